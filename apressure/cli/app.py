@@ -1,0 +1,98 @@
+"""The command line itself: which commands there are, and what a wrong one leads to."""
+
+from __future__ import annotations
+
+import json as jsons
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any, Final
+
+import typer
+
+from apressure.cli import manage, move
+from apressure.cli.demo import demo
+from apressure.cli.exits import MEANINGS, Exit, one_line
+from apressure.cli.options import Common, Json, Prefix, Url, complain, failed
+
+_EPILOG: Final = "Exit codes: " + "; ".join(f"{code.value} {meaning}" for code, meaning in MEANINGS.items()) + "."
+
+# Typer has carried its own copy of Click since 0.20 or so; this class is the same in both worlds.
+_WrongUsage: Final[type[Exception]] = typer.BadParameter.__bases__[0]
+
+app = typer.Typer(
+    name="apressure",
+    help="Queues between processes, over Redis or Valkey, that behave like a bounded asyncio.Queue.",
+    epilog=_EPILOG,
+    add_completion=True,
+    no_args_is_help=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        try:
+            number = version("apressure")
+        except PackageNotFoundError:
+            number = "(not installed)"
+        sys.stdout.write(f"apressure {number}\n")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def common_options(
+    context: typer.Context,
+    url: Url = None,
+    prefix: Prefix = None,
+    json: Json = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Show the version and end.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Take the options that may come before the command's name too."""
+    del show_version
+    context.obj = Common(url=url, prefix=prefix, json=json)
+    if context.invoked_subcommand is None:
+        sys.stdout.write(context.get_help() + "\n")
+        raise typer.Exit(int(Exit.USAGE))
+
+
+for command in (
+    manage.create,
+    move.put,
+    move.get,
+    manage.ls,
+    manage.stat,
+    manage.close,
+    manage.delete,
+    demo,
+):
+    app.command(epilog=_EPILOG)(command)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code."""
+    as_json = "--json" in arguments
+    try:
+        result: Any = typer.main.get_command(app).main(
+            args=list(arguments), prog_name="apressure", standalone_mode=False
+        )
+        sys.stdout.flush()
+    except _WrongUsage as error:
+        return _wrong_usage(error, as_json=as_json)
+    except BrokenPipeError as error:
+        return failed(error, as_json=as_json).exit_code
+    return result if isinstance(result, int) else int(Exit.OK)
+
+
+def _wrong_usage(error: Any, *, as_json: bool) -> int:
+    message = one_line(error.format_message())
+    if as_json:
+        complain(jsons.dumps({"error": "UsageError", "message": message, "exit_code": int(Exit.USAGE)}))
+    else:
+        path = error.ctx.command_path if getattr(error, "ctx", None) is not None else "apressure"
+        complain(f"apressure: {message.rstrip('.')} (see: {path} --help)")
+    return int(Exit.USAGE)

@@ -1,0 +1,202 @@
+"""`apressure demo`: the story of the README on real data, with real processes, in front of one's eyes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json as jsons
+import secrets
+import sys
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from apressure import AsyncQueue, Client
+from apressure.cli import demo_flights as flights
+from apressure.cli import demo_screen as screens
+from apressure.cli.demo_crew import Worker
+from apressure.cli.demo_worker import Orders
+from apressure.cli.exits import Exit
+from apressure.cli.options import Common, Json, Prefix, Url, complain, execute
+from apressure.exceptions import PressureError, QueueDoesNotExistError
+
+_LOOK_EVERY: Final = 0.1
+"""Seconds between two looks at the queue."""
+
+
+def demo(
+    context: typer.Context,
+    rows: Annotated[
+        int, typer.Option("--rows", metavar="N", min=1, max=flights.TOTAL, help="How many flights.")
+    ] = flights.TOTAL,
+    bound: Annotated[int, typer.Option("--bound", metavar="N", min=1, help="How many rows the queue takes.")] = 1000,
+    url: Url = None,
+    prefix: Prefix = None,
+    json: Json = False,
+) -> None:
+    """Send the flights of New York City in 2013 from one process to another, through a queue.
+
+    A feeder process puts every row, a consumer process takes them and sums up the delays, and at the end there is
+    proof that every row arrived, in order. It runs on a server of its own unless there is a --url.
+    """
+    common = Common.of(context, url, prefix, json)
+    live = not common.json and sys.stdout.isatty()
+    console = Console()
+
+    async def command() -> dict[str, Any]:
+        screen = screens.LiveScreen(console) if live else screens.LineScreen()
+        return await run_demo(common, rows, bound, screen)
+
+    result = execute(common, command(), insist=True)
+    if common.json:
+        sys.stdout.write(jsons.dumps(result) + "\n")
+    else:
+        console.print(screens.report(result, console))
+    if not result["proven"]:
+        raise typer.Exit(int(Exit.ERROR))
+
+
+async def run_demo(common: Common, rows: int, bound: int, screen: screens.Screen) -> dict[str, Any]:
+    """Run feeder and consumer to the end and return the result; whatever happens, nothing is left running."""
+    flights.data_directory()  # first of all, since without data there is nothing to start
+    name = f"apressure-demo-{secrets.token_hex(4)}"
+    with screen:
+        screen.show(screens.Picture(total=rows, bound=bound))
+        async with _server(common) as (url, server), AsyncQueue(name, url=url, prefix=common.prefix) as queue:
+            async with _created(queue, bound):
+                feeder, consumer = (
+                    Worker(Orders(role=role, url=url, prefix=common.prefix, queue=name, rows=rows))
+                    for role in ("feeder", "consumer")
+                )
+                async with consumer, feeder:
+                    watch = Watch(queue, feeder, consumer, rows, bound, screen)
+                    await _all(feeder.follow(), consumer.follow(), watch.keep_looking())
+    return {"server": server, **_result(feeder, consumer, rows, bound, watch)}
+
+
+class Watch:
+    """Looks at the queue and at the workers, and shows what it sees.
+
+    Attributes:
+        peak: The most rows that were in the queue at any look.
+    """
+
+    def __init__(
+        self, queue: AsyncQueue[bytes], feeder: Worker, consumer: Worker, rows: int, bound: int, screen: screens.Screen
+    ) -> None:
+        self._queue = queue
+        self._feeder = feeder
+        self._consumer = consumer
+        self._rows = rows
+        self._bound = bound
+        self._screen = screen
+        self._began = time.monotonic()
+        self._rate = screens.Rate()
+        self._waiting = {feeder: screens.Waiting(), consumer: screens.Waiting()}
+        self.peak = 0
+
+    async def keep_looking(self) -> None:
+        """Look until both are done."""
+        while not (self._feeder.result and self._consumer.result):
+            await self._look()
+            await asyncio.sleep(_LOOK_EVERY)
+        await self._look()
+
+    async def _look(self) -> None:
+        statistics = await self._queue.statistics()
+        self.peak = max(self.peak, statistics.length)
+        self._screen.show(
+            screens.Picture(
+                total=self._rows,
+                bound=self._bound,
+                sent=self._feeder.rows,
+                received=self._consumer.rows,
+                rate=self._rate.of(self._consumer.rows),
+                seconds=time.monotonic() - self._began,
+                depth=statistics.length,
+                in_flight=statistics.in_flight,
+                feeder=self._state(self._feeder),
+                consumer=self._state(self._consumer),
+            )
+        )
+
+    def _state(self, worker: Worker) -> screens.WorkerState:
+        waiting = self._waiting[worker].of(worker.waited)
+        if worker.result is not None:
+            return "done"
+        if not worker.started:
+            return "starting"
+        return "waiting" if waiting else "working"
+
+
+@contextlib.asynccontextmanager
+async def _server(common: Common) -> AsyncIterator[tuple[str, str]]:
+    """Yield the address of the server for the workers, and what it is, for people."""
+    url = common.url or "embedded://"
+    if not url.startswith("embedded:"):
+        yield url, Client(url).server.address
+        return
+    from apressure.embedded import EmbeddedServer
+
+    server = EmbeddedServer(directory=Client(url).settings.embedded_directory)
+    try:
+        await asyncio.to_thread(server.start)
+        yield server.url, f"{server.software} {server.version}, embedded"
+    finally:
+        # Not in a thread: this must happen also where a second cancellation would end an await. It takes moments.
+        server.stop()
+
+
+@contextlib.asynccontextmanager
+async def _created(queue: AsyncQueue[bytes], bound: int) -> AsyncIterator[None]:
+    """Create the queue, and leave nothing of it on the server."""
+    try:
+        await queue.create(bound)
+        yield
+    finally:
+        try:
+            await queue.delete(timeout=5)
+        except QueueDoesNotExistError:
+            pass
+        except PressureError as error:
+            complain(f"apressure: the demo's queue {queue.name} could not be deleted: {error}")
+
+
+async def _all(*coroutines: Any) -> None:
+    """Run them until all are done, or until the first fails."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _result(feeder: Worker, consumer: Worker, rows: int, bound: int, watch: Watch) -> dict[str, Any]:
+    sent, received = feeder.result, consumer.result
+    assert sent is not None and received is not None  # noqa: PT018 - follow() has seen to it
+    seconds = max(received["ended"] - sent["began"], 1e-6)
+    in_order = received["out_of_order"] == 0
+    return {
+        "rows_sent": sent["rows"],
+        "rows_received": received["rows"],
+        "in_order": in_order,
+        "first_error": received["first_error"],
+        "sha256_sent": sent["sha256"],
+        "sha256_received": received["sha256"],
+        "proven": sent["rows"] == received["rows"] == rows and in_order and sent["sha256"] == received["sha256"],
+        "seconds": round(seconds, 3),
+        "rows_per_second": round(received["rows"] / seconds),
+        "bound": bound,
+        # The feeder that found it full knows better than who looks ten times a second.
+        "peak_depth": bound if sent["times_waited"] else watch.peak,
+        "feeder_waited_seconds": round(sent["waited"], 3),
+        "feeder_waits": sent["times_waited"],
+        "consumer_waited_seconds": round(received["waited"], 3),
+        "consumer_waits": received["times_waited"],
+        "carriers": received["carriers"],
+    }

@@ -1,0 +1,157 @@
+"""`apressure create`, `ls`, `stat`, `close` and `delete`: what concerns queues rather than their items."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json as jsons
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from apressure.cli import show
+from apressure.cli.options import Common, Json, Name, Prefix, Timeout, Url, execute
+from apressure.exceptions import QueueDoesNotExistError
+
+
+def create(
+    context: typer.Context,
+    name: Name,
+    bound: Annotated[int, typer.Option("--bound", metavar="N", min=0, help="How many items it takes; 0: any.")] = 0,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Succeed if the queue exists already.")] = False,
+    url: Url = None,
+    prefix: Prefix = None,
+    json: Json = False,
+) -> None:
+    """Create a queue."""
+    common = Common.of(context, url, prefix, json)
+
+    async def command() -> None:
+        async with common.queue(name) as queue:
+            created = await queue.create(bound, exist_ok=exist_ok)
+            actual = bound if created else await queue.bound()
+        if created:
+            text = f"created {name} ({show.bound_text(actual)})"
+        else:
+            text = f"{name} exists already ({show.bound_text(actual)})"
+        _answer(common, {"name": name, "bound": actual, "created": created}, text)
+
+    execute(common, command())
+
+
+def close(
+    context: typer.Context,
+    name: Name,
+    timeout: Timeout = None,
+    url: Url = None,
+    prefix: Prefix = None,
+    json: Json = False,
+) -> None:
+    """Close a queue: nothing can be put any more, and consumers end after the last item."""
+    common = Common.of(context, url, prefix, json)
+
+    async def command() -> None:
+        async with common.queue(name) as queue:
+            await queue.close(timeout)
+        _answer(common, {"name": name, "closed": True}, f"closed {name}")
+
+    execute(common, command())
+
+
+def delete(
+    context: typer.Context,
+    name: Name,
+    timeout: Timeout = None,
+    url: Url = None,
+    prefix: Prefix = None,
+    json: Json = False,
+) -> None:
+    """Delete a queue with everything in it. Whoever waits for it is told that it does not exist."""
+    common = Common.of(context, url, prefix, json)
+
+    async def command() -> None:
+        async with common.queue(name) as queue:
+            await queue.delete(timeout)
+        _answer(common, {"name": name, "deleted": True}, f"deleted {name}")
+
+    execute(common, command())
+
+
+def ls(context: typer.Context, url: Url = None, prefix: Prefix = None, json: Json = False) -> None:
+    """List the queues. Into a pipe: one a line, name, length, bound and state, with tabs between."""
+    common = Common.of(context, url, prefix, json)
+
+    async def command() -> None:
+        found = []
+        async with common.client() as client:
+            for name in await client.queues():
+                with contextlib.suppress(QueueDoesNotExistError):  # deleted meanwhile
+                    found.append(await common.queue(name, client).statistics())
+        if common.json:
+            _print_json([show.as_dict(statistics) for statistics in found])
+        elif sys.stdout.isatty():
+            Console().print(show.queues_table(found))
+        else:
+            for statistics in found:
+                sys.stdout.write(show.queue_line(statistics) + "\n")
+
+    execute(common, command())
+
+
+def stat(
+    context: typer.Context,
+    name: Name,
+    watch: Annotated[bool, typer.Option("--watch", help="Again and again, until Ctrl-C or until it is deleted.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="With --watch: how often.")
+    ] = 1.0,
+    url: Url = None,
+    prefix: Prefix = None,
+    json: Json = False,
+) -> None:
+    """Show what a queue holds, who holds its roles, and what has passed through it."""
+    common = Common.of(context, url, prefix, json)
+
+    async def command() -> None:
+        async with common.queue(name) as queue:
+            statistics = await queue.statistics()
+            if not watch:
+                if common.json:
+                    _print_json(show.as_dict(statistics))
+                elif sys.stdout.isatty():
+                    Console().print(show.statistics_view(statistics))
+                else:
+                    sys.stdout.write("".join(line + "\n" for line in show.statistics_lines(statistics)))
+            elif sys.stdout.isatty() and not common.json:
+                rates = show.Rates()
+                with Live(show.statistics_view(statistics, rates.of(statistics)), auto_refresh=False) as live:
+                    while True:
+                        await asyncio.sleep(interval)
+                        statistics = await queue.statistics()
+                        live.update(show.statistics_view(statistics, rates.of(statistics)), refresh=True)
+            else:
+                while True:
+                    if common.json:
+                        _print_json(show.as_dict(statistics))
+                    else:
+                        sys.stdout.write(show.queue_line(statistics) + "\n")
+                    sys.stdout.flush()
+                    await asyncio.sleep(interval)
+                    statistics = await queue.statistics()
+
+    execute(common, command())
+
+
+def _answer(common: Common, data: dict[str, Any], text: str) -> None:
+    if common.json:
+        _print_json(data)
+    else:
+        sys.stdout.write(show.printable(text) + "\n")
+    sys.stdout.flush()
+
+
+def _print_json(data: object) -> None:
+    sys.stdout.write(jsons.dumps(data) + "\n")

@@ -1,0 +1,187 @@
+"""`apressure put` and `apressure get`: items between a queue and standard input and output."""
+
+from __future__ import annotations
+
+import json as jsons
+import os
+import stat
+import sys
+from typing import Annotated
+
+import typer
+
+from apressure import AsyncQueue
+from apressure.cli.drain import Drain
+from apressure.cli.exits import UsageError
+from apressure.cli.feed import Feeder
+from apressure.cli.framing import DEFAULT_LIMIT, Framing, decoder
+from apressure.cli.meter import Meter
+from apressure.cli.options import Common, Json, Name, Prefix, Timeout, Url, complain, execute
+from apressure.cli.streams import Input, Output
+
+Null = Annotated[bool, typer.Option("-0", "--null", help="A NUL byte ends each item, not a newline.")]
+LengthPrefixed = Annotated[
+    bool, typer.Option("--length-prefixed", help="Each item comes after its length: 4 bytes, big-endian.")
+]
+Progress = Annotated[
+    bool | None,
+    typer.Option(
+        "--progress/--no-progress",
+        help="Show how far it is, on standard error.",
+        show_default=False,
+    ),
+]
+
+
+def put(
+    context: typer.Context,
+    name: Name,
+    items: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ITEM", help="The items; without any, standard input."),
+    ] = None,
+    create: Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist.")] = False,
+    bound: Annotated[
+        int | None,
+        typer.Option(
+            "--bound",
+            metavar="N",
+            min=0,
+            help="With --create: how many items the queue takes; 0 for any number.",
+            show_default=False,
+        ),
+    ] = None,
+    close: Annotated[bool, typer.Option("--close", help="Close the queue after the last item.")] = False,
+    null: Null = False,
+    length_prefixed: LengthPrefixed = False,
+    max_size: Annotated[
+        int, typer.Option("--max-size", metavar="BYTES", min=1, help="The largest item that standard input may have.")
+    ] = DEFAULT_LIMIT,
+    timeout: Timeout = None,
+    force: Annotated[bool, typer.Option("--force", help="Put even if the queue is full.")] = False,
+    progress: Progress = None,
+    url: Url = None,
+    prefix: Prefix = None,
+    json: Json = False,
+) -> None:
+    """Put items into a queue: those named, or one for each line of standard input.
+
+    It waits while the queue is full and reads no more meanwhile, so whoever writes to the pipe waits too.
+    With --close the queue is closed at the end of input, unless something went wrong before.
+    """
+    common = Common.of(context, url, prefix, json)
+
+    async def command() -> None:
+        framing = _framing(null, length_prefixed)
+        if bound is not None and not create:
+            raise UsageError("--bound goes with --create")
+        given = [os.fsencode(item) for item in items or []]
+        shown = not given and _is_shown(progress, busy=0)
+        with Meter(f"put {name}", shown=shown, total_bytes=None if given else _input_size()) as meter:
+            async with common.queue(name) as queue:
+                if create:
+                    await _create(queue, bound)
+                feeder = Feeder(queue, meter, timeout=timeout, force=force)
+                try:
+                    if given:
+                        await feeder.put(given)
+                    else:
+                        await feeder.put_stream(Input(), decoder(framing, limit=max_size))
+                except BaseException:
+                    _report_unput(common, meter, feeder)
+                    raise
+                if close:
+                    await queue.close(timeout)
+        if common.json:
+            done = {"name": name, "put": meter.messages, "bytes": meter.bytes, "closed": close}
+            sys.stdout.write(jsons.dumps(done) + "\n")
+            sys.stdout.flush()
+
+    execute(common, command())
+
+
+def get(
+    context: typer.Context,
+    name: Name,
+    number: Annotated[
+        int | None,
+        typer.Option("-n", "--number", metavar="N", min=1, help="Get N items and end.", show_default="all"),
+    ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow/--no-follow", help="Wait for more until the queue is closed, or end when it is empty."),
+    ] = True,
+    at_most_once: Annotated[
+        bool,
+        typer.Option(
+            "--at-most-once/--at-least-once",
+            help="Take an item before it is written, or acknowledge it after it has been.",
+        ),
+    ] = False,
+    timeout: Timeout = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the queue once it is closed and its last item has been written.")
+    ] = False,
+    null: Null = False,
+    length_prefixed: LengthPrefixed = False,
+    progress: Progress = None,
+    url: Url = None,
+    prefix: Prefix = None,
+    json: Json = False,
+) -> None:
+    """Get items from a queue, and write each as a line to standard output, until the queue is closed.
+
+    An item is acknowledged when it has been written. Those that were received and not written go back into the
+    queue, first in line, whatever ends the command.
+    """
+    common = Common.of(context, url, prefix, json)
+
+    async def command() -> None:
+        framing = _framing(null, length_prefixed)
+        shown = _is_shown(progress, busy=1)
+        with Meter(f"get {name}", shown=shown, total=number) as meter:
+            async with common.queue(name) as queue:
+                drain = Drain(
+                    queue, Output(), meter, framing, number=number, follow=follow, timeout=timeout, delete=delete
+                )
+                await (drain.at_most_once() if at_most_once else drain.at_least_once())
+
+    execute(common, command())
+
+
+def _framing(null: bool, length_prefixed: bool) -> Framing:
+    if null and length_prefixed:
+        raise UsageError("-0 and --length-prefixed exclude each other")
+    if length_prefixed:
+        return Framing.LENGTH_PREFIXED
+    return Framing.NUL if null else Framing.LINES
+
+
+async def _create(queue: AsyncQueue[bytes], bound: int | None) -> None:
+    created = await queue.create(bound or 0, exist_ok=True)
+    if not created and bound is not None and (actual := await queue.bound()) != bound:
+        complain(f"apressure: {queue.name} exists already and its bound is {actual}, not {bound}")
+
+
+def _report_unput(common: Common, meter: Meter, feeder: Feeder) -> None:
+    """Tell what was read and is not in the queue: it is in nobody's hands any more."""
+    if not feeder.unput:
+        return
+    if common.json:
+        complain(jsons.dumps({"put": meter.messages, "not_put": feeder.unput}))
+    else:
+        complain(f"apressure: {meter.messages} items were put, and {feeder.unput} that had been read were not")
+
+
+def _is_shown(progress: bool | None, *, busy: int) -> bool:
+    """Whether to show progress; `busy` is the descriptor that carries the items."""
+    return (os.isatty(2) and not os.isatty(busy)) if progress is None else progress
+
+
+def _input_size() -> int | None:
+    """How many bytes are left in standard input, where that can be known."""
+    try:
+        status = os.fstat(0)
+        return max(0, status.st_size - os.lseek(0, 0, os.SEEK_CUR)) if stat.S_ISREG(status.st_mode) else None
+    except OSError:
+        return None

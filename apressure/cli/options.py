@@ -1,0 +1,125 @@
+"""What all commands have in common: options, the client that they lead to, and how a command ends."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Coroutine
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from apressure import AsyncQueue, Client
+from apressure.cli.exits import HANDLED, Exit, code_of, describe
+from apressure.cli.running import StoppedBySignalError, run
+
+_T = TypeVar("_T")
+
+_SERVER_PANEL: Final = "Server and output"
+
+Name = Annotated[str, typer.Argument(help="The queue's name, without the prefix.", show_default=False)]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="APRESSURE_URL",
+        metavar="URL",
+        help="redis://, rediss://, unix:// or embedded:///DIR; by default as REDIS_SERVER, REDIS_PORT, REDIS_DB say.",
+        show_default=False,
+        rich_help_panel=_SERVER_PANEL,
+    ),
+]
+Prefix = Annotated[
+    str | None,
+    typer.Option(
+        "--prefix",
+        metavar="TEXT",
+        help="What the keys begin with; by default as PRESSURE_PREFIX says.",
+        show_default=False,
+        rich_help_panel=_SERVER_PANEL,
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print JSON, also for errors.", show_default=False, rich_help_panel=_SERVER_PANEL
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up after so long.", show_default="wait for ever"),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Common:
+    """The options that every command takes, before its name or after it.
+
+    Attributes:
+        url: The server, or None for the environment's.
+        prefix: The prefix of all keys, or None for the environment's.
+        json: Whether programs read what is printed.
+    """
+
+    url: str | None = None
+    prefix: str | None = None
+    json: bool = False
+
+    @classmethod
+    def of(cls, context: typer.Context, url: str | None, prefix: str | None, json: bool) -> Common:
+        """Return what was said after the command's name, completed by what was said before it."""
+        before = context.obj if isinstance(context.obj, cls) else cls()
+        return cls(
+            url=before.url if url is None else url,
+            prefix=before.prefix if prefix is None else prefix,
+            json=json or before.json,
+        )
+
+    def client(self) -> Client:
+        """Return a new client of the server."""
+        return Client(self.url, prefix=self.prefix)
+
+    def queue(self, name: str, client: Client | None = None) -> AsyncQueue[bytes]:
+        """Return the queue `name`, with a client of its own unless there is one."""
+        if client is not None:
+            return AsyncQueue(name, client=client)
+        return AsyncQueue(name, url=self.url, prefix=self.prefix)
+
+
+def execute(common: Common, coroutine: Coroutine[Any, Any, _T], *, insist: bool = False) -> _T:
+    """Run a command and return its result; an error is told in one line and ends the process with its code."""
+    try:
+        return run(coroutine, insist=insist)
+    except StoppedBySignalError as stopped:
+        if isinstance(stopped.__cause__, HANDLED):
+            complain(describe(stopped.__cause__, as_json=common.json))
+        raise typer.Exit(128 + stopped.signum) from None
+    except HANDLED as error:
+        raise failed(error, as_json=common.json) from None
+
+
+def failed(error: BaseException, *, as_json: bool) -> typer.Exit:
+    """Tell people or programs about an error, and return what ends the command with its exit code."""
+    code = code_of(error)
+    if code is Exit.BROKEN_PIPE:
+        mute_output()
+    else:
+        complain(describe(error, as_json=as_json))
+    return typer.Exit(int(code))
+
+
+def complain(line: str) -> None:
+    """Write one line to standard error, if anybody is there to read it."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+
+def mute_output() -> None:
+    """Let the interpreter's last flush of standard output go nowhere, since its reader is gone."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -1,0 +1,177 @@
+"""One connection to the server: commands go out, replies come back in order to whoever asked.
+
+The rule that this module keeps: nothing of a channel can be cancelled half-way. Replies are handed out from
+`data_received`, which no task owns; a caller that stops listening does not disturb the replies of others.
+
+redis-py makes the connection (TCP, unix socket, TLS, AUTH, SELECT, credential providers); then the transport gets
+this protocol instead of redis-py's stream. That leans on one private attribute of redis-py, `Connection._writer`,
+in `_transport_of` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hiredis
+from redis.exceptions import AuthenticationError as RedisAuthenticationError
+from redis.exceptions import RedisError, ResponseError
+
+from apressure.connection.replies import error_from_reply
+from apressure.connection.settings import Settings
+from apressure.exceptions import AuthenticationError, ServerError, ServerUnavailableError
+
+OnReply = Callable[[Any], None]
+"""Receives a reply, a `ServerError` for an error reply, or `ConnectionLost` where no reply will come."""
+
+
+class ConnectionLost(Exception):
+    """The connection ended before the reply came: the command was carried out, or not."""
+
+
+class Channel(asyncio.Protocol):
+    """A connection that is up, speaking RESP2.
+
+    Args:
+        connection: redis-py's connection, which keeps the transport alive.
+        transport: Its transport.
+        response_timeout: Seconds after which a missing reply ends the connection.
+        on_lost: Called once when the connection has ended.
+    """
+
+    def __init__(
+        self, connection: Any, transport: asyncio.Transport, response_timeout: float, on_lost: Callable[[], None]
+    ) -> None:
+        self._connection = connection
+        self._transport = transport
+        self._reader = hiredis.Reader(protocolError=ValueError, replyError=error_from_reply)
+        self._pending: deque[tuple[OnReply, float]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._response_timeout = response_timeout
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._on_lost = on_lost
+        self._reason = "the connection was closed"
+        self.up = True
+
+    def call(self, command: Sequence[bytes | str | int], on_reply: OnReply) -> None:
+        """Send a command; `on_reply` is called exactly once, never from within this call."""
+        if not self.up:
+            self._loop.call_soon(on_reply, ConnectionLost(self._reason))
+            return
+        self._pending.append((on_reply, self._loop.time()))
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_later(self._response_timeout, self._watch)
+        self._transport.write(hiredis.pack_command(tuple(command)))
+
+    async def ask(self, *command: bytes | str | int) -> Any:
+        """Send a command and return its reply; for administration, not for steps (a cancellation drops the reply).
+
+        Raises:
+            ServerError: The server refused it.
+            ServerUnavailableError: The connection ended first.
+        """
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.call(command, lambda reply: None if future.done() else future.set_result(reply))
+        reply = await future
+        if isinstance(reply, ConnectionLost):
+            raise ServerUnavailableError(str(reply))
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def abort(self, reason: str) -> None:
+        """End the connection at once; pending replies become `ConnectionLost`."""
+        if self.up:
+            self._reason = reason
+            self._transport.abort()
+            self._end()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._reader.feed(data)
+            reply = self._reader.gets()
+            while reply is not False:
+                on_reply, _ = self._pending.popleft()
+                on_reply(reply)
+                reply = self._reader.gets()
+        except (ValueError, IndexError):
+            # Not RESP, or a reply that nobody asked for: whatever is at the other end, it is no Redis.
+            self.abort("the server does not speak the Redis protocol")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self._reason = f"the connection was lost: {exc}"
+        self._end()
+
+    def _end(self) -> None:
+        if not self.up:
+            return
+        self.up = False
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        # redis-py's objects would warn of an unclosed connection when they are collected.
+        self._connection._close()
+        pending, self._pending = self._pending, deque()
+        for on_reply, _ in pending:
+            on_reply(ConnectionLost(self._reason))
+        self._on_lost()
+
+    def _watch(self) -> None:
+        """One timer for all replies: looks at the oldest, and comes back when that would be due."""
+        self._watchdog = None
+        if not self._pending:
+            return
+        due = self._pending[0][1] + self._response_timeout
+        if self._loop.time() >= due:
+            self.abort(f"the server did not answer for {self._response_timeout:g} seconds")
+        else:
+            self._watchdog = self._loop.call_at(due, self._watch)
+
+
+def _transport_of(connection: Any) -> asyncio.Transport:
+    transport = getattr(getattr(connection, "_writer", None), "transport", None)
+    if transport is None:
+        raise ServerError(
+            "this version of redis-py keeps its transport elsewhere than apressure knows: "
+            "install a version that apressure's pyproject.toml allows"
+        )
+    found: asyncio.Transport = transport
+    return found
+
+
+async def connect(settings: Settings, response_timeout: float, on_lost: Callable[[], None]) -> Channel:
+    """Connect to the server that settings name.
+
+    Raises:
+        AuthenticationError: The server refused the credentials.
+        ServerError: It refused something else, such as the number of the database.
+        ServerUnavailableError: It could not be reached.
+    """
+    connection = settings.connection_class(
+        **{
+            "socket_connect_timeout": settings.connect_timeout,
+            **settings.connection_options,
+            "socket_timeout": settings.connect_timeout,
+            "protocol": 2,
+        }
+    )
+    try:
+        await connection.connect()
+    except RedisAuthenticationError as error:
+        raise AuthenticationError(
+            f"the server at {settings.address} refused the credentials: {error}", code="WRONGPASS"
+        ) from None
+    except ResponseError as error:
+        raise ServerError(f"the server at {settings.address} refused the connection: {error}") from None
+    except (RedisError, OSError) as error:
+        raise ServerUnavailableError(
+            f"cannot reach the server at {settings.address}: {error}. Is it running, and is the address right?"
+        ) from None
+    transport = _transport_of(connection)
+    channel = Channel(connection, transport, response_timeout, on_lost)
+    transport.set_protocol(channel)
+    if transport.is_closing():
+        channel.abort("the connection was closed at once")
+    return channel

@@ -1,0 +1,129 @@
+"""A client: one identity, one connection for steps, and the waiters' connections, shared by any number of queues."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from types import TracebackType
+from typing import Protocol, Self, Unpack
+
+from apressure.connection.link import Link
+from apressure.connection.server import Server
+from apressure.connection.settings import ClientOptions, resolve
+from apressure.exceptions import ClientClosedError, PressureError
+
+
+class Dependent(Protocol):
+    """A queue, as its client knows it."""
+
+    def client_closed(self, error: PressureError) -> None:
+        """Fail everything that waits, and let go of connections."""
+
+
+class Client:
+    """A client of one server.
+
+    Constructing it does no I/O: it connects when the first operation needs it, or with `async with`. It belongs to
+    the event loop that it was first used on, and to the process.
+
+    Args:
+        url: See `ClientOptions`, which names the other options too.
+        **options: The options.
+
+    Raises:
+        TypeError: An option is unknown or of the wrong type.
+        ValueError: An option is of no use; the message says why.
+    """
+
+    def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
+        if url is not None:
+            options["url"] = url
+        self.settings = resolve(options)
+        self.server = Server(self.settings)
+        self.link = Link(self.server)
+        self._dependents: set[Dependent] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+        self._closed = False
+
+    @property
+    def id(self) -> str:
+        """Who this client is in `:producer` and `:consumer` (specification, "Clients")."""
+        return self.settings.client_id
+
+    @property
+    def prefix(self) -> str:
+        """What every key of this client's queues begins with."""
+        return self.settings.prefix
+
+    def __repr__(self) -> str:
+        return f"<Client {self.id!r} at {self.server.address}>"
+
+    async def __aenter__(self) -> Self:
+        self.check()
+        await self.link.connected()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Release the connections. Replies on their way are awaited for up to `settle_timeout` seconds.
+
+        Operations that still wait raise ClientClosedError. Closing twice is allowed. When cancelled, the connections
+        are released all the same.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        for dependent in list(self._dependents):
+            dependent.client_closed(ClientClosedError("the client was closed while the operation waited"))
+        if self._loop is None or self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
+            return  # never used; or its connections are another loop's, or the parent's: not ours to touch
+        await self.link.aclose(self.settings.settle_timeout)
+
+    def check(self) -> None:
+        """Raise a clear error where the client cannot be used: closed, another event loop, after a fork, no asyncio.
+
+        Raises:
+            ClientClosedError: It was closed.
+            RuntimeError: It is used on another event loop or in another process than before, or without asyncio.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError("apressure needs a running asyncio event loop (trio is not supported)") from None
+        if self._closed:
+            raise ClientClosedError("the client was closed; open a new one")
+        if self._loop is None:
+            self._loop, self._pid = loop, os.getpid()
+        elif self._loop is not loop:
+            raise RuntimeError("this client belongs to another event loop: open one client for each event loop")
+        elif self._pid != os.getpid():
+            raise RuntimeError("this client was opened before a fork: open a new one in the child process")
+
+    def add(self, dependent: Dependent) -> None:
+        """A queue begins to use this client."""
+        self._dependents.add(dependent)
+
+    def discard(self, dependent: Dependent) -> None:
+        """A queue has ended."""
+        self._dependents.discard(dependent)
+
+    async def queues(self) -> list[str]:
+        """Return the names of the queues that exist under the client's prefix, sorted.
+
+        A queue exists where its `:bound` does (specification, Create). The whole key space is scanned, in portions.
+        """
+        self.check()
+        head, tail = f"{self.prefix}:".encode(), b":bound"
+        pattern = b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^-" else bytes([c]) for c in head) + b"*" + tail
+        names: set[str] = set()
+        cursor: bytes = b"0"
+        while True:
+            cursor, keys = await self.link.ask(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", 1000)
+            names.update(key[len(head) : -len(tail)].decode(errors="surrogateescape") for key in keys)
+            if cursor == b"0":
+                return sorted(names)

@@ -1,0 +1,190 @@
+"""The client's connection for steps: requests go out as they come, survive a reconnect, and are answered once.
+
+A lost reply leaves the client not knowing whether a step was carried out. A request that says so (`resend`) is sent
+again after the reconnect, with the flag that makes its script look up what it did the first time. Any other request
+that was sent and not answered ends with OutcomeUnknownError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from apressure.connection import background
+from apressure.connection.channel import ConnectionLost
+from apressure.connection.replies import NOT_EXECUTED
+from apressure.connection.script import Script
+from apressure.connection.server import AnyChannel, Server
+from apressure.exceptions import ClientClosedError, OutcomeUnknownError, PressureError, ServerError
+
+
+class Request:
+    """One step on its way.
+
+    Args:
+        script: The script to run.
+        keys: Its KEYS.
+        arguments: Its ARGV.
+        on_reply: Called exactly once with the reply, or with the exception that stands for it.
+        resend: The step may be sent again when its reply was lost.
+        again: The index in arguments that becomes `b"1"` when it is.
+    """
+
+    __slots__ = ("again", "arguments", "keys", "on_reply", "resend", "script", "sent", "until")
+
+    def __init__(
+        self,
+        script: Script,
+        keys: Sequence[bytes],
+        arguments: list[bytes | str | int],
+        on_reply: Callable[[Any], None],
+        resend: bool,
+        again: int | None = None,
+    ) -> None:
+        self.script = script
+        self.keys = keys
+        self.arguments = arguments
+        self.on_reply = on_reply
+        self.resend = resend
+        self.again = again
+        self.sent = False
+        self.until = 0.0
+
+
+class Link:
+    """One connection that is opened when it is needed, and again when it was lost.
+
+    Args:
+        server: Where to.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._channel: AnyChannel | None = None
+        self._queued: list[Request] = []
+        self._connecting: asyncio.Task[None] | None = None
+        self._unanswered = 0
+        self._drained: asyncio.Future[None] | None = None
+        self._closed = False
+
+    def send(self, request: Request) -> None:
+        """Send a request, now or as soon as there is a connection; its `on_reply` is called exactly once."""
+        self._unanswered += 1
+        channel = self._channel
+        if channel is not None and channel.up and not self._queued:
+            self._transmit(channel, request)
+        elif self._closed:
+            asyncio.get_running_loop().call_soon(
+                self._finish, request, ClientClosedError("the client was closed; open a new one")
+            )
+        else:
+            self._queue(request)
+
+    async def ask(self, *command: bytes | str | int) -> Any:
+        """Run an administrative command that changes nothing, on this connection.
+
+        Raises:
+            ServerError: The server refused it.
+            ServerUnavailableError: It cannot be reached, or the connection ended first.
+        """
+        return await (await self.connected()).ask(*command)
+
+    async def connected(self) -> AnyChannel:
+        """Return the connection, opened where needed."""
+        while self._channel is None or not self._channel.up:
+            if self._closed:
+                raise ClientClosedError("the client was closed; open a new one")
+            await self._connect()
+        return self._channel
+
+    async def aclose(self, patience: float) -> None:
+        """Wait up to `patience` seconds for replies that are on their way, then end the connection."""
+        if self._unanswered and not self._closed:
+            self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._drained,), timeout=patience)
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._channel is not None:
+            self._channel.abort("the client was closed")
+        self._fail_queued(ClientClosedError("the client was closed"))
+
+    def _transmit(self, channel: AnyChannel, request: Request, whole: bool = False) -> None:
+        request.sent = True
+        channel.call(
+            request.script.command(request.keys, request.arguments, whole), lambda reply: self._answer(request, reply)
+        )
+
+    def _answer(self, request: Request, reply: Any) -> None:
+        if not isinstance(reply, Exception):
+            self._finish(request, reply)
+        elif isinstance(reply, ConnectionLost):
+            if request.resend and not self._closed:
+                if request.again is not None:
+                    request.arguments[request.again] = b"1"
+                self._queue(request)
+            else:
+                self._finish(request, OutcomeUnknownError(f"{reply}; the operation may have been carried out, or not"))
+        elif isinstance(reply, ServerError) and reply.code == "NOSCRIPT" and self._channel is not None:
+            self._transmit(self._channel, request, whole=True)
+        elif isinstance(reply, ServerError) and reply.code in NOT_EXECUTED and not self._closed:
+            self._later(request, reply)
+        else:
+            self._finish(request, reply)
+
+    def _later(self, request: Request, reply: ServerError) -> None:
+        """The server is busy with itself: the request waits a little, with the deadline of a reconnect."""
+        loop = asyncio.get_running_loop()
+        if not request.until:
+            request.until = loop.time() + self._server.settings.retry_timeout
+        if loop.time() >= request.until:
+            self._finish(request, reply)
+            return
+        self._unanswered -= 1
+        loop.call_later(0.1, self.send, request)
+
+    def _finish(self, request: Request, reply: Any) -> None:
+        self._unanswered -= 1
+        if not self._unanswered and self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        request.on_reply(reply)
+
+    def _queue(self, request: Request) -> None:
+        self._queued.append(request)
+        if self._connecting is None:
+            self._connecting = background.start(self._deliver(), "connecting to the server")
+
+    async def _deliver(self) -> None:
+        """Connect, and send what has gathered meanwhile, in order."""
+        try:
+            await self._connect()
+        except PressureError as error:
+            self._connecting = None
+            self._fail_queued(error)
+            return
+        except BaseException:
+            self._connecting = None
+            self._fail_queued(ClientClosedError("the event loop ended while connecting"))
+            raise
+        self._connecting = None
+        queued, self._queued = self._queued, []
+        for request in queued:
+            if self._channel is not None:
+                self._transmit(self._channel, request)
+
+    async def _connect(self) -> None:
+        channel = await self._server.connect(lambda: None)
+        if self._channel is not None and self._channel.up:
+            channel.abort("connected twice")
+            return
+        self._channel = channel
+
+    def _fail_queued(self, error: PressureError) -> None:
+        queued, self._queued = self._queued, []
+        for request in queued:
+            if request.sent:
+                unknown = OutcomeUnknownError(f"{error} The operation may have been carried out, or not")
+                self._finish(request, unknown)
+            else:
+                self._finish(request, error)

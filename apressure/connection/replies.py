@@ -1,0 +1,44 @@
+"""What a server's error replies mean: text in, the matching exception out. No I/O."""
+
+from __future__ import annotations
+
+from apressure.exceptions import (
+    AuthenticationError,
+    OutOfMemoryError,
+    PermissionDeniedError,
+    ReadOnlyError,
+    ScriptingRefusedError,
+    ServerError,
+    ServerTooOldError,
+)
+
+NOT_EXECUTED = frozenset({"LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "BUSY"})
+"""Codes of replies that say "not now": the command was not carried out, and may be sent again a little later."""
+
+_ERRORS: dict[str, tuple[type[ServerError], str]] = {
+    "NOAUTH": (AuthenticationError, "give a password (and username) in the URL or as arguments"),
+    "WRONGPASS": (AuthenticationError, "check username and password"),
+    "NOPERM": (PermissionDeniedError, "the server's user needs the command and the key"),
+    "OOM": (OutOfMemoryError, "raise the server's maxmemory or consume some messages; nothing was written"),
+    "READONLY": (ReadOnlyError, "connect to the primary; nothing was written"),
+}
+
+
+def error_from_reply(text: str) -> ServerError:
+    """Turn the text of an error reply into the exception that says what to do."""
+    code = text.partition(" ")[0]
+    if "unknown command" in text.lower():
+        name = text.partition("'")[2].partition("'")[0] or text.partition("`")[2].partition("`")[0]
+        if name.upper() in ("EVAL", "EVALSHA"):
+            return ScriptingRefusedError(f"the server refuses scripts ({text}): use scripting=False", code=code)
+        return ServerTooOldError(
+            f"the server lacks the command {name}: apressure needs Redis 6.2 or later, or Valkey", code=code
+        )
+    if code == "NOPERM" and ("'eval" in text.lower() or "'script" in text.lower()):
+        return ScriptingRefusedError(
+            f"the server refuses scripts ({text}): allow them to the user, or use scripting=False", code=code
+        )
+    if code in _ERRORS:
+        kind, advice = _ERRORS[code]
+        return kind(f"{text} ({advice})", code=code)
+    return ServerError(text, code=code if code.isupper() else "ERR")

@@ -1,0 +1,182 @@
+"""Waiting, which lives here alone: a connection that blocks on one key, for whoever is waiting for it.
+
+The wait is a BLMOVE, the awaitable BRPOP in a form that puts back what it pops: it wakes when a BRPOP would, and
+nothing has been taken, so a waiter that is cancelled or killed takes nothing with it.
+
+- A *peek* moves the last element of a list onto itself.
+- A *claim* moves a role's token to the list of claims, where the step that it was claimed for takes it. A claim that
+  nobody wants any more is handed back.
+
+A blocked command stays outstanding when its waiter goes away, and serves the next one; it lasts a slice of a few
+seconds, after which the waiter's step has a look (leases may have expired meanwhile).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from apressure.connection import background
+from apressure.connection.channel import ConnectionLost
+from apressure.connection.server import AnyChannel, Server
+from apressure.exceptions import OutOfMemoryError, PressureError, ServerError
+
+SLICE = 5
+"""Seconds for which one blocking command lasts."""
+
+LONG_SLICE = 30
+"""Seconds for which the second of two peeks lasts: the first one's slices already make the step look at both."""
+
+
+class Waiter:
+    """Waits for elements of one list.
+
+    Args:
+        server: Where to connect to; the connection is opened by the first wait.
+        source: The list to wait for.
+        destination: The same list for a peek, the list of claims for a claim.
+        seconds: How long one blocking command lasts.
+        on_unwanted: For a claim: called when a token came and nobody waited any more.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        source: bytes,
+        destination: bytes,
+        seconds: int = SLICE,
+        on_unwanted: Callable[[], None] | None = None,
+    ) -> None:
+        self._server = server
+        self._claims = source != destination
+        self._command: list[bytes | str | int] = [
+            b"BLMOVE",
+            source,
+            destination,
+            b"RIGHT",
+            b"LEFT" if self._claims else b"RIGHT",
+            seconds,
+        ]
+        self._seconds = seconds
+        self._on_unwanted = on_unwanted
+        self._channel: AnyChannel | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._outstanding = False
+        self._watchers: set[asyncio.Future[None]] = set()
+        self._failures = 0
+        self.generation = 0
+        """Counts wake-ups. A step that was sent at an older generation may have missed one: do not park, try again."""
+        self.claimed = False
+        """A token came and has not been used yet."""
+
+    @property
+    def idle(self) -> bool:
+        """Nobody waits here at present."""
+        return not self._watchers and not self.claimed
+
+    @property
+    def connected(self) -> bool:
+        """There is a connection that could be given up."""
+        return self._channel is not None and self._channel.up
+
+    def watch(self, future: asyncio.Future[None]) -> None:
+        """Resolve the future at the next wake-up, or with the error that makes waiting impossible."""
+        self._watchers.add(future)
+        future.add_done_callback(self._watchers.discard)
+        if not self._outstanding:
+            self._block()
+
+    def take_claim(self) -> bool:
+        """Return whether a token has been claimed; it is the caller's to use now."""
+        claimed, self.claimed = self.claimed, False
+        return claimed
+
+    def hand_back(self) -> None:
+        """Give a token back that nobody waits for."""
+        if self.claimed and not self._watchers and self._on_unwanted is not None:
+            self.claimed = False
+            self._on_unwanted()
+
+    def close(self) -> None:
+        """End the connection; who still waits is left to the caller."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._channel is not None:
+            channel, self._channel = self._channel, None
+            self._outstanding = False
+            channel.abort("the wait was ended")
+
+    def _block(self) -> None:
+        if self._channel is not None and self._channel.up:
+            self._outstanding = True
+            self._channel.call(self._command, self._woken)
+        elif self._connecting is None:
+            self._connecting = background.start(self._connect(), "connecting a waiter to the server")
+
+    async def _connect(self) -> None:
+        try:
+            self._channel = await self._server.connect(
+                lambda: None, self._seconds + self._server.settings.response_timeout
+            )
+        except PressureError as error:
+            self._connecting = None
+            self._wake(error)
+            return
+        except BaseException:
+            self._connecting = None
+            raise
+        self._connecting = None
+        if self._watchers and not self._outstanding:
+            self._block()
+
+    def _woken(self, reply: Any) -> None:
+        self._outstanding = False
+        if isinstance(reply, (ConnectionLost, OutOfMemoryError)) or (
+            isinstance(reply, ServerError) and reply.code == "UNBLOCKED"
+        ):
+            # Nothing to tell a caller of: the step will say how things stand. Not too often, though.
+            self._failures = min(self._failures + 1, 6)
+            asyncio.get_running_loop().call_later(0.02 * 2**self._failures, self._wake, None)
+            return
+        self._failures = 0
+        if isinstance(reply, Exception):
+            self._wake(reply)
+            return
+        if self._claims and reply is not None:
+            self.claimed = True
+        if not self._wake(None):
+            self.hand_back()
+
+    def _wake(self, error: Exception | None) -> bool:
+        """Resolve all who watch; False if there was nobody."""
+        self.generation += 1
+        watchers = [future for future in self._watchers if not future.done()]
+        self._watchers.clear()
+        for future in watchers:
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+        return bool(watchers)
+
+
+def park(
+    waiters: Sequence[Waiter], generations: Sequence[int], seconds: float | None = None
+) -> asyncio.Future[None]:
+    """Return a future that is resolved when one of the waiters wakes, or when `seconds` have passed.
+
+    It is resolved at once where a waiter woke since `generations` were noted: that is how a wake-up that comes
+    between a step and the wait for it is not lost.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    if any(waiter.claimed or waiter.generation != noted for waiter, noted in zip(waiters, generations, strict=True)):
+        future.set_result(None)
+        return future
+    for waiter in waiters:
+        waiter.watch(future)
+    if seconds is not None:
+        timer = loop.call_later(seconds, lambda: None if future.done() else future.set_result(None))
+        future.add_done_callback(lambda _: timer.cancel())
+    return future

@@ -1,0 +1,327 @@
+"""At-least-once: leases, what is in flight under them, and the deliveries that a program acknowledges.
+
+A lease is this client's hold on the consumer role. It is written down on the server with a deadline, and renewed by a
+timer; when the client dies, whoever comes next finds it expired, puts what was in flight back first in line, and goes
+on. A delivery is identified by the lease's token and a number that is never used twice, so a late acknowledgement
+cannot settle somebody else's delivery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import secrets
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from apressure.connection.settle import settled
+from apressure.exceptions import LeaseLostError, QueueDoesNotExistError
+from apressure.queue.scripted import Scripted
+from apressure.queue.waits import Wait
+
+T = TypeVar("T")
+
+
+class Received(NamedTuple):
+    """A message in flight: its number under the lease, its bytes, and how often it has been delivered."""
+
+    number: int
+    raw: bytes
+    attempts: int
+
+
+class Lease:
+    """The consumer role, held by this client.
+
+    Args:
+        queue: The operations of the queue.
+        seconds: How long the role stays taken when this client dies.
+        held: The role is taken by `occupy` and kept until `leave`, whatever is in flight; otherwise it is taken by
+            the first message that is received, and given back with the last one that is settled.
+    """
+
+    def __init__(self, queue: Scripted, seconds: float, held: bool) -> None:
+        self._queue = queue
+        self._seconds = seconds
+        self._held = held
+        self._token = secrets.token_hex(8).encode()
+        self._series = queue.steps.series()
+        self._number = 1
+        self._acks: list[int] = []
+        self._nacks: list[int] = []
+        self._renew = False
+        self._settling: asyncio.Future[None] | None = None
+        self._sent = 0
+        self._done = 0
+        self._soon: asyncio.Handle | None = None
+        self._receiving = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._until = 0.0
+        self.unsettled: set[int] = set()
+        """The numbers of messages in flight."""
+        self.buffer: deque[Received] = deque()
+        """Messages that were received and not handed out yet."""
+        self.error: Exception | None = None
+        """Why the lease is of no more use."""
+
+    async def occupy(self, timeout: float | None) -> None:
+        """Take the role, waiting while somebody else has it."""
+        steps, waits = self._queue.steps, self._queue.waits
+        await waits.until(
+            lambda: steps.occupy("consumer", waits.take_claim("consumer"), self._token, self._milliseconds()),
+            timeout,
+            self._queue.name,
+        )
+        self._beat_later()
+
+    async def receive(self, max_items: int, timeout: float | None) -> Received:
+        """Return the next message, received with up to max_items others, waiting while the queue is empty.
+
+        A cancelled receive loses nothing: what came is in the buffer, in flight under the lease.
+        """
+        async with self._receiving:
+            while not self.buffer:
+                await self._queue.waits.until(lambda: self._receive_step(max_items), timeout, self._queue.name)
+            return self.buffer.popleft()
+
+    def ack(self, number: int) -> None:
+        """Acknowledge a message with the next step that leaves, at the latest in the next turn of the event loop."""
+        self._settle(self._acks, number)
+
+    def nack(self, number: int) -> None:
+        """Give a message back likewise, first in line."""
+        self._settle(self._nacks, number)
+
+    def extend(self, seconds: float) -> None:
+        """Make the lease last for at least that long from now, even when the event loop stands still."""
+        self._until = asyncio.get_running_loop().time() + seconds
+        self._renew = True
+        self._flush()
+
+    async def flush(self) -> None:
+        """Wait until everything that was acknowledged, given back or extended so far is settled on the server.
+
+        Cancelled, it is settled all the same.
+
+        Raises:
+            LeaseLostError: The lease had run out: what was in flight has been given back.
+        """
+        self._flush()
+        last = self._sent + (1 if self._pending else 0)
+        while self._done < last and self._settling is not None:
+            await self._wait_for(self._settling)
+        self.check()
+
+    async def leave(self) -> None:
+        """Settle what was acknowledged, give back all the rest, and the role.
+
+        Cancelled, it is done all the same.
+        """
+        self.stop()
+        try:
+            while self._settling is not None:
+                await self._wait_for(self._settling)
+        finally:
+            acks, self._acks = self._acks, []
+            nacks, self._nacks = self._nacks, []
+            self.unsettled.clear()
+            self.buffer.clear()
+            if self.error is None:
+                answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                self._queue.steps.settle(
+                    self._series, self._token, 0, True, acks, sorted(nacks), lambda reply: _resolve(answer, reply)
+                )
+                reply = await self._wait_for(answer)
+                self.error = reply if isinstance(reply, Exception) else None
+        self.check()
+
+    def check(self) -> None:
+        """Raise why the lease is of no more use, if it is."""
+        if self.error is not None:
+            self.buffer.clear()
+            raise copy.copy(self.error)
+
+    def stop(self) -> None:
+        """End the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+
+    def _milliseconds(self) -> int:
+        remaining = self._until - asyncio.get_running_loop().time()
+        return int(max(self._seconds, remaining) * 1000)
+
+    async def _receive_step(self, max_items: int) -> bool | Wait:
+        acks, self._acks = self._acks, []
+        self.check()
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        fresh = not self._held and not self.unsettled
+        held = self._queue.waits.take_claim("consumer") if fresh else b"0"
+
+        def on_answer(reply: Any) -> None:
+            if isinstance(reply, list):
+                self._arrived(reply)
+            elif isinstance(reply, (LeaseLostError, QueueDoesNotExistError)):
+                self._broken(reply)
+            _resolve(answer, reply)
+
+        self._queue.steps.receive(
+            self._token, fresh, held, max_items, self._milliseconds(), self._number, acks, on_answer
+        )
+        reply = await self._wait_for(answer)
+        if isinstance(reply, Exception):
+            self._acks = acks + self._acks  # acknowledging twice does no harm, forgetting it would
+            raise reply
+        return reply if isinstance(reply, Wait) else True
+
+    def _arrived(self, reply: list[Any]) -> None:
+        for raw, attempts in zip(*reply, strict=True):
+            self.buffer.append(Received(self._number, raw, attempts))
+            self.unsettled.add(self._number)
+            self._number += 1
+        if self._timer is None:
+            self._beat_later()
+
+    @property
+    def _pending(self) -> bool:
+        return bool(self._acks or self._nacks or self._renew) and self.error is None
+
+    def _settle(self, numbers: list[int], number: int) -> None:
+        self.unsettled.discard(number)
+        numbers.append(number)
+        if self._soon is None and self._settling is None:
+            self._soon = asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send what has gathered, unless a step is on its way: then it leaves when that is answered."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if self._settling is not None or not self._pending:
+            return
+        settling: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._settling = settling
+        self._sent += 1
+        self._renew = False
+        acks, self._acks = self._acks, []
+        nacks, self._nacks = self._nacks, []
+
+        def on_answer(reply: Any) -> None:
+            self._settling = None
+            self._done += 1
+            if isinstance(reply, Exception):
+                self._broken(reply)
+            self._flush()
+            _resolve(settling, None)
+
+        self._queue.steps.settle(self._series, self._token, self._milliseconds(), False, acks, sorted(nacks), on_answer)
+
+    def _broken(self, error: Exception) -> None:
+        if self.error is None:
+            self.error = error
+        self.stop()
+        self.unsettled.clear()
+
+    def _beat_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._seconds / 3, self._beat)
+
+    def _beat(self) -> None:
+        self._timer = None
+        if self.error is None and (self._held or self.unsettled):
+            self._renew = True
+            self._flush()
+            self._beat_later()
+
+    async def _wait_for(self, future: asyncio.Future[Any]) -> Any:
+        """Wait for an answer; a cancellation waits for it too, for as long as settling may take."""
+        try:
+            await asyncio.wait((future,))
+        except asyncio.CancelledError:
+            await settled(future, self._queue.client.settings.settle_timeout)
+            raise
+        return future.result()
+
+
+class Delivery(Generic[T]):
+    """A message in flight, to be acknowledged or given back.
+
+    Attributes:
+        raw: The message as it came, in bytes.
+        attempts: How often it has been delivered, this time included.
+    """
+
+    __slots__ = ("_decode", "_lease", "_number", "attempts", "raw")
+
+    def __init__(self, lease: Lease, received: Received, decode: Callable[[bytes], T]) -> None:
+        self._lease = lease
+        self._number = received.number
+        self._decode = decode
+        self.raw = received.raw
+        self.attempts = received.attempts
+
+    def __repr__(self) -> str:
+        return f"<Delivery {self._number} of {len(self.raw)} bytes, attempt {self.attempts}>"
+
+    @property
+    def item(self) -> T:
+        """The message, decoded.
+
+        Raises:
+            DecodeError: It cannot be decoded. It is in flight still: acknowledge it or give it back.
+        """
+        return self._decode(self.raw)
+
+    @property
+    def redelivered(self) -> bool:
+        """It was delivered before, and not acknowledged: by a client that died, failed or gave it back."""
+        return self.attempts > 1
+
+    async def ack(self) -> None:
+        """Acknowledge the message: it is done with, and counted. Cancelled, it is acknowledged all the same.
+
+        Raises:
+            LeaseLostError: The lease had run out; somebody else gets, or got, the message again.
+            RuntimeError: It was acknowledged or given back before.
+        """
+        self._take()
+        self._lease.ack(self._number)
+        await self._lease.flush()
+
+    async def nack(self) -> None:
+        """Give the message back, first in line. Cancelled, it is given back all the same.
+
+        Raises:
+            LeaseLostError: The lease had run out: the message has been given back already.
+            RuntimeError: It was acknowledged or given back before.
+        """
+        self._take()
+        self._lease.nack(self._number)
+        await self._lease.flush()
+
+    async def extend(self, seconds: float) -> None:
+        """Make the lease last for at least `seconds` from now.
+
+        A timer renews leases while the event loop runs; this is for work that blocks the loop for longer than that.
+
+        Raises:
+            LeaseLostError: The lease had run out.
+        """
+        if not 0 < seconds <= 86400:
+            raise ValueError(f"a lease can be extended by up to 86400 seconds, not {seconds}")
+        self._lease.check()
+        self._lease.extend(seconds)
+        await self._lease.flush()
+
+    def _take(self) -> None:
+        self._lease.check()
+        if self._number not in self._lease.unsettled:
+            raise RuntimeError("this delivery was acknowledged or given back before")
+
+
+def _resolve(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
+

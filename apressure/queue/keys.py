@@ -1,0 +1,123 @@
+"""The keys of a queue: the specification's twelve, and ours. Nothing else in the package spells a key.
+
+The namespace `PREFIX:` belongs to the specification, where `jobs:processing` is a legal name for another queue. Ours
+begin with `apressure:` and end with a word without a colon, so that no two queues share one.
+"""
+
+from __future__ import annotations
+
+MAX_NAME = 4096
+"""The longest name in bytes."""
+
+_SPECIFIED = (
+    "",
+    ":bound",
+    ":producer",
+    ":consumer",
+    ":producer_free",
+    ":consumer_free",
+    ":stats:produced_messages",
+    ":stats:produced_bytes",
+    ":stats:consumed_messages",
+    ":stats:consumed_bytes",
+    ":not_full",
+    ":closed",
+)
+_OURS = (
+    "producer_lease",
+    "consumer_lease",
+    "producer_claim",
+    "consumer_claim",
+    "producer_claim_until",
+    "consumer_claim_until",
+    "inflight",
+    "attempts",
+    "redelivered",
+)
+
+
+class Keys:
+    """The keys of one queue.
+
+    Args:
+        prefix: The client's prefix.
+        name: The queue's name.
+
+    Raises:
+        TypeError: The name is not a string.
+        ValueError: It is empty or too long.
+    """
+
+    def __init__(self, prefix: str, name: str) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"a queue's name must be a string, not {type(name).__name__}")
+        base = f"{prefix}:{name}".encode(errors="surrogateescape")
+        if not name:
+            raise ValueError("a queue's name must not be empty")
+        if len(base) > MAX_NAME:
+            raise ValueError(f"a queue's name must be shorter than {MAX_NAME} bytes with its prefix")
+        self._base = base
+        self.specified = tuple(base + suffix.encode() for suffix in _SPECIFIED)
+        """The twelve keys of the specification, in the order of its list."""
+        self._ours = tuple(b"apressure:" + base + b":" + word.encode() for word in _OURS)
+
+    @property
+    def messages(self) -> bytes:
+        """The list of messages, oldest at the right end."""
+        return self.specified[0]
+
+    @property
+    def bound(self) -> bytes:
+        """The string that makes a queue exist."""
+        return self.specified[1]
+
+    @property
+    def not_full(self) -> bytes:
+        """The list that holds a token while there is room."""
+        return self.specified[10]
+
+    @property
+    def closed(self) -> bytes:
+        """The list that is not empty when the queue is closed."""
+        return self.specified[11]
+
+    def holder(self, role: str) -> bytes:
+        """The string that shows who has, or had, the role."""
+        return self.specified[2 if role == "producer" else 3]
+
+    def free(self, role: str) -> bytes:
+        """The list that holds the role's token while nobody has it."""
+        return self.specified[4 if role == "producer" else 5]
+
+    def messages_count(self, role: str) -> bytes:
+        """The statistic of messages produced or consumed."""
+        return self.specified[6 if role == "producer" else 8]
+
+    def bytes_count(self, role: str) -> bytes:
+        """The statistic of bytes produced or consumed."""
+        return self.specified[7 if role == "producer" else 9]
+
+    def claim(self, role: str) -> bytes:
+        """Ours: the list that holds the role's token on its way to a client that waited for it."""
+        return self._ours[2 if role == "producer" else 3]
+
+    def operation(self, sequence: str) -> bytes:
+        """Ours: the record of the last step of one sequence of operations; it has a time to live."""
+        return b"apressure:" + self._base + b":op:" + sequence.encode()
+
+    def for_script(self, sequence: str) -> tuple[bytes, ...]:
+        """The KEYS of every script, as `lua/prelude.lua` names them."""
+        return (*self.specified, *self._ours, self.operation(sequence))
+
+    def collisions(self) -> tuple[bytes, ...]:
+        """The `:bound` keys of the queues that this one cannot exist beside.
+
+        A queue `jobs:closed` would keep its messages in a key of the queue `jobs`, and the other way round.
+        """
+        inner = [key + b":bound" for key in self.specified[1:]]
+        outer = [
+            self._base.removesuffix(suffix.encode()) + b":bound"
+            for suffix in _SPECIFIED[1:]
+            if self._base.endswith(suffix.encode())
+        ]
+        return (*inner, *outer)

@@ -1,0 +1,21 @@
+-- The second half of Delete: when both roles are free, every key goes, ours too.
+-- KEYS: those of the prelude
+-- ARGV: 1 '1' if the producer role was claimed, 2 '1' if the consumer role was claimed
+-- Returns: 1 | {'recreated'} (somebody has made a new queue of the name meanwhile; the old one is gone) |
+--          {'busy', role, holder, milliseconds of its lease or -1}
+if call('EXISTS', BOUND) == 1 then
+  unclaim(PRODUCER, ARGV[1])
+  unclaim(CONSUMER, ARGV[2])
+  return {'recreated'}
+end
+-- Nothing left at all: this step was carried out before, and its reply was lost.
+if call('EXISTS', unpack(KEYS, 1, 21)) == 0 then return 1 end
+-- A bound of 0: what an expired lease held goes back into a queue that is about to vanish.
+heal_all(0)
+unclaim(PRODUCER, ARGV[1])
+unclaim(CONSUMER, ARGV[2])
+local entered, refusal = enter(PRODUCER, '0', '')
+if entered then entered, refusal = enter(CONSUMER, '0', '') end
+if not entered then return refusal end
+call('DEL', unpack(KEYS, 1, 21))
+return 1

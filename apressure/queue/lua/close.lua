@@ -1,0 +1,24 @@
+-- Close a queue (specification: Close).
+-- KEYS: those of the prelude
+-- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step, 4 '1' if the producer role was claimed, 5 lease token or ''
+-- Returns: 1 | {'missing'} | {'corrupt', why} | {'closed'} | {'lost'} |
+--          {'busy', role, holder, milliseconds of its lease or -1}
+if ARGV[3] == '1' and recall(ARGV[2]) then return 1 end
+local bound, wrong = check(PRODUCER)
+if wrong then
+  if wrong[1] == 'missing' then abandon(PRODUCER, ARGV[5]) end
+  unclaim(PRODUCER, ARGV[4])
+  return wrong
+end
+local closed = call('EXISTS', CLOSED)
+if ARGV[5] == '' then heal_all(bound) end
+local entered, refusal = enter(PRODUCER, ARGV[4], ARGV[5])
+if not entered then return refusal end
+
+ignore_memory_limit()  -- closing lets consumers finish, which a full server needs
+unclaim(PRODUCER, ARGV[4])
+call('SET', PRODUCER.holder, ARGV[1])
+if closed == 1 then return {'closed'} end
+call('LPUSH', CLOSED, 0, 0)
+record(ARGV[2], 1)
+return 1

@@ -1,0 +1,24 @@
+-- Get up to a number of messages (specification: Get). What a closed queue still holds is delivered.
+-- KEYS: those of the prelude
+-- ARGV: 1 uid, 2 '1' if the consumer role was claimed, 3 the most messages to get
+-- Returns: {'ok', {messages}} | {'empty'} | {'closed'} | {'missing'} | {'corrupt', why} |
+--          {'busy', role, holder, milliseconds of its lease or -1}
+local uid, held = ARGV[1], ARGV[2]
+local bound, wrong = check(CONSUMER)
+if wrong then
+  unclaim(CONSUMER, held)
+  return wrong
+end
+local length, tokens, closed = call('LLEN', LIST), call('LLEN', NOT_FULL), call('EXISTS', CLOSED)
+heal_all(bound)
+local entered, refusal = enter(CONSUMER, held, '')
+if not entered then return refusal end
+
+ignore_memory_limit()
+unclaim(CONSUMER, held)
+call('SET', CONSUMER.holder, uid)
+local messages, bytes = pop(tonumber(ARGV[3]))
+normalise(bound)
+if #messages == 0 then return {closed == 1 and 'closed' or 'empty'} end
+count(CONSUMER, #messages, bytes)
+return {'ok', messages}

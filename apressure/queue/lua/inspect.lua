@@ -1,0 +1,17 @@
+-- A snapshot of everything that statistics show. Writes nothing.
+-- KEYS: those of the prelude
+-- ARGV: none
+-- Returns: {'ok', {bound, length, closed, in flight, {produced messages, bytes, consumed messages, bytes},
+--          {producer}, {consumer}} with a role as {holder, free tokens, claimed tokens, lease's uid, since, deadline},
+--          numbers of the specification's keys as the text they are} | {'missing'}
+local bound = call('GET', BOUND)
+if not bound then return {'missing'} end
+local function role_of(role)
+  local lease = call('HMGET', role.lease, 'uid', 'since', 'deadline')
+  return {call('GET', role.holder) or '', call('LLEN', role.free), call('LLEN', role.claim),
+          lease[1] or '', lease[2] or '', lease[3] or ''}
+end
+return {'ok', {bound, call('LLEN', LIST), call('EXISTS', CLOSED), call('HLEN', INFLIGHT),
+        {call('GET', PRODUCER.messages) or '0', call('GET', PRODUCER.bytes) or '0',
+         call('GET', CONSUMER.messages) or '0', call('GET', CONSUMER.bytes) or '0'},
+        role_of(PRODUCER), role_of(CONSUMER)}}

@@ -1,0 +1,24 @@
+-- Take a role under a lease, for a block of operations.
+-- KEYS: those of the prelude
+-- ARGV: 1 uid, 2 role, 3 '1' if the role was claimed, 4 the new lease token, 5 milliseconds of the lease
+-- Returns: 1 | {'missing'} | {'corrupt', why} | {'closed'} (a producer has nothing to do in a closed queue) |
+--          {'busy', role, holder, milliseconds of its lease or -1}
+local role = ARGV[2] == 'producer' and PRODUCER or CONSUMER
+local bound, wrong = check(role)
+if wrong then
+  unclaim(role, ARGV[3])
+  return wrong
+end
+if call('HGET', role.lease, 'token') == ARGV[4] then return 1 end  -- a repeat
+heal_all(bound)
+local entered, refusal = enter(role, ARGV[3], '')
+if not entered then return refusal end
+
+ignore_memory_limit()
+unclaim(role, ARGV[3])
+if role == PRODUCER and call('EXISTS', CLOSED) == 1 then return {'closed'} end
+local time = now()
+call('DEL', role.free)
+call('SET', role.holder, ARGV[1])
+call('HSET', role.lease, 'token', ARGV[4], 'uid', ARGV[1], 'since', time, 'deadline', time + ARGV[5], 'next', 1, 'hold', 1)
+return 1

@@ -1,0 +1,252 @@
+-- Shared by every step of a queue: names for the keys, and the few moves that all steps are made of.
+-- Every script receives the same KEYS, so that a key has one name in all of them:
+-- KEYS: 1 the messages, 2 :bound, 3 :producer, 4 :consumer, 5 :producer_free, 6 :consumer_free,
+--       7-10 :stats:{produced_messages,produced_bytes,consumed_messages,consumed_bytes}, 11 :not_full, 12 :closed,
+--       and ours: 13 producer_lease, 14 consumer_lease, 15 producer_claim, 16 consumer_claim,
+--       17 producer_claim_until, 18 consumer_claim_until, 19 inflight, 20 attempts, 21 redelivered, 22 op
+-- Scripts never roll back: everything is read and checked before the first write.
+local call = redis.call
+local LIST, BOUND, NOT_FULL, CLOSED = KEYS[1], KEYS[2], KEYS[11], KEYS[12]
+local INFLIGHT, ATTEMPTS, REDELIVERED, OP = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
+local PRODUCER = {name = 'producer', holder = KEYS[3], messages = KEYS[7], bytes = KEYS[8],
+                  free = KEYS[5], lease = KEYS[13], claim = KEYS[15], claim_until = KEYS[17]}
+local CONSUMER = {name = 'consumer', holder = KEYS[4], messages = KEYS[9], bytes = KEYS[10],
+                  free = KEYS[6], lease = KEYS[14], claim = KEYS[16], claim_until = KEYS[18]}
+local CLAIM_MS = 5000          -- a claim that nobody uses for this long belongs to a dead client
+local RECORD_MS = 300000       -- how long the result of a step is kept for a repeat of it
+local CHUNK = 1000             -- arguments of one command; Lua's stack holds fewer than 8000
+
+local function now()
+  local time = call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+-- The number at key, or nil and an answer that says what is wrong. A missing counter counts as 0.
+local function integer(key, default)
+  local text = call('GET', key) or default
+  if not text then return nil, {'missing'} end
+  if #text > 18 or not string.match(text, '^%-?%d+$') then
+    return nil, {'corrupt', key .. ' is not an integer that a queue can use'}
+  end
+  return tonumber(text)
+end
+
+-- What a step has to know before it writes: the bound, and that the role's statistics can be counted.
+local function check(role)
+  local bound, wrong = integer(BOUND)
+  if wrong then return nil, wrong end
+  local _
+  _, wrong = integer(role.messages, '0')
+  if not wrong then _, wrong = integer(role.bytes, '0') end
+  return bound, wrong
+end
+
+-- The result of this very step, where it has been carried out already and its reply was lost.
+local function recall(sequence)
+  local record = call('GET', OP)
+  if not record then return nil end
+  local colon = string.find(record, ':', 1, true)
+  if string.sub(record, 1, colon - 1) ~= sequence then return nil end
+  return tonumber(string.sub(record, colon + 1))
+end
+
+local function record(sequence, result)
+  call('SET', OP, sequence .. ':' .. result, 'PX', RECORD_MS)
+end
+
+-- The first write decides whether Redis checks maxmemory for the rest of a script. A consumer makes room and
+-- must get through on a full server: this harmless write switches the check off.
+local function ignore_memory_limit()
+  call('DEL', CONSUMER.claim_until)
+end
+
+local function release(role)
+  if call('LPUSH', role.free, 1) > 1 then call('LTRIM', role.free, 0, 0) end
+end
+
+-- :not_full holds exactly one token while there is room, and none otherwise.
+local function normalise(bound)
+  local tokens = call('LLEN', NOT_FULL)
+  if bound == 0 or call('LLEN', LIST) < bound then
+    if tokens == 0 then call('LPUSH', NOT_FULL, 1) elseif tokens > 1 then call('LTRIM', NOT_FULL, 0, 0) end
+  elseif tokens > 0 then
+    call('DEL', NOT_FULL)
+  end
+end
+
+local function push(command, key, values, first, last)
+  for i = first, last, CHUNK do
+    call(command, key, unpack(values, i, math.min(i + CHUNK - 1, last)))
+  end
+end
+
+-- Put deliveries back on the right end, the oldest rightmost, and remember how often each was tried.
+-- sequences: ascending numbers of deliveries that are in flight.
+local function return_deliveries(sequences)
+  local payloads, tried = {}, {}
+  local any_attempts = call('EXISTS', ATTEMPTS) == 1
+  for i = #sequences, 1, -1 do
+    local payload = call('HGET', INFLIGHT, sequences[i])
+    if payload then
+      local attempts = any_attempts and tonumber(call('HGET', ATTEMPTS, sequences[i])) or 1
+      payloads[#payloads + 1] = payload
+      tried[#tried + 1] = attempts .. ':' .. redis.sha1hex(payload)
+      call('HDEL', INFLIGHT, sequences[i])
+      if any_attempts then call('HDEL', ATTEMPTS, sequences[i]) end
+    end
+  end
+  push('RPUSH', LIST, payloads, 1, #payloads)
+  push('RPUSH', REDELIVERED, tried, 1, #tried)
+  return #payloads
+end
+
+local function return_everything()
+  local sequences = call('HKEYS', INFLIGHT)
+  table.sort(sequences, function(a, b) return tonumber(a) < tonumber(b) end)
+  return return_deliveries(sequences)
+end
+
+-- Heal a role: an expired lease or an abandoned claim gives the token back, and what is in flight with nobody
+-- responsible for it returns to the queue.
+-- careful: a write that the memory limit may refuse comes first, so that a full server is not pushed further.
+local function heal(role, bound, careful)
+  local deadline = call('HGET', role.lease, 'deadline')
+  if deadline and now() >= tonumber(deadline) then
+    if careful then call('SET', role.claim_until, 0) end
+    call('DEL', role.lease)
+    if role == CONSUMER then
+      return_everything()
+      normalise(bound)
+    end
+    release(role)
+    if careful then call('DEL', role.claim_until) end
+  elseif not deadline and role == CONSUMER and call('EXISTS', INFLIGHT) == 1 then
+    if careful then call('SET', role.claim_until, 0) end
+    return_everything()
+    normalise(bound)
+    if careful then call('DEL', role.claim_until) end
+  end
+  if call('LLEN', role.claim) > 0 then
+    local expires = call('GET', role.claim_until)
+    if not expires then
+      -- The claim's owner cannot write this itself: it learns of its claim only from the reply. A server that
+      -- is out of memory refuses the note; the next step writes it.
+      redis.pcall('SET', role.claim_until, now() + CLAIM_MS)
+    elseif now() >= tonumber(expires) then
+      call('DEL', role.claim, role.claim_until)
+      release(role)
+    end
+  end
+end
+
+local function heal_all(bound, careful)
+  if call('EXISTS', PRODUCER.lease, CONSUMER.lease, PRODUCER.claim, CONSUMER.claim, INFLIGHT) > 0 then
+    heal(PRODUCER, bound, careful)
+    heal(CONSUMER, bound, careful)
+  end
+end
+
+-- A token that this client has claimed goes to the free list, where whoever is first in line gets it after the step.
+local function unclaim(role, held)
+  if held == '1' and call('LLEN', role.claim) > 0 then
+    call('DEL', role.claim, role.claim_until)
+    release(role)
+  end
+end
+
+-- May this step work in the role? True, or nil and the answer to give.
+-- A step that holds no lease leaves the token where it is: nobody can come in between.
+local function enter(role, held, token)
+  local lease = call('HMGET', role.lease, 'token', 'uid', 'deadline')
+  if lease[1] then
+    if lease[1] == token then return true end
+    if token ~= '' then return nil, {'lost'} end
+    return nil, {'busy', role.name, lease[2], math.max(0, tonumber(lease[3]) - now())}
+  end
+  if token ~= '' then return nil, {'lost'} end
+  if call('LLEN', role.free) > 0 or (held == '1' and call('LLEN', role.claim) > 0) then return true end
+  return nil, {'busy', role.name, call('GET', role.holder) or '', -1}
+end
+
+-- The queue is gone: a lease that this client still has on a role ends, so that whoever deletes can finish.
+local function abandon(role, token)
+  if token == '' or call('HGET', role.lease, 'token') ~= token then return end
+  if role == CONSUMER then call('DEL', INFLIGHT, ATTEMPTS) end
+  call('DEL', role.lease)
+  release(role)
+end
+
+local function count(role, messages, bytes)
+  call('INCRBY', role.messages, messages)
+  call('INCRBY', role.bytes, bytes)
+end
+
+-- Pop up to max messages, in portions so that large ones do not pile up in one reply: {messages}, bytes
+local function pop(max)
+  local messages, bytes = {}, 0
+  local portion = 1
+  while #messages < max and bytes < 1048576 do
+    local popped = call('RPOP', LIST, math.min(portion, max - #messages))
+    if not popped or #popped == 0 then break end
+    for i = 1, #popped do
+      messages[#messages + 1] = popped[i]
+      bytes = bytes + #popped[i]
+    end
+    portion = 200
+  end
+  return messages, bytes
+end
+
+-- Acknowledge the deliveries whose sequence numbers stand in values[first..last]; the statistics count them now.
+local function acknowledge(values, first, last)
+  local messages, bytes = 0, 0
+  for i = first, last do
+    local size = call('HSTRLEN', INFLIGHT, values[i])
+    if call('HDEL', INFLIGHT, values[i]) == 1 then
+      messages = messages + 1
+      bytes = bytes + size
+    end
+  end
+  if messages > 0 then
+    count(CONSUMER, messages, bytes)
+    for i = first, last, CHUNK do
+      call('HDEL', ATTEMPTS, unpack(values, i, math.min(i + CHUNK - 1, last)))
+    end
+  end
+  return messages
+end
+
+-- How often each of these messages, just popped, has been delivered, this time included.
+-- `redelivered` runs beside the right end of the queue: an entry says how often, and which message (by its digest).
+-- A client that knows nothing of it may have popped some: entries that were passed over are dropped.
+local function attempts_of(messages)
+  local attempts = {}
+  local total = call('LLEN', REDELIVERED)
+  if total == 0 then
+    for i = 1, #messages do attempts[i] = 1 end
+    return attempts
+  end
+  -- The cost must not grow with what was returned: nobody else pops more than a few in between.
+  local entries = call('LRANGE', REDELIVERED, -(#messages + 100), -1)
+  local last = #entries
+  for i = 1, #messages do
+    attempts[i] = 1
+    if last > 0 then
+      local digest = redis.sha1hex(messages[i])
+      for j = last, 1, -1 do
+        local colon = string.find(entries[j], ':', 1, true)
+        if string.sub(entries[j], colon + 1) == digest then
+          attempts[i] = tonumber(string.sub(entries[j], 1, colon - 1)) + 1
+          last = j - 1
+          break
+        end
+      end
+    end
+  end
+  if call('EXISTS', LIST) == 0 then
+    call('DEL', REDELIVERED)
+  elseif last < #entries then
+    call('LTRIM', REDELIVERED, 0, total - #entries + last - 1)
+  end
+  return attempts
+end

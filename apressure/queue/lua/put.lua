@@ -1,0 +1,37 @@
+-- Put as many messages as there is room for, in one go (specification: Put).
+-- KEYS: those of the prelude
+-- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step, 4 '1' if the producer role was claimed, 5 lease token or '',
+--       6 '1' to put whatever the bound says, 7... messages
+-- Returns: number of messages put (fewer than given: the queue is full) | {'missing'} | {'corrupt', why} | {'closed'} |
+--          {'busy', role, holder, milliseconds of its lease or -1} | {'lost'}
+local uid, held = ARGV[1], ARGV[4]
+if ARGV[3] == '1' then
+  local before = recall(ARGV[2])
+  if before then return before end
+end
+local bound, wrong = check(PRODUCER)
+if wrong then
+  if wrong[1] == 'missing' then abandon(PRODUCER, ARGV[5]) end
+  unclaim(PRODUCER, held)
+  return wrong
+end
+local length, tokens, closed = call('LLEN', LIST), call('LLEN', NOT_FULL), call('EXISTS', CLOSED)
+if ARGV[5] == '' then heal_all(bound, true) else heal(CONSUMER, bound, true) end
+local entered, refusal = enter(PRODUCER, held, ARGV[5])
+if not entered then return refusal end
+
+call('SET', PRODUCER.holder, uid)  -- the first write: a server that is out of memory refuses here
+unclaim(PRODUCER, held)
+if closed == 1 then return {'closed'} end
+length = call('LLEN', LIST)
+local messages = #ARGV - 6
+if bound > 0 and ARGV[6] ~= '1' then messages = math.min(messages, math.max(0, bound - length)) end
+if messages > 0 then
+  push('LPUSH', LIST, ARGV, 7, 6 + messages)
+  local bytes = 0
+  for i = 7, 6 + messages do bytes = bytes + #ARGV[i] end
+  count(PRODUCER, messages, bytes)
+  record(ARGV[2], messages)
+end
+normalise(bound)
+return messages

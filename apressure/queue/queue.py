@@ -1,0 +1,657 @@
+"""AsyncQueue: what a program sees of a queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
+
+from apressure.codecs import Codec, resolve
+from apressure.connection.client import Client
+from apressure.connection.settings import ClientOptions
+from apressure.exceptions import (
+    ClientClosedError,
+    DecodeError,
+    OperationUnblockedError,
+    PressureError,
+    QueueAlreadyExistsError,
+    QueueClosedError,
+    QueueInUseError,
+    Role,
+    ScriptingRefusedError,
+)
+from apressure.queue.batching import MAX_BYTES, MAX_MESSAGES, PutLane
+from apressure.queue.delivery import Delivery, Lease
+from apressure.queue.keys import Keys
+from apressure.queue.plain import Plain
+from apressure.queue.roles import Consumer, Producer
+from apressure.queue.scripted import Scripted
+from apressure.queue.statistics import QueueStatistics, from_snapshot
+
+T = TypeVar("T")
+
+MAX_BOUND = 10**15
+DEFAULT_LEASE = 30.0
+
+
+class AsyncQueue(Generic[T]):
+    """A bounded FIFO queue between processes, on a Redis or Valkey server, in the protocol pressure 0.15.
+
+    It behaves like `asyncio.Queue`: `put` waits while the queue is full, `get` while it is empty, `async for` ends
+    when it has been closed and everything was got. Constructing it does no I/O.
+
+    Args:
+        name: The queue's name: any text (specification, "Queues").
+        client: A `Client` to share with other queues. Without one, the queue makes its own.
+        codec: What items are: None for bytes, `"text"`, `"json"`, `"msgpack"`, a class, or a codec.
+        **options: The server and the client's options, see `ClientOptions`; not together with `client`.
+
+    Attributes:
+        name: The queue's name.
+        client: The client that it uses.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: An argument is of no use; the message says why.
+
+    Example:
+        >>> async with AsyncQueue("orders", url="redis://127.0.0.1:6379/0") as queue:
+        ...     await queue.create(bound=100)
+        ...     await queue.put(b"first")
+    """
+
+    @overload
+    def __init__(
+        self: AsyncQueue[bytes], name: str, *, client: Client | None = ..., codec: Literal["raw"] | None = ...,
+        **options: Unpack[ClientOptions],
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: AsyncQueue[str], name: str, *, client: Client | None = ..., codec: Literal["text"],
+        **options: Unpack[ClientOptions],
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: AsyncQueue[Any], name: str, *, client: Client | None = ..., codec: Literal["json", "msgpack"],
+        **options: Unpack[ClientOptions],
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: AsyncQueue[T], name: str, *, client: Client | None = ..., codec: Codec[T] | type[T],
+        **options: Unpack[ClientOptions],
+    ) -> None: ...  # fmt: skip
+    def __init__(
+        self,
+        name: str,
+        *,
+        client: Client | None = None,
+        codec: Codec[Any] | type[Any] | str | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        if client is not None and options:
+            raise TypeError(f"give either client= or {', '.join(options)}: the client has its own settings")
+        self._owns_client = client is None
+        self.client = Client(**options) if client is None else client
+        self._codec: Codec[T] = resolve(codec)
+        self._keys = Keys(self.client.prefix, name)
+        self.name = name
+        self._max_size = self.client.settings.max_message_size
+        kind = Scripted if self.client.settings.scripting else Plain
+        self._operations: Scripted | Plain = kind(self.client, self._keys, name)
+        self._own_roles: set[Role] = set()
+        self._by_hand: Lease | None = None
+        self._closed = False
+
+    @property
+    def prefix(self) -> str:
+        """What the queue's keys begin with."""
+        return self.client.prefix
+
+    def __repr__(self) -> str:
+        return f"<AsyncQueue {self.name!r} at {self.client.server.address}>"
+
+    async def __aenter__(self) -> Self:
+        if self._owns_client:
+            await self.client.__aenter__()
+        self._check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Release this object's connections; the queue itself stays as it is.
+
+        Tasks that still wait get ClientClosedError. What was received by hand and not settled is given back. A client
+        that was given to the queue stays open. When cancelled, connections are released all the same.
+        """
+        try:
+            if self._by_hand is not None and self._by_hand.unsettled:
+                await self._by_hand.leave()
+        except PressureError:
+            pass  # the lease is lost, or the server: what was in flight returns by itself
+        finally:
+            self._closed = True
+            if self._owns_client:
+                await self.client.aclose()
+            self.client_closed(ClientClosedError("the queue was closed on this side (aclose) while the operation waited"))
+
+    def client_closed(self, error: PressureError) -> None:
+        """Called by the client: fail everything that waits, and let go of connections."""
+        self._operations.end(error)
+        self._operations.release()
+        if self._by_hand is not None:
+            self._by_hand.stop()
+        self.client.discard(self)
+
+    async def create(self, bound: int = 0, exist_ok: bool = False) -> bool:
+        """Create the queue (specification: Create). What an earlier queue of the name left behind is cleared.
+
+        Args:
+            bound: The most messages that may wait in it; 0 for no bound.
+            exist_ok: A queue that exists already is left as it is, with the bound that it has.
+
+        Returns:
+            Whether the queue is new.
+
+        Raises:
+            QueueAlreadyExistsError: It exists, or one of its keys belongs to a queue of another name.
+            TypeError, ValueError: The bound is not a whole number of messages.
+
+        Cancelled, the queue is created or not; creating it again with `exist_ok=True` is safe.
+        """
+        if isinstance(bound, bool) or not isinstance(bound, int):
+            raise TypeError(f"bound must be a whole number of messages, not {type(bound).__name__}")
+        if not 0 <= bound <= MAX_BOUND:
+            raise ValueError(f"bound must be between 0 (no bound) and {MAX_BOUND}, not {bound}")
+        self._check()
+        try:
+            await self._operations.create(bound)
+        except QueueAlreadyExistsError:
+            if exist_ok and await self.exists():
+                return False
+            raise
+        return True
+
+    async def exists(self) -> bool:
+        """Return whether the queue exists (specification: Exists)."""
+        self._check()
+        return await self._operations.exists()
+
+    async def qsize(self) -> int:
+        """Return how many messages wait in the queue (specification: Length); what is in flight does not count.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+        """
+        return (await self.statistics()).length
+
+    async def bound(self) -> int:
+        """Return the most messages that may wait; 0 for no bound.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+        """
+        return (await self.statistics()).bound
+
+    async def closed(self) -> bool:
+        """Return whether the queue is closed (specification: Closed); once it is, it stays so.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+        """
+        return (await self.statistics()).closed
+
+    async def statistics(self) -> QueueStatistics:
+        """Return a snapshot of the queue: length, bound, roles, counts, and this object's waiting tasks.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+            ValueError: One of the specification's numbers is none.
+        """
+        self._check()
+        operations = self._operations
+        snapshot = await operations.inspect()
+        return from_snapshot(self.name, snapshot, operations.waiting_putters, operations.waiting_getters)
+
+    async def put(self, item: T, timeout: float | None = None, force: bool = False) -> None:
+        """Put an item, waiting while the queue is full or another producer works on it (specification: Put).
+
+        Concurrent puts of a client travel together; each task's puts keep their order. Producers that wait for room
+        are not served first come, first served.
+
+        Args:
+            item: The item; bytes, or what the codec takes.
+            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+            force: Put it even when the queue is full ("extraordinary situations", says the specification).
+
+        Raises:
+            QueueFullError, QueueInUseError: The queue stayed full, or in use, until the timeout. Nothing was put.
+            QueueClosedError: It is closed. Nothing was put.
+            QueueDoesNotExistError: It was never created, or was deleted meanwhile. Nothing was put.
+            OutcomeUnknownError: The connection broke and could not be mended in time.
+            TypeError, ValueError: The item cannot be encoded, or is too large. Nothing was put.
+
+        Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
+        then raises: the item is wholly in, or wholly out. `timeout=` gives a certain answer.
+        """
+        await self._put([self._encode(item)], timeout, force)
+
+    async def put_nowait(self, item: T) -> None:
+        """Put an item without waiting (specification: Put, Non-Blocking).
+
+        Raises:
+            QueueFullError, QueueInUseError: The queue is full, or in use. Nothing was put.
+            QueueClosedError, QueueDoesNotExistError: As for `put`.
+
+        Cancelled, the item is wholly in, or wholly out.
+        """
+        await self._put([self._encode(item)], None, now=True)
+
+    async def put_many(
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, force: bool = False
+    ) -> int:
+        """Put any number of items in order, as many in a step as there is room for.
+
+        Args:
+            items: An iterable or an asynchronous one; it is read as far as the queue takes its items, and no further
+                than a portion ahead.
+            timeout: Seconds for all of them.
+            force: Put them even when the queue is full.
+
+        Returns:
+            How many were put.
+
+        Raises:
+            QueueFullError, QueueInUseError: With `accepted`, how many were put before the timeout.
+            QueueClosedError, QueueDoesNotExistError, OutcomeUnknownError, TypeError, ValueError: As for `put`; a note
+                on the error says how many were put before.
+
+        Cancelled, the first of the items are in the queue, in order, and the others are not.
+        """
+        return await self._put_many(items, timeout, force)
+
+    async def get(self, timeout: float | None = None) -> T:
+        """Get an item, waiting while the queue is empty (specification: Get): at-most-once.
+
+        When a getter waits and a large item comes, the item crosses the wire twice.
+
+        Args:
+            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+
+        Raises:
+            QueueEmptyError, QueueInUseError: The queue stayed empty, or in use, until the timeout.
+            QueueClosedError: It is closed, and nothing is left in it.
+            QueueDoesNotExistError: It was never created, or was deleted meanwhile.
+            OutcomeUnknownError: The connection broke after the step was sent: an item may be lost. The consumer role
+                and `receive` lose none.
+            DecodeError: The codec cannot decode the item, which is in the error.
+
+        Cancelled while it waits, nothing was taken. Cancelled while the step is on its way, it waits for the answer,
+        gives back what came, first in line, then raises.
+        """
+        return (await self._get(1, timeout))[0]
+
+    async def get_nowait(self) -> T:
+        """Get an item without waiting (specification: Get, Non-Blocking).
+
+        Raises:
+            QueueEmptyError, QueueInUseError: The queue is empty, or in use.
+            QueueClosedError, QueueDoesNotExistError, OutcomeUnknownError, DecodeError: As for `get`.
+
+        Cancelled, nothing is lost, as with `get`.
+        """
+        return (await self._get(1, None, now=True))[0]
+
+    async def get_many(self, max_items: int, timeout: float | None = None) -> list[T]:
+        """Get one to max_items items, as many as there are, waiting while there is none: at-most-once.
+
+        Very many or large ones come in portions: the list may be shorter than what the queue holds.
+
+        Raises:
+            DecodeError: The first item cannot be decoded. What came behind it has been given back.
+            TypeError, ValueError: max_items is not a positive whole number.
+            PressureError: As for `get`.
+
+        Cancelled, nothing is lost, as with `get`.
+        """
+        _positive(max_items, "max_items")
+        return await self._get(max_items, timeout)
+
+    async def receive(self, timeout: float | None = None, lease: float = DEFAULT_LEASE) -> Delivery[T]:
+        """Receive an item to be acknowledged: at-least-once by hand.
+
+        The consumer role stays with this client until everything that it received is settled. When the client dies,
+        or its event loop stands still for longer than the lease, the items come again, first in line.
+
+        Args:
+            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+            lease: Seconds that the role stays taken when the client dies; a timer renews it while it lives.
+
+        Raises:
+            QueueEmptyError, QueueInUseError, QueueClosedError, QueueDoesNotExistError: As for `get`.
+            LeaseLostError: Earlier deliveries' lease had run out; they have been given back. Receive again.
+
+        Cancelled, nothing was taken, or it has been given back.
+        """
+        self._check()
+        _seconds(lease)
+        self._refuse("consumer")
+        if self._by_hand is None or self._by_hand.error is not None:
+            self._by_hand = Lease(self._scripted("receive"), lease, held=False)
+        by_hand = self._by_hand
+        try:
+            received = await by_hand.receive(1, timeout)
+        except asyncio.CancelledError:
+            while by_hand.buffer:
+                by_hand.nack(by_hand.buffer.pop().number)
+            await by_hand.flush()
+            raise
+        return Delivery(by_hand, received, self._decode)
+
+    async def peek(self) -> T:
+        """Return the item that would be got next, without taking it.
+
+        Raises:
+            QueueEmptyError, QueueDoesNotExistError, DecodeError: As for `get`.
+        """
+        self._check()
+        return self._decode(await self._operations.peek(-1))
+
+    async def peek_newest(self) -> T:
+        """Return the item that was put last, without taking it.
+
+        Raises:
+            QueueEmptyError, QueueDoesNotExistError, DecodeError: As for `get`.
+        """
+        self._check()
+        return self._decode(await self._operations.peek(0))
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Close the *queue* (specification: Close): nothing more can be put, consumers end when it is drained.
+
+        (`aclose` releases this object's connections.) It waits while another client holds the producer role.
+
+        Args:
+            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+
+        Raises:
+            QueueClosedError: It was closed before.
+            QueueInUseError: Somebody held the producer role until the timeout; or this object's own exclusive
+                producer does, which closes the queue itself.
+            QueueDoesNotExistError: There is no such queue.
+
+        Cancelled while it waits, the queue is open still; while the step is on its way, it is closed or not.
+        """
+        self._check("producer")
+        await self._operations.close(timeout)
+
+    async def wait_closed(self, timeout: float | None = None) -> None:
+        """Wait until the queue is closed; messages may be left in it.
+
+        Raises:
+            QueueEmptyError: It stayed open until the timeout.
+            QueueDoesNotExistError: There is no such queue, or it was deleted meanwhile.
+
+        Cancelled, nothing has changed.
+        """
+        self._check()
+        await self._operations.wait_closed(timeout)
+
+    async def delete(self, timeout: float | None = None) -> None:
+        """Delete the queue with everything in it (specification: Delete), and wake all who wait on it.
+
+        Args:
+            timeout: Seconds to wait for the two roles; None to wait for ever.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+            QueueInUseError: A role was held until the timeout, or this object's own block holds it. In the first case
+                the queue has ended for everybody; its last keys go with the holder, or when the name is created anew.
+
+        Cancelled, the same holds: the queue has ended, or is untouched.
+        """
+        self._check("producer", "consumer")
+        await self._operations.delete(timeout)
+
+    async def unblock(self) -> int:
+        """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
+
+        Returns:
+            How many operations were blocked.
+        """
+        self._check()
+        return self._operations.end(
+            OperationUnblockedError(f"the operation on the queue {self.name!r} was unblocked", name=self.name)
+        )
+
+    def producer(
+        self,
+        close: bool = True,
+        exclusive: bool = False,
+        lease: float = DEFAULT_LEASE,
+        timeout: float | None = None,
+    ) -> Producer[T]:
+        """Return the producing end of the queue, for `async with`.
+
+        Args:
+            close: Close the queue when the block ends well. Feeders that share a queue pass False.
+            exclusive: Hold the producer role under a lease: nobody else puts or closes meanwhile.
+            lease: Seconds that the role stays taken when an exclusive producer dies.
+            timeout: Seconds to wait for the role at most; None to wait for ever.
+        """
+        _seconds(lease)
+        return Producer(self, close, exclusive, lease, timeout)
+
+    def consumer(
+        self,
+        ack: Literal["auto", "manual"] = "auto",
+        delete: bool = False,
+        prefetch: int | None = None,
+        lease: float = DEFAULT_LEASE,
+        timeout: float | None = None,
+    ) -> Consumer[T]:
+        """Return the consuming end of the queue, for `async with` and `async for`: at-least-once.
+
+        Args:
+            ack: `"auto"`: an item is acknowledged when the loop asks for the next one or the block ends well.
+                `"manual"`: the loop gets deliveries, to be acknowledged by hand.
+            delete: Delete the queue when it was closed, everything in it was acknowledged and the block ends well.
+            prefetch: How many messages to receive at a time; None adapts to how quickly the body works.
+            lease: Seconds that the role stays taken when this client dies; a timer renews it while it lives.
+            timeout: Seconds to wait for the role at most; None to wait for ever.
+        """
+        if ack not in ("auto", "manual"):
+            raise ValueError(f"ack must be 'auto' or 'manual', not {ack!r}")
+        if prefetch is not None:
+            _positive(prefetch, "prefetch")
+        _seconds(lease)
+        return Consumer(self, ack, delete, prefetch, lease, timeout)
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        """Get items until the queue is closed and drained: at-most-once; see `consumer` for more."""
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            return await self.get()
+        except QueueClosedError:
+            raise StopAsyncIteration from None
+
+    async def _put(
+        self,
+        messages: Sequence[bytes],
+        timeout: float | None,
+        force: bool = False,
+        now: bool = False,
+        lane: PutLane | None = None,
+    ) -> None:
+        if lane is not None:
+            self.client.check()
+            await lane.put(messages, timeout, now)
+        else:
+            self._check("producer")
+            await self._operations.put(messages, timeout, force, now)
+
+    async def _put_many(
+        self,
+        items: Iterable[T] | AsyncIterable[T],
+        timeout: float | None,
+        force: bool = False,
+        lane: PutLane | None = None,
+    ) -> int:
+        if isinstance(items, (str, bytes, bytearray, memoryview)):
+            raise TypeError(f"put_many takes an iterable of items, not {type(items).__name__}: use put for one item")
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        count = 0
+
+        async def put(portion: list[bytes]) -> None:
+            nonlocal count
+            remaining = None if deadline is None else max(0.0, deadline - loop.time())
+            await self._put(portion, remaining, force, lane=lane)
+            count += len(portion)
+
+        try:
+            if isinstance(items, AsyncIterable):
+                await _stream(items, self._encode, put)
+            else:
+                for portion in _portions(items, self._encode):
+                    await put(portion)
+        except Exception as error:
+            if isinstance(getattr(error, "accepted", None), int):
+                error.accepted += count  # type: ignore[attr-defined]
+            if count:
+                error.add_note(f"{count} items were put before")
+            raise
+        return count
+
+    async def _get(self, max_items: int, timeout: float | None, now: bool = False) -> list[T]:
+        self._check("consumer")
+        messages = await self._operations.get(max_items, timeout, now)
+        items: list[T] = []
+        for index, message in enumerate(messages):
+            try:
+                items.append(self._decode(message))
+            except DecodeError:
+                # Only the message in the error may leave the queue with it.
+                await self._operations.give_back(messages[index:] if items else messages[index + 1 :])
+                if items:
+                    return items
+                raise
+        return items
+
+    def _encode(self, item: T) -> bytes:
+        message = self._codec.encode(item)
+        if len(message) > self._max_size:
+            raise ValueError(
+                f"the message has {len(message)} bytes; at most {self._max_size} are allowed (max_message_size)"
+            )
+        return message
+
+    def _decode(self, message: bytes) -> T:
+        try:
+            return self._codec.decode(message)
+        except Exception as error:
+            raise DecodeError(
+                f"a message of the queue {self.name!r} ({len(message)} bytes) cannot be decoded: {error}",
+                name=self.name,
+                raw=message,
+            ) from error
+
+    def _check(self, *roles: Role) -> None:
+        """Raise where the client cannot be used, or would wait for a role that it holds itself."""
+        self.client.check()
+        if self._closed:
+            raise ClientClosedError("this queue object was closed (aclose); open a new one")
+        self.client.add(self)
+        for role in roles:
+            self._refuse(role)
+            if role == "consumer" and self._by_hand is not None and self._by_hand.unsettled:
+                raise self._in_use(role, "settle what was received first")
+
+    def _refuse(self, role: Role) -> None:
+        if role in self._own_roles:
+            raise self._in_use(role, "use the block's object, or end the block first")
+
+    def _in_use(self, role: Role, advice: str) -> QueueInUseError:
+        return QueueInUseError(
+            f"this object holds the {role} role of the queue {self.name!r} itself: {advice}",
+            name=self.name,
+            role=role,
+            holder=self.client.id,
+        )
+
+    def _take(self, role: Role) -> None:
+        self._check(role)
+        self._own_roles.add(role)
+
+    def _leave(self, role: Role) -> None:
+        self._own_roles.discard(role)
+
+    def _scripted(self, what: str) -> Scripted:
+        if isinstance(self._operations, Scripted):
+            return self._operations
+        raise ScriptingRefusedError(f"{what} needs scripts on the server: open the queue without scripting=False")
+
+
+def _portions(items: Iterable[T], encode: Callable[[T], bytes]) -> Iterator[list[bytes]]:
+    """Encode items in portions of a step's size."""
+    portion: list[bytes] = []
+    size = 0
+    for item in items:
+        portion.append(encode(item))
+        size += len(portion[-1])
+        if len(portion) >= MAX_MESSAGES or size >= MAX_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+async def _stream(
+    items: AsyncIterable[T], encode: Callable[[T], bytes], put: Callable[[list[bytes]], Awaitable[None]]
+) -> None:
+    """Put what an asynchronous iterable yields as it comes: what arrives during one step leaves with the next."""
+    gathered: list[bytes] = []
+    sender: asyncio.Task[None] | None = None
+
+    async def send() -> None:
+        while gathered:
+            portion = gathered[:MAX_MESSAGES]
+            del gathered[:MAX_MESSAGES]
+            await put(portion)
+
+    try:
+        async for item in items:
+            gathered.append(encode(item))
+            if sender is None or sender.done():
+                if sender is not None:
+                    sender.result()
+                sender = asyncio.get_running_loop().create_task(send())
+            elif len(gathered) >= MAX_MESSAGES or len(gathered[-1]) >= MAX_BYTES:
+                await sender
+        if sender is not None:
+            await sender
+    except BaseException:
+        if sender is not None and not sender.done():
+            sender.cancel()
+            await asyncio.wait((sender,))
+        raise
+
+
+def _positive(value: int, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}")
+
+
+def _seconds(lease: float) -> None:
+    if isinstance(lease, bool) or not isinstance(lease, (int, float)):
+        raise TypeError(f"lease must be a number of seconds, not {type(lease).__name__}")
+    if not 0.1 <= lease <= 86400:
+        raise ValueError(f"lease must be between 0.1 and 86400 seconds, not {lease}")

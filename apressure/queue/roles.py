@@ -1,0 +1,306 @@
+"""The producer and the consumer of a queue, as blocks of code."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterable, Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
+
+from apressure.connection.settle import settled
+from apressure.exceptions import (
+    LeaseLostError,
+    PressureError,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    QueueFullError,
+    QueueInUseError,
+    Role,
+)
+from apressure.queue.batching import PutLane
+from apressure.queue.delivery import Delivery, Lease, Received
+
+if TYPE_CHECKING:
+    from apressure.queue.queue import AsyncQueue
+
+T = TypeVar("T")
+
+MAX_PREFETCH = 1000
+PREFETCH_SECONDS = 0.05
+"""An adaptive prefetch takes about as many messages as the body of the loop works off in this time."""
+
+
+class Producer(Generic[T]):
+    """The end of a queue that puts; made by `AsyncQueue.producer`.
+
+    When the block ends well, the queue is closed (unless `close=False`): consumers end when they have got what is
+    left. When it ends with an exception, or is cancelled, the queue stays open, so that another producer can go on.
+    """
+
+    def __init__(self, queue: AsyncQueue[T], close: bool, exclusive: bool, lease: float, timeout: float | None) -> None:
+        self._queue = queue
+        self._close = close
+        self._exclusive = _Exclusive(queue, lease, timeout) if exclusive else None
+
+    async def __aenter__(self) -> Self:
+        if self._exclusive is not None:
+            await self._exclusive.enter()
+        elif not await self._queue.exists():
+            raise QueueDoesNotExistError(
+                f"the queue {self._queue.name!r} does not exist: create it first", name=self._queue.name
+            )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        close = self._close and kind is None
+        if self._exclusive is not None:
+            await self._exclusive.exit(close)
+        elif close:
+            try:
+                await self._queue.close()
+            except QueueClosedError:
+                pass  # another producer was first
+
+    async def put(self, item: T, timeout: float | None = None) -> None:
+        """Put an item, as `AsyncQueue.put` does.
+
+        Raises:
+            LeaseLostError: The producer is exclusive and has lost its role. Nothing was put.
+        """
+        await self._queue._put([self._queue._encode(item)], timeout, lane=self._lane())
+
+    async def put_nowait(self, item: T) -> None:
+        """Put an item, as `AsyncQueue.put_nowait` does."""
+        await self._queue._put([self._queue._encode(item)], None, now=True, lane=self._lane())
+
+    async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
+        """Put items in order, as `AsyncQueue.put_many` does."""
+        return await self._queue._put_many(items, timeout, lane=self._lane())
+
+    def _lane(self) -> PutLane | None:
+        return None if self._exclusive is None else self._exclusive.checked_lane()
+
+
+class _Exclusive:
+    """The producer role under a lease: nobody else puts or closes while the block lasts."""
+
+    def __init__(self, queue: AsyncQueue[Any], seconds: float, timeout: float | None) -> None:
+        self._queue = queue
+        self._seconds = seconds
+        self._timeout = timeout
+        self._token = secrets.token_hex(8).encode()
+        self._timer: asyncio.TimerHandle | None = None
+        self._error: Exception | None = None
+        self.lane: PutLane | None = None
+
+    async def enter(self) -> None:
+        scripted = self._queue._scripted("an exclusive producer")
+        self._series = scripted.steps.series()
+        self._queue._take("producer")
+        try:
+            await scripted.waits.until(
+                lambda: scripted.steps.occupy(
+                    "producer", scripted.waits.take_claim("producer"), self._token, int(self._seconds * 1000)
+                ),
+                self._timeout,
+                self._queue.name,
+            )
+        except BaseException:
+            self._queue._leave("producer")
+            raise
+        self.lane = scripted.put_lane(self._token)
+        self._beat_later()
+
+    def checked_lane(self) -> PutLane:
+        if self._error is not None:
+            raise self._error
+        if self.lane is None:
+            raise RuntimeError("the producer's block has not begun, or has ended")
+        return self.lane
+
+    async def exit(self, close: bool) -> None:
+        scripted = self._queue._scripted("an exclusive producer")
+        try:
+            if close:
+                try:
+                    await scripted.close(0, self._token)
+                except QueueClosedError:
+                    pass
+        finally:
+            self.lane = None
+            if self._timer is not None:
+                self._timer.cancel()
+            self._queue._leave("producer")
+            if self._error is None:
+                error = await self._send(leave=True)
+                if close and error is not None and not isinstance(error, QueueDoesNotExistError):
+                    raise error
+
+    def _beat_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._seconds / 3, self._beat)
+
+    def _beat(self) -> None:
+        self._send(leave=False)
+        self._beat_later()
+
+    def _send(self, leave: bool) -> asyncio.Future[Exception | None]:
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+        def on_answer(answer: Any) -> None:
+            error = answer if isinstance(answer, Exception) else None
+            if isinstance(error, (LeaseLostError, QueueDoesNotExistError)):
+                self._error = error
+                if self._timer is not None:
+                    self._timer.cancel()
+            if not done.done():
+                done.set_result(error)
+
+        steps = self._queue._scripted("an exclusive producer").steps
+        steps.leave(self._series, self._token, int(self._seconds * 1000), leave, on_answer)
+        return done
+
+
+class Consumer(Generic[T]):
+    """The end of a queue that gets, at-least-once; made by `AsyncQueue.consumer`.
+
+    The block holds the consumer role under a lease that a timer renews. Iterating hands out one item after the other
+    until the queue is closed and drained. An item is acknowledged when the loop asks for the next one, or when the
+    block ends well. When the body raises, is cancelled or dies, the item comes again, first in line, marked as
+    redelivered; and so does everything that was prefetched.
+
+    An iteration belongs to the task that began it. A task that the body starts and does not wait for is not covered
+    by the acknowledgement.
+    """
+
+    def __init__(
+        self,
+        queue: AsyncQueue[T],
+        ack: Literal["auto", "manual"],
+        delete: bool,
+        prefetch: int | None,
+        lease: float,
+        timeout: float | None,
+    ) -> None:
+        self._queue = queue
+        self._manual = ack == "manual"
+        self._delete = delete
+        self._prefetch = prefetch
+        self._seconds = lease
+        self._timeout = timeout
+        self._lease: Lease | None = None
+        self._current: Received | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._ended = False
+        self._most = MAX_PREFETCH
+        self._portion = 1
+        self._portion_began = 0.0
+
+    async def __aenter__(self) -> Self:
+        scripted = self._queue._scripted("the consumer role")
+        self._queue._take("consumer")
+        try:
+            lease = Lease(scripted, self._seconds, held=True)
+            await lease.occupy(self._timeout)
+            self._lease = lease
+            bound = await self._queue.bound()
+            self._most = max(1, min(MAX_PREFETCH, bound)) if bound else MAX_PREFETCH
+        except BaseException:
+            if self._lease is not None:
+                await self._lease.leave()
+            self._queue._leave("consumer")
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return
+        try:
+            if kind is None and self._current is not None and lease.error is None:
+                lease.ack(self._current.number)
+            if kind is None:
+                finished = self._ended and not lease.unsettled
+                await lease.leave()
+                if self._delete and finished:
+                    self._queue._leave("consumer")
+                    await self._queue.delete()
+            else:
+                await self._leave_quietly(lease)
+        finally:
+            self._current = None
+            self._queue._leave("consumer")
+
+    async def _leave_quietly(self, lease: Lease) -> None:
+        """The body's own exception is what the caller has to see; a lease that is lost gave everything back already."""
+        try:
+            await lease.leave()
+        except PressureError:
+            pass
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        """Return the next item; with `ack="manual"` the next `Delivery`.
+
+        Cancelled while it waits, nothing is lost: what was received is given back when the block ends.
+
+        Raises:
+            StopAsyncIteration: The queue is closed, and everything was handed out.
+            DecodeError: The message cannot be decoded. It is given back unless the loop goes on.
+            LeaseLostError: The lease ran out, since the event loop stood still or the server was out of reach for
+                longer than it lasted. What was in flight has been given back.
+            RuntimeError: Another task iterates already, or the block has ended.
+        """
+        lease = self._checked()
+        lease.check()
+        if self._current is not None:
+            lease.ack(self._current.number)
+            self._current = None
+        if lease.buffer:
+            received = lease.buffer.popleft()
+        else:
+            try:
+                received = await lease.receive(self._next_portion(), None)
+            except QueueClosedError:
+                await lease.flush()
+                self._ended = True
+                raise StopAsyncIteration from None
+            self._portion_began = asyncio.get_running_loop().time()
+        if self._manual:
+            return Delivery(lease, received, self._queue._decode)
+        self._current = received
+        return self._queue._decode(received.raw)
+
+    @property
+    def attempts(self) -> int:
+        """How often the current item has been delivered, this time included; 0 where there is none."""
+        return self._current.attempts if self._current is not None else 0
+
+    def _next_portion(self) -> int:
+        """How many to receive: as many as the body works off in a moment, never more than the bound."""
+        if self._prefetch is not None:
+            return min(self._prefetch, self._most)
+        if self._portion_began:
+            elapsed = asyncio.get_running_loop().time() - self._portion_began
+            quick = int(self._portion * PREFETCH_SECONDS / elapsed) if elapsed > 0 else self._most
+            self._portion = max(1, min(self._most, self._portion * 2, quick))
+        return self._portion
+
+    def _checked(self) -> Lease:
+        if self._lease is None:
+            raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
+        task = asyncio.current_task()
+        if self._task is None:
+            self._task = task
+        elif self._task is not task:
+            raise RuntimeError(
+                "this consumer is being iterated by another task: an item is acknowledged when its loop goes on, so "
+                "each loop needs one task; use ack='manual' or receive() to hand messages to several"
+            )
+        return self._lease

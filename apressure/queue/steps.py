@@ -1,0 +1,281 @@
+"""One function for each step of the protocol: it orders the script's arguments and reads its answer.
+
+A step never waits for the queue. It answers with a value, with a `Wait` where it cannot go on, or with an exception.
+Each step of this module has a script of the same name in `lua/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from apressure.connection.client import Client
+from apressure.connection.link import Request
+from apressure.connection.script import Script
+from apressure.connection.settle import settled
+from apressure.exceptions import (
+    LeaseLostError,
+    QueueAlreadyExistsError,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    Role,
+    ServerError,
+)
+from apressure.queue.keys import Keys
+from apressure.queue.waits import Wait
+
+Argument = bytes | str | int
+OnAnswer = Callable[[Any], None]
+
+EMPTY = Wait("empty")
+FULL = Wait("full")
+
+
+@functools.cache
+def script(name: str) -> Script:
+    """Return the script of that name, read once."""
+    return Script("apressure.queue", name)
+
+
+class Series:
+    """The numbers of a series of steps of which at most one is unanswered at a time.
+
+    The server keeps the last one's result under the series' own key, so that a repeat is answered, not carried out.
+    """
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys.for_script(secrets.token_hex(8))
+        self._number = 0
+
+    def next(self) -> int:
+        """Return the number of the step that is about to be sent."""
+        self._number += 1
+        return self._number
+
+
+class Steps:
+    """The steps of one queue.
+
+    Args:
+        client: Whose connection they use.
+        keys: The queue's keys.
+        name: The queue's name, for errors.
+    """
+
+    def __init__(self, client: Client, keys: Keys, name: str) -> None:
+        self._client = client
+        self._keys = keys
+        self._uid = client.id.encode(errors="surrogateescape")
+        self.name = name
+        self._plain_keys = keys.for_script("none")
+
+    def series(self) -> Series:
+        """Return a fresh series of numbered steps."""
+        return Series(self._keys)
+
+    def put(
+        self, series: Series, messages: Iterable[bytes], held: bytes, token: bytes, force: bool, on_answer: OnAnswer
+    ) -> None:
+        """Put messages as far as there is room (specification: Put). Answers with how many."""
+        arguments: list[Argument] = [self._uid, series.next(), b"0", held, token, b"1" if force else b"0", *messages]
+        self._send("put", series.keys, arguments, on_answer, resend=True, again=2, role="producer", held=held)
+
+    def get(self, held: bytes, max_items: int, on_answer: OnAnswer) -> None:
+        """Get up to max_items messages (specification: Get). Answers with a list of them. Never sent twice."""
+        self._send("get", self._plain_keys, [self._uid, held, max_items], on_answer, resend=False, role="consumer", held=held)
+
+    def give_back(self, series: Series, messages: Sequence[bytes], on_answer: OnAnswer) -> None:
+        """Undo a get; messages oldest first. Answers with how many."""
+        self._send("give_back", series.keys, [series.next(), b"0", *messages], on_answer, resend=True, again=1)
+
+    def receive(
+        self, token: bytes, fresh: bool, held: bytes, max_items: int, lease: int, number: int, acks: Iterable[int],
+        on_answer: OnAnswer,
+    ) -> None:
+        """Move messages in flight, acknowledging others. Answers with [messages, attempts]."""
+        arguments: list[Argument] = [
+            self._uid, token, b"1" if fresh else b"0", held, max_items, lease, number, *acks,
+        ]  # fmt: skip
+        self._send("receive", self._plain_keys, arguments, on_answer, resend=True, role="consumer", held=held)
+
+    def settle(
+        self, series: Series, token: bytes, lease: int, leave: bool, acks: Sequence[int], nacks: Sequence[int],
+        on_answer: OnAnswer,
+    ) -> None:
+        """Acknowledge and give back deliveries, renew the lease or end it. Answers with how many were settled."""
+        arguments: list[Argument] = [
+            token, lease, b"1" if leave else b"0", series.next(), b"0", len(acks), *acks, *nacks,
+        ]  # fmt: skip
+        self._send("settle", series.keys, arguments, on_answer, resend=True, again=4, role="consumer")
+
+    def leave(self, series: Series, token: bytes, lease: int, leave: bool, on_answer: OnAnswer) -> None:
+        """Renew an exclusive producer's lease, or end it."""
+        arguments: list[Argument] = [token, lease, b"1" if leave else b"0", series.next(), b"0"]
+        self._send("leave", series.keys, arguments, on_answer, resend=True, again=4, role="producer")
+
+    def unclaim(self, role: Role) -> None:
+        """Give back a role's token that was claimed for nobody."""
+        self._send("unclaim", self._plain_keys, [role], lambda _: None, resend=True)
+
+    async def create(self, bound: int) -> None:
+        """Create the queue (specification: Create)."""
+        series, collisions = self.series(), self._keys.collisions()
+        answer = await self._run(
+            "create", (*series.keys, *collisions), [bound, series.next(), b"0"], resend=True, again=2
+        )
+        if answer == 1:
+            return
+        if answer[0] == b"exists":
+            raise QueueAlreadyExistsError(f"the queue {self.name!r} exists already", name=self.name)
+        other = collisions[answer[1] - 1].removesuffix(b":bound").decode(errors="replace")
+        raise QueueAlreadyExistsError(
+            f"the queue {self.name!r} would share a key with the existing queue at {other!r}: choose another name",
+            name=self.name,
+        )
+
+    async def occupy(self, role: Role, held: bytes, token: bytes, lease: int) -> int | Wait:
+        """Take a role under a lease. Cancelled in between, the lease is ended again."""
+
+        def undo(answer: Any) -> asyncio.Future[Any] | None:
+            if answer != 1:
+                return None
+            done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            finish = functools.partial(_resolve, done)
+            if role == "producer":
+                self.leave(self.series(), token, lease, True, finish)
+            else:
+                self.settle(self.series(), token, lease, True, (), (), finish)
+            return done
+
+        arguments: list[Argument] = [self._uid, role, held, token, lease]
+        return await self._run_step("occupy", self._plain_keys, arguments, resend=True, role=role, undo=undo)  # type: ignore[no-any-return]
+
+    async def close(self, held: bytes, token: bytes) -> int | Wait:
+        """Close the queue (specification: Close)."""
+        series = self.series()
+        arguments: list[Argument] = [self._uid, series.next(), b"0", held, token]
+        return await self._run_step("close", series.keys, arguments, resend=True, again=2, role="producer")  # type: ignore[no-any-return]
+
+    async def doom(self) -> None:
+        """End the queue's existence and wake everybody (specification: Delete, the first half)."""
+        series = self.series()
+        await self._run_step("doom", series.keys, [series.next(), b"0"], resend=True, again=1)
+
+    async def bury(self, held_producer: bytes, held_consumer: bytes) -> int | Wait:
+        """Remove all keys once both roles are free (specification: Delete, the second half)."""
+        arguments: list[Argument] = [held_producer, held_consumer]
+        answer = await self._run("bury", self._plain_keys, arguments, resend=True)
+        if isinstance(answer, list) and answer[0] == b"recreated":
+            return 1
+        answer = self._read(answer, None)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[no-any-return]
+
+    async def inspect(self) -> list[Any]:
+        """A snapshot of everything that statistics show."""
+        return await self._run_step("inspect", self._plain_keys, [], resend=True)  # type: ignore[no-any-return]
+
+    async def peek(self, index: int) -> bytes | Wait:
+        """Look at the message at an index of the list: -1 is the next one, 0 the newest."""
+        answer = await self._run_step("peek", self._plain_keys, [index], resend=True)
+        return answer  # type: ignore[no-any-return]
+
+    async def exists(self) -> bool:
+        """Look whether the queue exists (specification: Exists)."""
+        return bool(await self._client.link.ask(b"EXISTS", self._keys.bound))
+
+    def _send(
+        self,
+        name: str,
+        keys: Sequence[bytes],
+        arguments: list[Argument],
+        on_answer: OnAnswer,
+        resend: bool,
+        again: int | None = None,
+        role: Role | None = None,
+        held: bytes = b"0",
+    ) -> None:
+        def on_reply(reply: Any) -> None:
+            if held == b"1" and role is not None and isinstance(reply, Exception):
+                self.unclaim(role)  # the step was refused before it could use the token that was claimed for it
+            on_answer(self._read(reply, role))
+
+        self._client.link.send(Request(script(name), keys, arguments, on_reply, resend=resend, again=again))
+
+    async def _run_step(self, name: str, keys: Sequence[bytes], arguments: list[Argument], **how: Any) -> Any:
+        role = how.pop("role", None)
+        answer = self._read(await self._run(name, keys, arguments, **how), role)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def _run(
+        self,
+        name: str,
+        keys: Sequence[bytes],
+        arguments: list[Argument],
+        resend: bool,
+        again: int | None = None,
+        undo: Callable[[Any], asyncio.Future[Any] | None] | None = None,
+    ) -> Any:
+        """Send a step and wait for its reply; a cancellation waits for it too, and undoes what it did."""
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        cancelled = False
+
+        def on_reply(value: Any) -> None:
+            undone = undo(value) if cancelled and undo is not None else None
+            if undone is None:
+                _resolve(reply, value)
+            else:
+                undone.add_done_callback(lambda _: _resolve(reply, value))
+
+        self._client.link.send(Request(script(name), keys, arguments, on_reply, resend=resend, again=again))
+        try:
+            value = await reply
+        except asyncio.CancelledError:
+            cancelled = True
+            if reply.cancelled():
+                reply = asyncio.get_running_loop().create_future()
+            elif undo is not None and (undone := undo(reply.result())) is not None:
+                reply = undone
+            await settled(reply, self._client.settings.settle_timeout)
+            raise
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    def _read(self, answer: Any, role: Role | None) -> Any:
+        """Turn a script's answer into a value, a Wait or an exception."""
+        if not isinstance(answer, list) or not isinstance(answer[0], bytes):
+            return answer
+        match answer[0]:
+            case b"ok":
+                return answer[1] if len(answer) == 2 else answer[1:]
+            case b"empty":
+                return EMPTY
+            case b"busy":
+                holder = answer[2].decode(errors="replace") or None
+                return Wait(answer[1].decode(), holder, answer[3] if answer[3] >= 0 else None)
+            case b"missing":
+                return QueueDoesNotExistError(f"the queue {self.name!r} does not exist", name=self.name)
+            case b"closed":
+                return QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
+            case b"lost":
+                message = f"the lease on the {role} role of the queue {self.name!r} ran out and was taken away"
+                return LeaseLostError(message, name=self.name, role=role or "consumer")
+            case b"corrupt":
+                return ServerError(
+                    f"the queue {self.name!r} is damaged: {answer[1].decode(errors='replace')}; "
+                    "nothing was written: set the key right, or delete it if it is a statistic"
+                )
+            case _:
+                return answer
+
+
+def _resolve(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)

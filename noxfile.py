@@ -1,0 +1,135 @@
+"""What a change has to pass. `nox` runs lint, types, imports and tests; `nox -l` lists the rest.
+
+The tests run against the built wheel, in a directory that has the tests and not the package, so that nothing but
+the wheel can be imported, in the processes that tests start neither. Arguments after `--` go to pytest.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.5"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.error_on_external_run = True
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "types", "imports", "tests"]
+
+ROOT = Path(__file__).parent
+PROJECT = nox.project.load_toml("pyproject.toml")
+SOURCES = ("apressure", "tests", "examples", "noxfile.py")
+BESIDE_THE_TESTS = ("CHANGELOG.md", "README.md", "docs", "examples", "pyproject.toml", "tests")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests against the built wheel. What this machine lacks is listed at the end."""
+    install_wheel(session, group("test"))
+    run_pytest(session)
+
+
+@nox.session
+def minimum(session: nox.Session) -> None:
+    """Run the fast tests with the lowest versions of what the library depends on."""
+    install_wheel(session, group("test"), *lowest_versions())
+    run_pytest(session, "-m", "not chaos and not slow")
+
+
+@nox.session
+def chaos(session: nox.Session) -> None:
+    """Run the long form of the random kills and cancellations."""
+    install_wheel(session, group("test"))
+    session.env["APRESSURE_CHAOS"] = "long"
+    run_pytest(session, "tests/chaos", "--timeout=7200")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure, as ratios to redis-py in the same run."""
+    install_wheel(session, group("test"))
+    session.chdir(place_for_tests(session))
+    session.run("python", "-m", "tests.benchmarks", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and format. `nox -s lint -- --fix` repairs what can be repaired."""
+    session.install(*group("lint"))
+    sources = present(*SOURCES)
+    session.run("ruff", "check", *session.posargs, *sources)
+    session.run("ruff", "format", *([] if "--fix" in session.posargs else ["--check"]), *sources)
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check the types of the package, and those that its users see."""
+    install_dependencies(session, group("test"), group("types"))
+    session.run("mypy", "--strict", *present("apressure", "tests/typing"))
+
+
+@nox.session
+def imports(session: nox.Session) -> None:
+    """Check who may know whom."""
+    session.install(*group("imports"))
+    session.run("lint-imports", "--no-cache", "--no-logo")
+
+
+def group(name: str) -> list[str]:
+    """The requirements of a dependency group."""
+    return list(nox.project.dependency_groups(PROJECT, name))
+
+
+def extras() -> list[str]:
+    """What every extra of the project requires, without the project itself."""
+    optional = PROJECT["project"]["optional-dependencies"]
+    return [line for lines in optional.values() for line in lines if not line.startswith("apressure[")]
+
+
+def lowest_versions() -> list[str]:
+    """The core dependencies, at the lowest versions that pyproject.toml allows."""
+    return [line.replace(">=", "==") for line in PROJECT["project"]["dependencies"]]
+
+
+def install_dependencies(session: nox.Session, *requirements: list[str]) -> None:
+    """Install what the package and all of its extras need, and more."""
+    core = PROJECT["project"]["dependencies"]
+    session.install(*core, *extras(), *(line for lines in requirements for line in lines))
+
+
+def install_wheel(session: nox.Session, requirements: list[str], *pins: str) -> None:
+    """Build the wheel and install it, with all extras, the requirements and the pinned versions."""
+    install_dependencies(session, requirements, list(pins))
+    wheels = Path(session.create_tmp()) / "wheel"
+    shutil.rmtree(wheels, ignore_errors=True)
+    session.run(
+        "python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), str(ROOT), silent=True
+    )
+    (wheel,) = wheels.glob("apressure-*.whl")
+    # A wheel of a version that is installed already would be passed over.
+    session.install("--force-reinstall", "--no-deps", str(wheel))
+
+
+def place_for_tests(session: nox.Session) -> Path:
+    """A directory with a copy of all that the tests need, and without the package."""
+    place = Path(session.create_tmp()).absolute() / "place"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    for name in present(*BESIDE_THE_TESTS):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(ROOT / name, place / name)
+    return place
+
+
+def run_pytest(session: nox.Session, *arguments: str) -> None:
+    """Run the tests of the copy with the session's own arguments first."""
+    session.chdir(place_for_tests(session))
+    session.run("python", "-m", "pytest", *arguments, *session.posargs)
+
+
+def present(*names: str) -> list[str]:
+    """Those of the names that exist in the project."""
+    return [name for name in names if (ROOT / name).exists()]

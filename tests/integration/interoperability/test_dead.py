@@ -1,0 +1,183 @@
+"""What a dead client leaves behind, and how the other kind gets past it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import redis
+
+from apressure import AsyncQueue, QueueAlreadyExistsError
+from apressure.queue.keys import Keys
+from tests.integration.interoperability.both import (
+    NAME,
+    PATIENCE,
+    PREFIX,
+    ROOT,
+    SOON,
+    blocked_clients,
+    eventually,
+    in_thread,
+    nothing_left,
+    open_queue,
+    outcome_of,
+)
+from tests.reference import TOKENS, ReferenceQueue, snapshot
+
+
+class Died(Exception):
+    """What a hook raises for a client that dies there."""
+
+
+def steps_of(db: redis.Redis, work: Callable[[ReferenceQueue], Any]) -> list[str]:
+    """The names of the steps that an operation takes."""
+    seen: list[str] = []
+    work(ReferenceQueue(db, NAME, hook=seen.append))
+    return seen
+
+
+def die(db: redis.Redis, work: Callable[[ReferenceQueue], Any], number: int) -> None:
+    """Do some work, but die before the step of that number."""
+    left = iter(range(number))
+
+    def hook(step: str) -> None:
+        if next(left, None) is None:
+            raise Died(step)
+
+    with pytest.raises(Died):
+        work(ReferenceQueue(db, NAME, hook=hook))
+
+
+async def must_be_new(url: str, db: redis.Redis, queue: AsyncQueue) -> None:
+    """The queue just created is as good as any."""
+    seen = snapshot(db, PREFIX, NAME)
+    assert seen.pop(":bound") == b"2"
+    assert seen.pop("messages") == []
+    assert {suffix: seen.pop(suffix) for suffix in TOKENS} == {
+        ":producer_free": 1,
+        ":consumer_free": 1,
+        ":not_full": 1,
+        ":closed": 0,
+    }
+    assert set(seen.values()) == {None}
+    await queue.put(b"1", timeout=PATIENCE)
+    assert await in_thread(url, lambda one: one.get(PATIENCE)) == b"1"
+    await queue.delete(timeout=PATIENCE)
+    assert nothing_left(db)
+
+
+async def test_creating_what_a_dead_client_has_half_deleted(url: str, db: redis.Redis, scripting: bool) -> None:
+    async with open_queue(url, scripting=scripting) as queue:
+
+        def live() -> ReferenceQueue:
+            reference = ReferenceQueue(db, NAME)
+            reference.create(1)
+            reference.put(b"1")
+            return reference
+
+        live()
+        steps = steps_of(db, ReferenceQueue.delete)
+        existed = steps.index("delete DEL :bound")
+        for number in range(existed + 1, len(steps)):
+            live()
+            die(db, ReferenceQueue.delete, number)
+            await queue.create(2)
+            await must_be_new(url, db, queue)
+
+
+async def test_creating_what_a_dead_client_has_half_created(url: str, db: redis.Redis, scripting: bool) -> None:
+    """By its `:bound` it exists, which is all that the specification says. Deleting it finds its roles taken."""
+
+    def create(reference: ReferenceQueue) -> None:
+        reference.create(1)
+
+    async with open_queue(url, scripting=scripting) as queue:
+        steps = steps_of(db, create)
+        await queue.delete(timeout=PATIENCE)
+        for number in range(1, len(steps)):
+            die(db, create, number)
+            with pytest.raises(QueueAlreadyExistsError):
+                await queue.create(2)
+            assert await queue.create(2, exist_ok=True) is False
+            whole = "create LPUSH :consumer_free" in steps[:number]
+            assert await outcome_of(queue.delete(timeout=SOON)) == (None if whole else "QueueInUseError")
+            await queue.create(2)
+            await must_be_new(url, db, queue)
+
+
+DIES_WITH_A_LEASE = """
+import asyncio, os, sys
+from apressure import AsyncQueue
+
+async def main():
+    async with AsyncQueue(sys.argv[2], url=sys.argv[1], prefix=sys.argv[3]) as queue:
+        await queue.receive(lease=0.2)
+        os._exit(0)
+
+asyncio.run(main())
+"""
+
+
+async def die_with_a_lease(url: str) -> None:
+    """A client of ours in another process receives a message, and ends without a word."""
+    command = [sys.executable, "-c", DIES_WITH_A_LEASE, url, NAME, PREFIX]
+    await asyncio.to_thread(subprocess.run, command, cwd=ROOT, check=True)
+
+
+def leave_a_claim(db: redis.Redis) -> None:
+    """The server gave the consumer's role to a wait of ours whose client had died; its time is over."""
+    keys = Keys(PREFIX, NAME)
+    assert db.rpop(keys.free("consumer")) is not None
+    db.lpush(keys.claim("consumer"), 1)
+    db.set(keys.claim("consumer") + b"_until", 1)
+
+
+async def until_done(task: asyncio.Task[Any], step: Callable[[], Awaitable[Any]]) -> Any:
+    """Let steps of ours come by until somebody else's wait ends. Returns what that gave."""
+    async with asyncio.timeout(PATIENCE):
+        while not task.done():
+            await outcome_of(step())
+            await asyncio.sleep(0.05)
+    return await task
+
+
+@pytest.mark.parametrize("held_by", ["lease", "claim"])
+async def test_the_reference_gets_past_a_dead_client_of_ours(url: str, db: redis.Redis, held_by: str) -> None:
+    """Any step of ours, here a put, heals the consumer's role; what was in flight is first in line again."""
+    async with open_queue(url) as queue:
+        await queue.create()
+        await queue.put_many([b"1", b"2"])
+        if held_by == "lease":
+            await die_with_a_lease(url)
+        else:
+            leave_a_claim(db)
+
+        def get_three(reference: ReferenceQueue) -> list[bytes]:
+            return [reference.get(PATIENCE) for _ in range(3)]
+
+        getting = asyncio.create_task(in_thread(url, get_three))
+        assert await eventually(lambda: blocked_clients(db) > 0)
+        got = await until_done(getting, lambda: queue.put(b"3"))
+        assert got == [b"1", b"2", b"3"]
+        await queue.delete(timeout=PATIENCE)
+    assert nothing_left(db)
+
+
+@pytest.mark.parametrize("held_by", ["lease", "claim"])
+async def test_a_foreign_delete_gets_past_a_dead_client_of_ours(url: str, db: redis.Redis, held_by: str) -> None:
+    """The queue heals although its `:bound` is gone: whatever step of ours comes by sees to it."""
+    async with open_queue(url) as queue:
+        await queue.create()
+        await queue.put(b"1")
+        if held_by == "lease":
+            await die_with_a_lease(url)
+        else:
+            leave_a_claim(db)
+        deleting = asyncio.create_task(outcome_of(in_thread(url, lambda one: one.delete(PATIENCE / 2))))
+        assert await eventually(lambda: blocked_clients(db) > 0)
+        assert await until_done(deleting, queue.get_nowait) is None
+    assert nothing_left(db)
