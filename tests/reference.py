@@ -317,12 +317,19 @@ def connect(url: str) -> redis.Redis:
 
 
 def snapshot(client: redis.Redis, prefix: str, name: str) -> dict[str, Any]:
-    """The twelve keys of a queue, comparable: token lists as lengths (values are undefined), oldest message first."""
+    """The twelve keys of a queue at one moment, comparable: the oldest message first, tokens only counted.
+
+    The values of tokens are undefined.
+    """
     base = f"{prefix}:{name}"
-    seen: dict[str, Any] = {"messages": list(reversed(_send(client, "LRANGE", base, 0, -1)))}
-    seen |= {suffix: _send(client, "GET", base + suffix) for suffix in STRINGS}
-    seen |= {suffix: _send(client, "LLEN", base + suffix) for suffix in TOKENS}
-    return seen
+    with client.pipeline(transaction=True) as pipeline:
+        _send(pipeline, "LRANGE", base, 0, -1)
+        for suffix in STRINGS:
+            _send(pipeline, "GET", base + suffix)
+        for suffix in TOKENS:
+            _send(pipeline, "LLEN", base + suffix)
+        messages, *values = pipeline.execute()
+    return {"messages": messages[::-1], **dict(zip((*STRINGS, *TOKENS), values, strict=True))}
 
 
 def own_keys(client: redis.Redis, *, lasting: bool = False) -> list[bytes]:

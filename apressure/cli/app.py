@@ -13,7 +13,7 @@ import typer
 from apressure.cli import manage, move
 from apressure.cli.demo import demo
 from apressure.cli.exits import MEANINGS, Exit, one_line
-from apressure.cli.options import Common, Json, Prefix, Url, complain, failed
+from apressure.cli.options import Common, Json, Prefix, Url, complain, mute_output
 
 _EPILOG: Final = "Exit codes: " + "; ".join(f"{code.value} {meaning}" for code, meaning in MEANINGS.items()) + "."
 
@@ -83,8 +83,9 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except _WrongUsage as error:
         return _wrong_usage(error, as_json=as_json)
-    except BrokenPipeError as error:
-        return failed(error, as_json=as_json).exit_code
+    except BrokenPipeError:
+        mute_output()
+        return int(Exit.BROKEN_PIPE)
     return result if isinstance(result, int) else int(Exit.OK)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json as jsons
 import secrets
 import sys
@@ -65,15 +66,17 @@ async def run_demo(common: Common, rows: int, bound: int, screen: screens.Screen
     name = f"apressure-demo-{secrets.token_hex(4)}"
     with screen:
         screen.show(screens.Picture(total=rows, bound=bound))
-        async with _server(common) as (url, server), AsyncQueue(name, url=url, prefix=common.prefix) as queue:
-            async with _created(queue, bound):
-                feeder, consumer = (
-                    Worker(Orders(role=role, url=url, prefix=common.prefix, queue=name, rows=rows))
-                    for role in ("feeder", "consumer")
-                )
-                async with consumer, feeder:
-                    watch = Watch(queue, feeder, consumer, rows, bound, screen)
-                    await _all(feeder.follow(), consumer.follow(), watch.keep_looking())
+        async with (
+            _server(common) as (url, server),
+            AsyncQueue(name, url=url, prefix=common.prefix) as queue,
+            _created(queue, bound),
+        ):
+            orders = Orders(role="feeder", url=url, prefix=common.prefix, queue=name, rows=rows)
+            consumer = Worker(dataclasses.replace(orders, role="consumer"))
+            feeder = Worker(orders)
+            async with consumer, feeder:
+                watch = Watch(queue, feeder, consumer, rows, bound, screen)
+                await _all(feeder.follow(), consumer.follow(), watch.keep_looking())
     return {"server": server, **_result(feeder, consumer, rows, bound, watch)}
 
 

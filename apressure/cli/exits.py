@@ -6,7 +6,6 @@ This table is the only place that knows; `docs/cli.md` and the end of `--help` s
 from __future__ import annotations
 
 import enum
-import json
 from typing import Final
 
 from apressure.exceptions import (
@@ -99,15 +98,20 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
 
 
-def describe(error: BaseException, *, as_json: bool, code: Exit | None = None) -> str:
-    """Return the one line that tells people (or with `as_json` programs) about an error."""
-    code = code_of(error) if code is None else code
-    message = one_line(str(error)) or type(error).__name__
-    if not as_json:
-        return f"apressure: {message}"
-    described: dict[str, object] = {"error": type(error).__name__, "message": message, "exit_code": int(code)}
-    for attribute in ("name", "role", "holder", "accepted", "extra", "code", "limit"):
+def message_of(error: BaseException) -> str:
+    """Return the error's message on one line."""
+    return one_line(str(error)) or type(error).__name__
+
+
+def as_dict(error: BaseException, code: Exit) -> dict[str, object]:
+    """Return what programs are told about an error: its class, message, exit code and data."""
+    described: dict[str, object] = {
+        "error": type(error).__name__,
+        "message": message_of(error),
+        "exit_code": int(code),
+    }
+    for attribute in ("name", "role", "holder", "extra", "code", "limit"):
         value = getattr(error, attribute, None)
-        if isinstance(value, str | int) and attribute not in described:
+        if isinstance(value, str | int):
             described[attribute] = value
-    return json.dumps(described)
+    return described

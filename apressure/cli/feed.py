@@ -39,7 +39,9 @@ class Feeder:
         force: Put whatever the bound says.
     """
 
-    def __init__(self, queue: AsyncQueue[bytes], meter: Meter, *, timeout: float | None = None, force: bool = False) -> None:
+    def __init__(
+        self, queue: AsyncQueue[bytes], meter: Meter, *, timeout: float | None = None, force: bool = False
+    ) -> None:
         self._queue = queue
         self._meter = meter
         self._timeout = timeout

@@ -104,7 +104,9 @@ def ls(context: typer.Context, url: Url = None, prefix: Prefix = None, json: Jso
 def stat(
     context: typer.Context,
     name: Name,
-    watch: Annotated[bool, typer.Option("--watch", help="Again and again, until Ctrl-C or until it is deleted.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Again and again, until Ctrl-C or until it is deleted.")
+    ] = False,
     interval: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="With --watch: how often.")
     ] = 1.0,

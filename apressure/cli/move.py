@@ -16,7 +16,7 @@ from apressure.cli.exits import UsageError
 from apressure.cli.feed import Feeder
 from apressure.cli.framing import DEFAULT_LIMIT, Framing, decoder
 from apressure.cli.meter import Meter
-from apressure.cli.options import Common, Json, Name, Prefix, Timeout, Url, complain, execute
+from apressure.cli.options import Common, Json, Name, Prefix, Remains, Timeout, Url, complain, execute
 from apressure.cli.streams import Input, Output
 
 Null = Annotated[bool, typer.Option("-0", "--null", help="A NUL byte ends each item, not a newline.")]
@@ -71,25 +71,25 @@ def put(
     """
     common = Common.of(context, url, prefix, json)
 
+    given = [os.fsencode(item) for item in items or []]
+    shown = not given and _is_shown(progress, busy=0)
+    meter = Meter(f"put {name}", shown=shown, total_bytes=None if given else _input_size())
+    feeder: Feeder | None = None
+
     async def command() -> None:
+        nonlocal feeder
         framing = _framing(null, length_prefixed)
         if bound is not None and not create:
             raise UsageError("--bound goes with --create")
-        given = [os.fsencode(item) for item in items or []]
-        shown = not given and _is_shown(progress, busy=0)
-        with Meter(f"put {name}", shown=shown, total_bytes=None if given else _input_size()) as meter:
+        with meter:
             async with common.queue(name) as queue:
                 if create:
                     await _create(queue, bound)
                 feeder = Feeder(queue, meter, timeout=timeout, force=force)
-                try:
-                    if given:
-                        await feeder.put(given)
-                    else:
-                        await feeder.put_stream(Input(), decoder(framing, limit=max_size))
-                except BaseException:
-                    _report_unput(common, meter, feeder)
-                    raise
+                if given:
+                    await feeder.put(given)
+                else:
+                    await feeder.put_stream(Input(), decoder(framing, limit=max_size))
                 if close:
                     await queue.close(timeout)
         if common.json:
@@ -97,7 +97,15 @@ def put(
             sys.stdout.write(jsons.dumps(done) + "\n")
             sys.stdout.flush()
 
-    execute(common, command())
+    def remains() -> Remains | None:
+        # What was read and is not in the queue is in nobody's hands any more. For a single item the error says it all.
+        if feeder is None or not feeder.unput or len(given) == 1:
+            return None
+        which = "" if given else " that had been read"
+        text = f"{meter.messages} items were put, {feeder.unput}{which} were not"
+        return Remains(text, {"put": meter.messages, "not_put": feeder.unput})
+
+    execute(common, command(), remains=remains)
 
 
 def get(
@@ -161,16 +169,6 @@ async def _create(queue: AsyncQueue[bytes], bound: int | None) -> None:
     created = await queue.create(bound or 0, exist_ok=True)
     if not created and bound is not None and (actual := await queue.bound()) != bound:
         complain(f"apressure: {queue.name} exists already and its bound is {actual}, not {bound}")
-
-
-def _report_unput(common: Common, meter: Meter, feeder: Feeder) -> None:
-    """Tell what was read and is not in the queue: it is in nobody's hands any more."""
-    if not feeder.unput:
-        return
-    if common.json:
-        complain(jsons.dumps({"put": meter.messages, "not_put": feeder.unput}))
-    else:
-        complain(f"apressure: {meter.messages} items were put, and {feeder.unput} that had been read were not")
 
 
 def _is_shown(progress: bool | None, *, busy: int) -> bool:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json as jsons
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
 from apressure import AsyncQueue, Client
-from apressure.cli.exits import HANDLED, Exit, code_of, describe
+from apressure.cli.exits import HANDLED, Exit, as_dict, code_of, message_of
 from apressure.cli.running import StoppedBySignalError, run
 
 _T = TypeVar("_T")
@@ -43,9 +44,7 @@ Prefix = Annotated[
 ]
 Json = Annotated[
     bool,
-    typer.Option(
-        "--json", help="Print JSON, also for errors.", show_default=False, rich_help_panel=_SERVER_PANEL
-    ),
+    typer.Option("--json", help="Print JSON, also for errors.", show_default=False, rich_help_panel=_SERVER_PANEL),
 ]
 Timeout = Annotated[
     float | None,
@@ -88,26 +87,58 @@ class Common:
         return AsyncQueue(name, url=self.url, prefix=self.prefix)
 
 
-def execute(common: Common, coroutine: Coroutine[Any, Any, _T], *, insist: bool = False) -> _T:
-    """Run a command and return its result; an error is told in one line and ends the process with its code."""
+@dataclasses.dataclass(frozen=True)
+class Remains:
+    """What a command that was ended early leaves behind and has to tell.
+
+    Attributes:
+        text: For people.
+        data: For programs.
+    """
+
+    text: str
+    data: dict[str, int]
+
+
+def execute(
+    common: Common,
+    coroutine: Coroutine[Any, Any, _T],
+    *,
+    insist: bool = False,
+    remains: Callable[[], Remains | None] = lambda: None,
+) -> _T:
+    """Run a command and return its result; an error is told in one line and ends the process with its code.
+
+    Args:
+        common: The common options.
+        coroutine: The command.
+        insist: Further signals do not keep it from cleaning up.
+        remains: Asked after an error or a signal; what it returns is told in the same line.
+    """
     try:
         return run(coroutine, insist=insist)
     except StoppedBySignalError as stopped:
+        code = Exit(128 + stopped.signum)
+        left = remains()
         if isinstance(stopped.__cause__, HANDLED):
-            complain(describe(stopped.__cause__, as_json=common.json))
-        raise typer.Exit(128 + stopped.signum) from None
+            _tell(stopped.__cause__, code, left, as_json=common.json)
+        elif left is not None:
+            _tell(stopped, code, left, as_json=common.json)
+        raise typer.Exit(int(code)) from None
     except HANDLED as error:
-        raise failed(error, as_json=common.json) from None
+        code = code_of(error)
+        if code is Exit.BROKEN_PIPE:
+            mute_output()
+        else:
+            _tell(error, code, remains(), as_json=common.json)
+        raise typer.Exit(int(code)) from None
 
 
-def failed(error: BaseException, *, as_json: bool) -> typer.Exit:
-    """Tell people or programs about an error, and return what ends the command with its exit code."""
-    code = code_of(error)
-    if code is Exit.BROKEN_PIPE:
-        mute_output()
+def _tell(error: BaseException, code: Exit, remains: Remains | None, *, as_json: bool) -> None:
+    if as_json:
+        complain(jsons.dumps({**as_dict(error, code), **(remains.data if remains else {})}))
     else:
-        complain(describe(error, as_json=as_json))
-    return typer.Exit(int(code))
+        complain(f"apressure: {message_of(error)}" + (f"; {remains.text}" if remains else ""))
 
 
 def complain(line: str) -> None:

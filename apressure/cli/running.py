@@ -21,7 +21,7 @@ class StoppedBySignalError(Exception):
     """
 
     def __init__(self, signum: int) -> None:
-        super().__init__(signal.Signals(signum).name)
+        super().__init__(f"stopped by {signal.Signals(signum).name}")
         self.signum = signum
 
 

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from apressure.queue import QueueStatistics, RoleStatistics
+from apressure.queue.statistics import QueueStatistics, RoleStatistics
 
 
 def printable(text: str) -> str:
@@ -122,7 +122,9 @@ def statistics_view(statistics: QueueStatistics, rates: tuple[float, float] | No
         items.append(f"  and {statistics.in_flight:,} in flight")
     grid.add_row("items", items)
     if statistics.bound:
-        grid.add_row("", ProgressBar(total=statistics.bound, completed=min(statistics.length, statistics.bound), width=40))
+        grid.add_row(
+            "", ProgressBar(total=statistics.bound, completed=min(statistics.length, statistics.bound), width=40)
+        )
     for label, messages, size, rate in (
         ("produced", statistics.produced_messages, statistics.produced_bytes, rates and rates[0]),
         ("consumed", statistics.consumed_messages, statistics.consumed_bytes, rates and rates[1]),

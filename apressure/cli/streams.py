@@ -48,7 +48,7 @@ class BlockingThread:
             result, error = None, None
             try:
                 result = call()
-            except BaseException as caught:
+            except BaseException as caught:  # noqa: BLE001 - whoever waits for it gets it
                 error = caught
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile, nobody waits any more
                 loop.call_soon_threadsafe(settle, result, error)

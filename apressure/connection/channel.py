@@ -63,7 +63,7 @@ class Channel(asyncio.Protocol):
         self._pending.append((on_reply, self._loop.time()))
         if self._watchdog is None:
             self._watchdog = self._loop.call_later(self._response_timeout, self._watch)
-        self._transport.write(hiredis.pack_command(tuple(command)))
+        self._transport.write(hiredis.pack_command(tuple(command)))  # type: ignore[arg-type]
 
     async def ask(self, *command: bytes | str | int) -> Any:
         """Send a command and return its reply; for administration, not for steps (a cancellation drops the reply).
@@ -112,7 +112,7 @@ class Channel(asyncio.Protocol):
         if self._watchdog is not None:
             self._watchdog.cancel()
         # redis-py's objects would warn of an unclosed connection when they are collected.
-        self._connection._close()
+        self._connection._close()  # noqa: SLF001 (the synchronous one; its public twin is a coroutine)
         pending, self._pending = self._pending, deque()
         for on_reply, _ in pending:
             on_reply(ConnectionLost(self._reason))

@@ -9,7 +9,7 @@ from typing import Protocol, Self, Unpack
 
 from apressure.connection.link import Link
 from apressure.connection.server import Server
-from apressure.connection.settings import ClientOptions, resolve
+from apressure.connection.settings import ClientOptions, OtherOptions, resolve
 from apressure.exceptions import ClientClosedError, PressureError
 
 
@@ -27,18 +27,17 @@ class Client:
     the event loop that it was first used on, and to the process.
 
     Args:
-        url: See `ClientOptions`, which names the other options too.
-        **options: The options.
+        url: `redis://…`, `rediss://…`, `unix://…`, `embedded://` or `embedded:///some/dir`; see `ClientOptions`.
+        **options: See `OtherOptions`.
 
     Raises:
         TypeError: An option is unknown or of the wrong type.
         ValueError: An option is of no use; the message says why.
     """
 
-    def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
-        if url is not None:
-            options["url"] = url
-        self.settings = resolve(options)
+    def __init__(self, url: str | None = None, **options: Unpack[OtherOptions]) -> None:
+        all_options: ClientOptions = {**options, "url": url}
+        self.settings = resolve(all_options)
         self.server = Server(self.settings)
         self.link = Link(self.server)
         self._dependents: set[Dependent] = set()

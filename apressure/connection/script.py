@@ -1,4 +1,4 @@
-"""A .lua file becomes a step that can be sent to the server: EVALSHA, and EVAL where the server does not know it yet."""
+"""A .lua file becomes a step that can be sent: by EVALSHA, and by EVAL where the server does not know it yet."""
 
 from __future__ import annotations
 

@@ -55,9 +55,7 @@ class Server:
         """Register somebody who may close a connection that is idle when the limit is reached."""
         self._spare.append(give_up_one)
 
-    async def connect(
-        self, on_lost: Callable[[], None], response_timeout: float | None = None
-    ) -> AnyChannel:
+    async def connect(self, on_lost: Callable[[], None], response_timeout: float | None = None) -> AnyChannel:
         """Open one connection.
 
         A server that answered before is tried again with growing pauses for `retry_timeout` seconds; one that never

@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 from urllib.parse import unquote, urlparse
 
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection, parse_url
+from redis.exceptions import RedisError
 
 from apressure.identity import client_identity
 
@@ -40,12 +41,10 @@ _ADOPTED = (
 )
 
 
-class ClientOptions(TypedDict, total=False):
-    """The options of a `Client`, and of an `AsyncQueue` that makes its own.
+class OtherOptions(TypedDict, total=False):
+    """The options of a `Client` beside its URL.
 
     Attributes:
-        url: `redis://[user:password@]host[:port][/db]`, `rediss://…` (TLS), `unix:///path/to/socket?db=0`,
-            `embedded://` (a private server of this process) or `embedded:///some/dir` (one that keeps its data there).
         host: The server's name or address; `127.0.0.1` by default.
         port: The server's TCP port; 6379 by default.
         db: The number of the database; 0 by default.
@@ -64,7 +63,6 @@ class ClientOptions(TypedDict, total=False):
         max_message_size: The largest message in bytes that may be put.
     """
 
-    url: str | None
     host: str | None
     port: int | None
     db: int | None
@@ -80,6 +78,17 @@ class ClientOptions(TypedDict, total=False):
     retry_timeout: float
     settle_timeout: float
     max_message_size: int
+
+
+class ClientOptions(OtherOptions, total=False):
+    """The options of an `AsyncQueue` that makes its own client: those of `OtherOptions`, and where the server is.
+
+    Attributes:
+        url: `redis://[user:password@]host[:port][/db]`, `rediss://…` (TLS), `unix:///path/to/socket?db=0`,
+            `embedded://` (a private server of this process) or `embedded:///some/dir` (one that keeps its data there).
+    """
+
+    url: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +138,8 @@ def resolve(options: ClientOptions, environment: Mapping[str, str] | None = None
         "settle_timeout": _seconds(options, "settle_timeout", 5.0),
         "max_message_size": _size(options.get("max_message_size", MAX_MESSAGE_SIZE)),
     }
-    given = {key: options.get(key) for key in ("host", "port", "db", "username", "password") if options.get(key) is not None}
+    parts = ("host", "port", "db", "username", "password")
+    given = {key: options.get(key) for key in parts if options.get(key) is not None}
     if options.get("redis") is not None:
         if options.get("url") is not None or given:
             raise TypeError("give either redis= or the server's address (url, host, port, …), not both")
@@ -151,7 +161,7 @@ def resolve(options: ClientOptions, environment: Mapping[str, str] | None = None
     if connection_class is UnixDomainSocketConnection:
         if "host" in given or "port" in given:
             raise ValueError("a unix:// server has no host and no port: leave them out")
-        connection.pop("host"), connection.pop("port")
+        del connection["host"], connection["port"]
         if not connection.get("path"):
             raise ValueError("the URL names no socket: write unix:///path/to/the/socket")
     return Settings(
@@ -180,7 +190,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 def _from_url(url: str) -> dict[str, Any]:
     scheme = urlparse(url).scheme
     if scheme not in ("redis", "rediss", "unix"):
-        raise ValueError(f"the URL must begin with {_SCHEMES}, not {scheme or url.split('@')[-1][:40]!r}")
+        raise ValueError(f"the URL must begin with {_SCHEMES}, not {scheme or url.rsplit('@', maxsplit=1)[-1][:40]!r}")
     try:
         parsed: dict[str, Any] = dict(parse_url(url))
     except ValueError as error:
@@ -190,16 +200,19 @@ def _from_url(url: str) -> dict[str, Any]:
     if scheme != "unix" and path and not (path.isascii() and path.isdigit()):
         raise ValueError(f"the URL's path must be the number of a database, not {path!r}")
     # Timeouts of replies and retries are ours; redis-py's own would repeat commands behind our back.
-    for ours in ("socket_timeout", "retry_on_timeout", "health_check_interval", "max_connections", "protocol", "timeout"):
+    taken = ("socket_timeout", "retry_on_timeout", "health_check_interval", "max_connections", "protocol", "timeout")
+    for ours in taken:
         if ours in parsed:
-            raise ValueError(f"the URL may not set {ours}: use the options of Client (response_timeout, max_connections)")
+            raise ValueError(
+                f"the URL may not set {ours}: use the client's options (response_timeout, max_connections)"
+            )
     connection_class = parsed.get("connection_class", Connection)
     try:
         connection_class(**{key: value for key, value in parsed.items() if key != "connection_class"})
     except TypeError as error:
         option = str(error).partition("argument ")[2] or str(error)
         raise ValueError(f"the URL has an option that connections do not know: {option}") from None
-    except Exception as error:
+    except (RedisError, OSError, ValueError) as error:
         raise ValueError(f"the URL is not valid: {error}") from None
     return _checked(parsed)
 
@@ -237,17 +250,20 @@ def _adopt(client: Any, common: dict[str, Any]) -> Settings:
     pool = getattr(client, "connection_pool", None)
     options = getattr(pool, "connection_kwargs", None)
     connection_class = getattr(pool, "connection_class", None)
-    usable = isinstance(connection_class, type) and issubclass(connection_class, (Connection, UnixDomainSocketConnection))
-    if options is None or not usable or connection_class.__module__ == "redis.asyncio.sentinel":
+    if (
+        options is None
+        or not isinstance(connection_class, type)
+        or not issubclass(connection_class, (Connection, UnixDomainSocketConnection))
+        or connection_class.__module__ == "redis.asyncio.sentinel"
+    ):
         raise TypeError(f"redis must be a redis.asyncio.Redis (or fakeredis) client of one server, not {client!r:.60}")
     adopted = {
         key: value
         for key, value in options.items()
-        if value is not None and (key in _ADOPTED or (key.startswith("ssl_") and issubclass(connection_class, SSLConnection)))
+        if value is not None
+        and (key in _ADOPTED or (key.startswith("ssl_") and issubclass(connection_class, SSLConnection)))
     }
-    return Settings(
-        address=_address(adopted), connection_class=connection_class, connection_options=adopted, **common
-    )
+    return Settings(address=_address(adopted), connection_class=connection_class, connection_options=adopted, **common)
 
 
 def _prefix(given: str | None, environment: Mapping[str, str]) -> str:
@@ -276,7 +292,8 @@ def _seconds(options: ClientOptions, key: str, default: float, most: float = 1e6
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{key} must be a number of seconds, not {type(value).__name__}")
     if not (0 <= value <= most) or (value == 0 and not zero):
-        raise ValueError(f"{key} must be {'at least' if zero else 'more than'} 0 and at most {most:g} seconds, not {value}")
+        least = "at least" if zero else "more than"
+        raise ValueError(f"{key} must be {least} 0 and at most {most:g} seconds, not {value}")
     return float(value)
 
 

@@ -161,9 +161,7 @@ class Waiter:
         return bool(watchers)
 
 
-def park(
-    waiters: Sequence[Waiter], generations: Sequence[int], seconds: float | None = None
-) -> asyncio.Future[None]:
+def park(waiters: Sequence[Waiter], generations: Sequence[int], seconds: float | None = None) -> asyncio.Future[None]:
     """Return a future that is resolved when one of the waiters wakes, or when `seconds` have passed.
 
     It is resolved at once where a waiter woke since `generations` were noted: that is how a wake-up that comes

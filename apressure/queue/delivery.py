@@ -324,4 +324,3 @@ class Delivery(Generic[T]):
 def _resolve(future: asyncio.Future[Any], value: Any) -> None:
     if not future.done():
         future.set_result(value)
-

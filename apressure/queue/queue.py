@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from apressure.codecs import Codec, resolve
 from apressure.connection.client import Client
 from apressure.connection.settings import ClientOptions
-from apressure.exceptions import (
-    ClientClosedError,
-    DecodeError,
-    OperationUnblockedError,
-    PressureError,
-    QueueAlreadyExistsError,
-    QueueClosedError,
-    QueueInUseError,
-    Role,
-    ScriptingRefusedError,
-)
-from apressure.queue.batching import MAX_BYTES, MAX_MESSAGES, PutLane
-from apressure.queue.delivery import Delivery, Lease
-from apressure.queue.keys import Keys
-from apressure.queue.plain import Plain
+from apressure.exceptions import OperationUnblockedError, QueueAlreadyExistsError, QueueClosedError
+from apressure.queue.core import Core
+from apressure.queue.delivery import Delivery
 from apressure.queue.roles import Consumer, Producer
-from apressure.queue.scripted import Scripted
 from apressure.queue.statistics import QueueStatistics, from_snapshot
 
 T = TypeVar("T")
@@ -91,17 +77,9 @@ class AsyncQueue(Generic[T]):
     ) -> None:
         if client is not None and options:
             raise TypeError(f"give either client= or {', '.join(options)}: the client has its own settings")
-        self._owns_client = client is None
-        self.client = Client(**options) if client is None else client
-        self._codec: Codec[T] = resolve(codec)
-        self._keys = Keys(self.client.prefix, name)
         self.name = name
-        self._max_size = self.client.settings.max_message_size
-        kind = Scripted if self.client.settings.scripting else Plain
-        self._operations: Scripted | Plain = kind(self.client, self._keys, name)
-        self._own_roles: set[Role] = set()
-        self._by_hand: Lease | None = None
-        self._closed = False
+        self.client = Client(**options) if client is None else client
+        self._core: Core[T] = Core(name, self.client, client is None, resolve(codec))
 
     @property
     def prefix(self) -> str:
@@ -112,9 +90,7 @@ class AsyncQueue(Generic[T]):
         return f"<AsyncQueue {self.name!r} at {self.client.server.address}>"
 
     async def __aenter__(self) -> Self:
-        if self._owns_client:
-            await self.client.__aenter__()
-        self._check()
+        await self._core.open()
         return self
 
     async def __aexit__(
@@ -128,24 +104,7 @@ class AsyncQueue(Generic[T]):
         Tasks that still wait get ClientClosedError. What was received by hand and not settled is given back. A client
         that was given to the queue stays open. When cancelled, connections are released all the same.
         """
-        try:
-            if self._by_hand is not None and self._by_hand.unsettled:
-                await self._by_hand.leave()
-        except PressureError:
-            pass  # the lease is lost, or the server: what was in flight returns by itself
-        finally:
-            self._closed = True
-            if self._owns_client:
-                await self.client.aclose()
-            self.client_closed(ClientClosedError("the queue was closed on this side (aclose) while the operation waited"))
-
-    def client_closed(self, error: PressureError) -> None:
-        """Called by the client: fail everything that waits, and let go of connections."""
-        self._operations.end(error)
-        self._operations.release()
-        if self._by_hand is not None:
-            self._by_hand.stop()
-        self.client.discard(self)
+        await self._core.aclose()
 
     async def create(self, bound: int = 0, exist_ok: bool = False) -> bool:
         """Create the queue (specification: Create). What an earlier queue of the name left behind is cleared.
@@ -167,9 +126,9 @@ class AsyncQueue(Generic[T]):
             raise TypeError(f"bound must be a whole number of messages, not {type(bound).__name__}")
         if not 0 <= bound <= MAX_BOUND:
             raise ValueError(f"bound must be between 0 (no bound) and {MAX_BOUND}, not {bound}")
-        self._check()
+        self._core.check()
         try:
-            await self._operations.create(bound)
+            await self._core.operations.create(bound)
         except QueueAlreadyExistsError:
             if exist_ok and await self.exists():
                 return False
@@ -178,8 +137,8 @@ class AsyncQueue(Generic[T]):
 
     async def exists(self) -> bool:
         """Return whether the queue exists (specification: Exists)."""
-        self._check()
-        return await self._operations.exists()
+        self._core.check()
+        return await self._core.operations.exists()
 
     async def qsize(self) -> int:
         """Return how many messages wait in the queue (specification: Length); what is in flight does not count.
@@ -212,8 +171,8 @@ class AsyncQueue(Generic[T]):
             QueueDoesNotExistError: There is no such queue.
             ValueError: One of the specification's numbers is none.
         """
-        self._check()
-        operations = self._operations
+        self._core.check()
+        operations = self._core.operations
         snapshot = await operations.inspect()
         return from_snapshot(self.name, snapshot, operations.waiting_putters, operations.waiting_getters)
 
@@ -238,7 +197,7 @@ class AsyncQueue(Generic[T]):
         Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
         then raises: the item is wholly in, or wholly out. `timeout=` gives a certain answer.
         """
-        await self._put([self._encode(item)], timeout, force)
+        await self._core.put([self._core.encode(item)], timeout, force)
 
     async def put_nowait(self, item: T) -> None:
         """Put an item without waiting (specification: Put, Non-Blocking).
@@ -249,7 +208,7 @@ class AsyncQueue(Generic[T]):
 
         Cancelled, the item is wholly in, or wholly out.
         """
-        await self._put([self._encode(item)], None, now=True)
+        await self._core.put([self._core.encode(item)], None, now=True)
 
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, force: bool = False
@@ -272,7 +231,7 @@ class AsyncQueue(Generic[T]):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
-        return await self._put_many(items, timeout, force)
+        return await self._core.put_many(items, timeout, force)
 
     async def get(self, timeout: float | None = None) -> T:
         """Get an item, waiting while the queue is empty (specification: Get): at-most-once.
@@ -293,7 +252,7 @@ class AsyncQueue(Generic[T]):
         Cancelled while it waits, nothing was taken. Cancelled while the step is on its way, it waits for the answer,
         gives back what came, first in line, then raises.
         """
-        return (await self._get(1, timeout))[0]
+        return (await self._core.get(1, timeout))[0]
 
     async def get_nowait(self) -> T:
         """Get an item without waiting (specification: Get, Non-Blocking).
@@ -304,7 +263,7 @@ class AsyncQueue(Generic[T]):
 
         Cancelled, nothing is lost, as with `get`.
         """
-        return (await self._get(1, None, now=True))[0]
+        return (await self._core.get(1, None, now=True))[0]
 
     async def get_many(self, max_items: int, timeout: float | None = None) -> list[T]:
         """Get one to max_items items, as many as there are, waiting while there is none: at-most-once.
@@ -319,7 +278,7 @@ class AsyncQueue(Generic[T]):
         Cancelled, nothing is lost, as with `get`.
         """
         _positive(max_items, "max_items")
-        return await self._get(max_items, timeout)
+        return await self._core.get(max_items, timeout)
 
     async def receive(self, timeout: float | None = None, lease: float = DEFAULT_LEASE) -> Delivery[T]:
         """Receive an item to be acknowledged: at-least-once by hand.
@@ -337,20 +296,8 @@ class AsyncQueue(Generic[T]):
 
         Cancelled, nothing was taken, or it has been given back.
         """
-        self._check()
         _seconds(lease)
-        self._refuse("consumer")
-        if self._by_hand is None or self._by_hand.error is not None:
-            self._by_hand = Lease(self._scripted("receive"), lease, held=False)
-        by_hand = self._by_hand
-        try:
-            received = await by_hand.receive(1, timeout)
-        except asyncio.CancelledError:
-            while by_hand.buffer:
-                by_hand.nack(by_hand.buffer.pop().number)
-            await by_hand.flush()
-            raise
-        return Delivery(by_hand, received, self._decode)
+        return await self._core.receive(timeout, lease)
 
     async def peek(self) -> T:
         """Return the item that would be got next, without taking it.
@@ -358,8 +305,8 @@ class AsyncQueue(Generic[T]):
         Raises:
             QueueEmptyError, QueueDoesNotExistError, DecodeError: As for `get`.
         """
-        self._check()
-        return self._decode(await self._operations.peek(-1))
+        self._core.check()
+        return self._core.decode(await self._core.operations.peek(-1))
 
     async def peek_newest(self) -> T:
         """Return the item that was put last, without taking it.
@@ -367,8 +314,8 @@ class AsyncQueue(Generic[T]):
         Raises:
             QueueEmptyError, QueueDoesNotExistError, DecodeError: As for `get`.
         """
-        self._check()
-        return self._decode(await self._operations.peek(0))
+        self._core.check()
+        return self._core.decode(await self._core.operations.peek(0))
 
     async def close(self, timeout: float | None = None) -> None:
         """Close the *queue* (specification: Close): nothing more can be put, consumers end when it is drained.
@@ -386,8 +333,8 @@ class AsyncQueue(Generic[T]):
 
         Cancelled while it waits, the queue is open still; while the step is on its way, it is closed or not.
         """
-        self._check("producer")
-        await self._operations.close(timeout)
+        self._core.check("producer")
+        await self._core.operations.close(timeout)
 
     async def wait_closed(self, timeout: float | None = None) -> None:
         """Wait until the queue is closed; messages may be left in it.
@@ -398,8 +345,8 @@ class AsyncQueue(Generic[T]):
 
         Cancelled, nothing has changed.
         """
-        self._check()
-        await self._operations.wait_closed(timeout)
+        self._core.check()
+        await self._core.operations.wait_closed(timeout)
 
     async def delete(self, timeout: float | None = None) -> None:
         """Delete the queue with everything in it (specification: Delete), and wake all who wait on it.
@@ -414,8 +361,8 @@ class AsyncQueue(Generic[T]):
 
         Cancelled, the same holds: the queue has ended, or is untouched.
         """
-        self._check("producer", "consumer")
-        await self._operations.delete(timeout)
+        self._core.check("producer", "consumer")
+        await self._core.operations.delete(timeout)
 
     async def unblock(self) -> int:
         """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
@@ -423,8 +370,8 @@ class AsyncQueue(Generic[T]):
         Returns:
             How many operations were blocked.
         """
-        self._check()
-        return self._operations.end(
+        self._core.check()
+        return self._core.operations.end(
             OperationUnblockedError(f"the operation on the queue {self.name!r} was unblocked", name=self.name)
         )
 
@@ -444,7 +391,7 @@ class AsyncQueue(Generic[T]):
             timeout: Seconds to wait for the role at most; None to wait for ever.
         """
         _seconds(lease)
-        return Producer(self, close, exclusive, lease, timeout)
+        return Producer(self._core, close, exclusive, lease, timeout)
 
     def consumer(
         self,
@@ -469,7 +416,7 @@ class AsyncQueue(Generic[T]):
         if prefetch is not None:
             _positive(prefetch, "prefetch")
         _seconds(lease)
-        return Consumer(self, ack, delete, prefetch, lease, timeout)
+        return Consumer(self._core, ack, delete, prefetch, lease, timeout)
 
     def __aiter__(self) -> AsyncIterator[T]:
         """Get items until the queue is closed and drained: at-most-once; see `consumer` for more."""
@@ -480,167 +427,6 @@ class AsyncQueue(Generic[T]):
             return await self.get()
         except QueueClosedError:
             raise StopAsyncIteration from None
-
-    async def _put(
-        self,
-        messages: Sequence[bytes],
-        timeout: float | None,
-        force: bool = False,
-        now: bool = False,
-        lane: PutLane | None = None,
-    ) -> None:
-        if lane is not None:
-            self.client.check()
-            await lane.put(messages, timeout, now)
-        else:
-            self._check("producer")
-            await self._operations.put(messages, timeout, force, now)
-
-    async def _put_many(
-        self,
-        items: Iterable[T] | AsyncIterable[T],
-        timeout: float | None,
-        force: bool = False,
-        lane: PutLane | None = None,
-    ) -> int:
-        if isinstance(items, (str, bytes, bytearray, memoryview)):
-            raise TypeError(f"put_many takes an iterable of items, not {type(items).__name__}: use put for one item")
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
-        count = 0
-
-        async def put(portion: list[bytes]) -> None:
-            nonlocal count
-            remaining = None if deadline is None else max(0.0, deadline - loop.time())
-            await self._put(portion, remaining, force, lane=lane)
-            count += len(portion)
-
-        try:
-            if isinstance(items, AsyncIterable):
-                await _stream(items, self._encode, put)
-            else:
-                for portion in _portions(items, self._encode):
-                    await put(portion)
-        except Exception as error:
-            if isinstance(getattr(error, "accepted", None), int):
-                error.accepted += count  # type: ignore[attr-defined]
-            if count:
-                error.add_note(f"{count} items were put before")
-            raise
-        return count
-
-    async def _get(self, max_items: int, timeout: float | None, now: bool = False) -> list[T]:
-        self._check("consumer")
-        messages = await self._operations.get(max_items, timeout, now)
-        items: list[T] = []
-        for index, message in enumerate(messages):
-            try:
-                items.append(self._decode(message))
-            except DecodeError:
-                # Only the message in the error may leave the queue with it.
-                await self._operations.give_back(messages[index:] if items else messages[index + 1 :])
-                if items:
-                    return items
-                raise
-        return items
-
-    def _encode(self, item: T) -> bytes:
-        message = self._codec.encode(item)
-        if len(message) > self._max_size:
-            raise ValueError(
-                f"the message has {len(message)} bytes; at most {self._max_size} are allowed (max_message_size)"
-            )
-        return message
-
-    def _decode(self, message: bytes) -> T:
-        try:
-            return self._codec.decode(message)
-        except Exception as error:
-            raise DecodeError(
-                f"a message of the queue {self.name!r} ({len(message)} bytes) cannot be decoded: {error}",
-                name=self.name,
-                raw=message,
-            ) from error
-
-    def _check(self, *roles: Role) -> None:
-        """Raise where the client cannot be used, or would wait for a role that it holds itself."""
-        self.client.check()
-        if self._closed:
-            raise ClientClosedError("this queue object was closed (aclose); open a new one")
-        self.client.add(self)
-        for role in roles:
-            self._refuse(role)
-            if role == "consumer" and self._by_hand is not None and self._by_hand.unsettled:
-                raise self._in_use(role, "settle what was received first")
-
-    def _refuse(self, role: Role) -> None:
-        if role in self._own_roles:
-            raise self._in_use(role, "use the block's object, or end the block first")
-
-    def _in_use(self, role: Role, advice: str) -> QueueInUseError:
-        return QueueInUseError(
-            f"this object holds the {role} role of the queue {self.name!r} itself: {advice}",
-            name=self.name,
-            role=role,
-            holder=self.client.id,
-        )
-
-    def _take(self, role: Role) -> None:
-        self._check(role)
-        self._own_roles.add(role)
-
-    def _leave(self, role: Role) -> None:
-        self._own_roles.discard(role)
-
-    def _scripted(self, what: str) -> Scripted:
-        if isinstance(self._operations, Scripted):
-            return self._operations
-        raise ScriptingRefusedError(f"{what} needs scripts on the server: open the queue without scripting=False")
-
-
-def _portions(items: Iterable[T], encode: Callable[[T], bytes]) -> Iterator[list[bytes]]:
-    """Encode items in portions of a step's size."""
-    portion: list[bytes] = []
-    size = 0
-    for item in items:
-        portion.append(encode(item))
-        size += len(portion[-1])
-        if len(portion) >= MAX_MESSAGES or size >= MAX_BYTES:
-            yield portion
-            portion, size = [], 0
-    if portion:
-        yield portion
-
-
-async def _stream(
-    items: AsyncIterable[T], encode: Callable[[T], bytes], put: Callable[[list[bytes]], Awaitable[None]]
-) -> None:
-    """Put what an asynchronous iterable yields as it comes: what arrives during one step leaves with the next."""
-    gathered: list[bytes] = []
-    sender: asyncio.Task[None] | None = None
-
-    async def send() -> None:
-        while gathered:
-            portion = gathered[:MAX_MESSAGES]
-            del gathered[:MAX_MESSAGES]
-            await put(portion)
-
-    try:
-        async for item in items:
-            gathered.append(encode(item))
-            if sender is None or sender.done():
-                if sender is not None:
-                    sender.result()
-                sender = asyncio.get_running_loop().create_task(send())
-            elif len(gathered) >= MAX_MESSAGES or len(gathered[-1]) >= MAX_BYTES:
-                await sender
-        if sender is not None:
-            await sender
-    except BaseException:
-        if sender is not None and not sender.done():
-            sender.cancel()
-            await asyncio.wait((sender,))
-        raise
 
 
 def _positive(value: int, name: str) -> None:

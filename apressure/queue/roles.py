@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
-from apressure.connection.settle import settled
 from apressure.exceptions import (
     LeaseLostError,
     PressureError,
     QueueClosedError,
     QueueDoesNotExistError,
-    QueueFullError,
-    QueueInUseError,
-    Role,
 )
 from apressure.queue.batching import PutLane
+from apressure.queue.core import Core
 from apressure.queue.delivery import Delivery, Lease, Received
-
-if TYPE_CHECKING:
-    from apressure.queue.queue import AsyncQueue
 
 T = TypeVar("T")
 
@@ -38,7 +33,7 @@ class Producer(Generic[T]):
     left. When it ends with an exception, or is cancelled, the queue stays open, so that another producer can go on.
     """
 
-    def __init__(self, queue: AsyncQueue[T], close: bool, exclusive: bool, lease: float, timeout: float | None) -> None:
+    def __init__(self, queue: Core[T], close: bool, exclusive: bool, lease: float, timeout: float | None) -> None:
         self._queue = queue
         self._close = close
         self._exclusive = _Exclusive(queue, lease, timeout) if exclusive else None
@@ -46,7 +41,7 @@ class Producer(Generic[T]):
     async def __aenter__(self) -> Self:
         if self._exclusive is not None:
             await self._exclusive.enter()
-        elif not await self._queue.exists():
+        elif not await self._queue.operations.exists():
             raise QueueDoesNotExistError(
                 f"the queue {self._queue.name!r} does not exist: create it first", name=self._queue.name
             )
@@ -59,10 +54,8 @@ class Producer(Generic[T]):
         if self._exclusive is not None:
             await self._exclusive.exit(close)
         elif close:
-            try:
-                await self._queue.close()
-            except QueueClosedError:
-                pass  # another producer was first
+            with contextlib.suppress(QueueClosedError):  # another producer was first
+                await self._queue.operations.close(None)
 
     async def put(self, item: T, timeout: float | None = None) -> None:
         """Put an item, as `AsyncQueue.put` does.
@@ -70,15 +63,15 @@ class Producer(Generic[T]):
         Raises:
             LeaseLostError: The producer is exclusive and has lost its role. Nothing was put.
         """
-        await self._queue._put([self._queue._encode(item)], timeout, lane=self._lane())
+        await self._queue.put([self._queue.encode(item)], timeout, lane=self._lane())
 
     async def put_nowait(self, item: T) -> None:
         """Put an item, as `AsyncQueue.put_nowait` does."""
-        await self._queue._put([self._queue._encode(item)], None, now=True, lane=self._lane())
+        await self._queue.put([self._queue.encode(item)], None, now=True, lane=self._lane())
 
     async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
         """Put items in order, as `AsyncQueue.put_many` does."""
-        return await self._queue._put_many(items, timeout, lane=self._lane())
+        return await self._queue.put_many(items, timeout, lane=self._lane())
 
     def _lane(self) -> PutLane | None:
         return None if self._exclusive is None else self._exclusive.checked_lane()
@@ -87,7 +80,7 @@ class Producer(Generic[T]):
 class _Exclusive:
     """The producer role under a lease: nobody else puts or closes while the block lasts."""
 
-    def __init__(self, queue: AsyncQueue[Any], seconds: float, timeout: float | None) -> None:
+    def __init__(self, queue: Core[Any], seconds: float, timeout: float | None) -> None:
         self._queue = queue
         self._seconds = seconds
         self._timeout = timeout
@@ -97,9 +90,9 @@ class _Exclusive:
         self.lane: PutLane | None = None
 
     async def enter(self) -> None:
-        scripted = self._queue._scripted("an exclusive producer")
+        scripted = self._queue.scripted("an exclusive producer")
         self._series = scripted.steps.series()
-        self._queue._take("producer")
+        self._queue.take("producer")
         try:
             await scripted.waits.until(
                 lambda: scripted.steps.occupy(
@@ -109,7 +102,7 @@ class _Exclusive:
                 self._queue.name,
             )
         except BaseException:
-            self._queue._leave("producer")
+            self._queue.leave("producer")
             raise
         self.lane = scripted.put_lane(self._token)
         self._beat_later()
@@ -122,18 +115,16 @@ class _Exclusive:
         return self.lane
 
     async def exit(self, close: bool) -> None:
-        scripted = self._queue._scripted("an exclusive producer")
+        scripted = self._queue.scripted("an exclusive producer")
         try:
             if close:
-                try:
+                with contextlib.suppress(QueueClosedError):
                     await scripted.close(0, self._token)
-                except QueueClosedError:
-                    pass
         finally:
             self.lane = None
             if self._timer is not None:
                 self._timer.cancel()
-            self._queue._leave("producer")
+            self._queue.leave("producer")
             if self._error is None:
                 error = await self._send(leave=True)
                 if close and error is not None and not isinstance(error, QueueDoesNotExistError):
@@ -158,7 +149,7 @@ class _Exclusive:
             if not done.done():
                 done.set_result(error)
 
-        steps = self._queue._scripted("an exclusive producer").steps
+        steps = self._queue.scripted("an exclusive producer").steps
         steps.leave(self._series, self._token, int(self._seconds * 1000), leave, on_answer)
         return done
 
@@ -177,7 +168,7 @@ class Consumer(Generic[T]):
 
     def __init__(
         self,
-        queue: AsyncQueue[T],
+        queue: Core[T],
         ack: Literal["auto", "manual"],
         delete: bool,
         prefetch: int | None,
@@ -199,18 +190,18 @@ class Consumer(Generic[T]):
         self._portion_began = 0.0
 
     async def __aenter__(self) -> Self:
-        scripted = self._queue._scripted("the consumer role")
-        self._queue._take("consumer")
+        scripted = self._queue.scripted("the consumer role")
+        self._queue.take("consumer")
         try:
             lease = Lease(scripted, self._seconds, held=True)
             await lease.occupy(self._timeout)
             self._lease = lease
-            bound = await self._queue.bound()
+            bound = int((await scripted.inspect())[0])
             self._most = max(1, min(MAX_PREFETCH, bound)) if bound else MAX_PREFETCH
         except BaseException:
             if self._lease is not None:
                 await self._lease.leave()
-            self._queue._leave("consumer")
+            self._queue.leave("consumer")
             raise
         return self
 
@@ -227,20 +218,18 @@ class Consumer(Generic[T]):
                 finished = self._ended and not lease.unsettled
                 await lease.leave()
                 if self._delete and finished:
-                    self._queue._leave("consumer")
-                    await self._queue.delete()
+                    self._queue.leave("consumer")
+                    await self._queue.operations.delete(None)
             else:
                 await self._leave_quietly(lease)
         finally:
             self._current = None
-            self._queue._leave("consumer")
+            self._queue.leave("consumer")
 
     async def _leave_quietly(self, lease: Lease) -> None:
         """The body's own exception is what the caller has to see; a lease that is lost gave everything back already."""
-        try:
+        with contextlib.suppress(PressureError):
             await lease.leave()
-        except PressureError:
-            pass
 
     def __aiter__(self) -> Self:
         return self
@@ -273,9 +262,9 @@ class Consumer(Generic[T]):
                 raise StopAsyncIteration from None
             self._portion_began = asyncio.get_running_loop().time()
         if self._manual:
-            return Delivery(lease, received, self._queue._decode)
+            return Delivery(lease, received, self._queue.decode)
         self._current = received
-        return self._queue._decode(received.raw)
+        return self._queue.decode(received.raw)
 
     @property
     def attempts(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from apressure.connection.client import Client
-from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
+from apressure.exceptions import PressureError, QueueDoesNotExistError
 from apressure.queue.batching import GetLane, PutLane
 from apressure.queue.keys import Keys
 from apressure.queue.steps import Steps
@@ -72,9 +72,7 @@ class Scripted:
         await asyncio.wait((self._gets.give_back(messages),))
 
     async def close(self, timeout: float | None, token: bytes = b"") -> None:
-        await self.waits.until(
-            lambda: self.steps.close(self.waits.take_claim("producer"), token), timeout, self.name
-        )
+        await self.waits.until(lambda: self.steps.close(self.waits.take_claim("producer"), token), timeout, self.name)
 
     async def wait_closed(self, timeout: float | None) -> None:
         async def look() -> bool | Wait:

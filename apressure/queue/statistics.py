@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 
@@ -98,4 +98,4 @@ def _role(snapshot: list[Any]) -> RoleStatistics:
 
 
 def _time(milliseconds: bytes) -> datetime | None:
-    return datetime.fromtimestamp(int(milliseconds) / 1000, timezone.utc) if milliseconds else None
+    return datetime.fromtimestamp(int(milliseconds) / 1000, UTC) if milliseconds else None

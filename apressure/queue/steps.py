@@ -85,14 +85,22 @@ class Steps:
 
     def get(self, held: bytes, max_items: int, on_answer: OnAnswer) -> None:
         """Get up to max_items messages (specification: Get). Answers with a list of them. Never sent twice."""
-        self._send("get", self._plain_keys, [self._uid, held, max_items], on_answer, resend=False, role="consumer", held=held)
+        arguments: list[Argument] = [self._uid, held, max_items]
+        self._send("get", self._plain_keys, arguments, on_answer, resend=False, role="consumer", held=held)
 
     def give_back(self, series: Series, messages: Sequence[bytes], on_answer: OnAnswer) -> None:
         """Undo a get; messages oldest first. Answers with how many."""
         self._send("give_back", series.keys, [series.next(), b"0", *messages], on_answer, resend=True, again=1)
 
     def receive(
-        self, token: bytes, fresh: bool, held: bytes, max_items: int, lease: int, number: int, acks: Iterable[int],
+        self,
+        token: bytes,
+        fresh: bool,
+        held: bytes,
+        max_items: int,
+        lease: int,
+        number: int,
+        acks: Iterable[int],
         on_answer: OnAnswer,
     ) -> None:
         """Move messages in flight, acknowledging others. Answers with [messages, attempts]."""
@@ -102,7 +110,13 @@ class Steps:
         self._send("receive", self._plain_keys, arguments, on_answer, resend=True, role="consumer", held=held)
 
     def settle(
-        self, series: Series, token: bytes, lease: int, leave: bool, acks: Sequence[int], nacks: Sequence[int],
+        self,
+        series: Series,
+        token: bytes,
+        lease: int,
+        leave: bool,
+        acks: Sequence[int],
+        nacks: Sequence[int],
         on_answer: OnAnswer,
     ) -> None:
         """Acknowledge and give back deliveries, renew the lease or end it. Answers with how many were settled."""
@@ -181,8 +195,7 @@ class Steps:
 
     async def peek(self, index: int) -> bytes | Wait:
         """Look at the message at an index of the list: -1 is the next one, 0 the newest."""
-        answer = await self._run_step("peek", self._plain_keys, [index], resend=True)
-        return answer  # type: ignore[no-any-return]
+        return await self._run_step("peek", self._plain_keys, [index], resend=True)  # type: ignore[no-any-return]
 
     async def exists(self) -> bool:
         """Look whether the queue exists (specification: Exists)."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, NamedTuple, TypeVar
 
 from apressure.connection.server import Server
-from apressure.connection.waiter import LONG_SLICE, Waiter, park
+from apressure.connection.waiter import LONG_SLICE, SLICE, Waiter, park
 from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError, QueueInUseError, Role
 from apressure.queue.keys import Keys
 
@@ -56,8 +56,8 @@ class Waits:
     """
 
     def __init__(self, server: Server, keys: Keys, hand_back: Callable[[Role], None]) -> None:
-        def peek(key: bytes, *seconds: int) -> Waiter:
-            return Waiter(server, key, key, *seconds)
+        def peek(key: bytes, seconds: int = SLICE) -> Waiter:
+            return Waiter(server, key, key, seconds)
 
         def claim(role: Role) -> Waiter:
             return Waiter(server, keys.free(role), keys.claim(role), on_unwanted=lambda: hand_back(role))

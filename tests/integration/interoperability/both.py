@@ -17,7 +17,7 @@ from tests.reference import ProtocolError, ReferenceQueue, connect, own_keys
 PREFIX = "__pressure__"
 NAME = "jobs"
 BOUNDS = (0, 1, 2, 5)
-PATIENCE = 20.0
+PATIENCE = 10.0
 """Seconds after which a wait that should have ended has failed."""
 SOON = 0.02
 """Seconds for a wait that is to end by its timeout."""
@@ -27,7 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {"prose": {}, "literal": {"literal": True}, "
 """The clients that one meets in the wild."""
 
 
-def open_queue(url: str, name: str = NAME, **settings: Any) -> AsyncQueue:
+def open_queue(url: str, name: str = NAME, **settings: Any) -> AsyncQueue[bytes]:
     return AsyncQueue(name, url=url, prefix=PREFIX, **settings)
 
 

@@ -148,3 +148,22 @@ async def test_the_reference_waits_for_a_role_that_our_block_holds(url: str, db:
         assert await waiting == "QueueClosedError"
         await queue.delete(timeout=PATIENCE)
     assert nothing_left(db)
+
+
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+async def test_we_wait_for_a_role_while_the_reference_deletes_the_queue(
+    url: str, db: redis.Redis, scripting: bool, role: str
+) -> None:
+    """First in line for the role, we get it of a queue that is no more, and leave it to the one who deletes."""
+    async with open_queue(url, scripting=scripting) as queue:
+        await queue.create()
+        free = f"{PREFIX}:{NAME}:{role}_free"
+        assert db.rpop(free) is not None
+        wait = queue.put(b"1", timeout=PATIENCE) if role == "producer" else queue.get(timeout=PATIENCE)
+        ours = asyncio.create_task(outcome_of(wait))
+        assert await eventually(lambda: blocked_clients(db) == 1)
+        theirs = asyncio.create_task(outcome_of(in_thread(url, lambda one: one.delete(PATIENCE))))
+        assert await eventually(lambda: blocked_clients(db) == 2)
+        db.lpush(free, 1)
+        assert (await ours, await theirs) == ("QueueDoesNotExistError", None)
+    assert await eventually(lambda: nothing_left(db))

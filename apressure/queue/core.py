@@ -1,0 +1,261 @@
+"""What `AsyncQueue`, `Producer` and `Consumer` of one queue object share: codec, checks, roles, and its operations."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+from apressure.codecs import Codec
+from apressure.connection.client import Client
+from apressure.exceptions import (
+    ClientClosedError,
+    DecodeError,
+    PressureError,
+    QueueInUseError,
+    Role,
+    ScriptingRefusedError,
+)
+from apressure.queue.batching import MAX_BYTES, MAX_MESSAGES, PutLane
+from apressure.queue.delivery import Delivery, Lease
+from apressure.queue.keys import Keys
+from apressure.queue.plain import Plain
+from apressure.queue.scripted import Scripted
+
+T = TypeVar("T")
+
+
+class Core(Generic[T]):
+    """One queue object's inside.
+
+    Args:
+        name: The queue's name.
+        client: The client that it uses.
+        owns_client: The client ends with the queue object.
+        codec: What items are.
+    """
+
+    def __init__(self, name: str, client: Client, owns_client: bool, codec: Codec[T]) -> None:
+        self.name = name
+        self.client = client
+        self._owns_client = owns_client
+        self._codec = codec
+        self._max_size = client.settings.max_message_size
+        kind = Scripted if client.settings.scripting else Plain
+        self.operations: Scripted | Plain = kind(client, Keys(client.prefix, name), name)
+        self._own_roles: set[Role] = set()
+        self._by_hand: Lease | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """Connect, where the client is the queue object's own."""
+        if self._owns_client:
+            await self.client.__aenter__()
+        self.check()
+
+    async def aclose(self) -> None:
+        """Give back what is in flight, fail what waits, and release connections."""
+        try:
+            if self._by_hand is not None and self._by_hand.unsettled:
+                with contextlib.suppress(PressureError):  # what was in flight returns by itself
+                    await self._by_hand.leave()
+        finally:
+            self._closed = True
+            if self._owns_client:
+                await self.client.aclose()
+            self.client_closed(ClientClosedError("the queue object was closed (aclose) while the operation waited"))
+
+    def client_closed(self, error: PressureError) -> None:
+        """Called by the client: fail everything that waits, and let go of connections."""
+        self.operations.end(error)
+        self.operations.release()
+        if self._by_hand is not None:
+            self._by_hand.stop()
+        self.client.discard(self)
+
+    async def put(
+        self,
+        messages: Sequence[bytes],
+        timeout: float | None,
+        force: bool = False,
+        now: bool = False,
+        lane: PutLane | None = None,
+    ) -> None:
+        """Put encoded messages, in an exclusive producer's lane or in everybody's."""
+        if lane is not None:
+            self.client.check()
+            await lane.put(messages, timeout, now)
+        else:
+            self.check("producer")
+            await self.operations.put(messages, timeout, force, now)
+
+    async def put_many(
+        self,
+        items: Iterable[T] | AsyncIterable[T],
+        timeout: float | None,
+        force: bool = False,
+        lane: PutLane | None = None,
+    ) -> int:
+        """Encode and put items in portions; an error says how many were put before."""
+        if isinstance(items, (str, bytes, bytearray, memoryview)):
+            raise TypeError(f"put_many takes an iterable of items, not {type(items).__name__}: use put for one item")
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        count = 0
+
+        async def put(portion: list[bytes]) -> None:
+            nonlocal count
+            remaining = None if deadline is None else max(0.0, deadline - loop.time())
+            await self.put(portion, remaining, force, lane=lane)
+            count += len(portion)
+
+        try:
+            if isinstance(items, AsyncIterable):
+                await _stream(items, self.encode, put)
+            else:
+                for portion in _portions(items, self.encode):
+                    await put(portion)
+        except Exception as error:
+            if isinstance(getattr(error, "accepted", None), int):
+                error.accepted += count  # type: ignore[attr-defined]
+            if count:
+                error.add_note(f"{count} items were put before")
+            raise
+        return count
+
+    async def get(self, max_items: int, timeout: float | None, now: bool = False) -> list[T]:
+        """Get and decode one to max_items messages."""
+        self.check("consumer")
+        messages = await self.operations.get(max_items, timeout, now)
+        items: list[T] = []
+        try:
+            items.extend(map(self.decode, messages))
+        except DecodeError:
+            # Only the message in the error may leave the queue with it, and only if it is the first.
+            rest = messages[max(1, len(items)) :]
+            if rest:
+                await self.operations.give_back(rest)
+            if not items:
+                raise
+        return items
+
+    async def receive(self, timeout: float | None, lease: float) -> Delivery[T]:
+        """Receive a message by hand, under a lease that lasts as long as something is in flight."""
+        self.check()
+        self._refuse("consumer")
+        if self._by_hand is None or self._by_hand.error is not None:
+            self._by_hand = Lease(self.scripted("receive"), lease, held=False)
+        by_hand = self._by_hand
+        try:
+            received = await by_hand.receive(1, timeout)
+        except asyncio.CancelledError:
+            while by_hand.buffer:
+                by_hand.nack(by_hand.buffer.pop().number)
+            with contextlib.suppress(PressureError):
+                await by_hand.flush()
+            raise
+        return Delivery(by_hand, received, self.decode)
+
+    def encode(self, item: T) -> bytes:
+        """Encode an item, and refuse one that is too large."""
+        message = self._codec.encode(item)
+        if len(message) > self._max_size:
+            raise ValueError(
+                f"the message has {len(message)} bytes; at most {self._max_size} are allowed (max_message_size)"
+            )
+        return message
+
+    def decode(self, message: bytes) -> T:
+        """Decode a message, or raise DecodeError with it."""
+        try:
+            return self._codec.decode(message)
+        except Exception as error:
+            raise DecodeError(
+                f"a message of the queue {self.name!r} ({len(message)} bytes) cannot be decoded: {error}",
+                name=self.name,
+                raw=message,
+            ) from error
+
+    def check(self, *roles: Role) -> None:
+        """Raise where the client cannot be used, or would wait for a role that it holds itself."""
+        self.client.check()
+        if self._closed:
+            raise ClientClosedError("this queue object was closed (aclose); open a new one")
+        self.client.add(self)
+        for role in roles:
+            self._refuse(role)
+            if role == "consumer" and self._by_hand is not None and self._by_hand.unsettled:
+                raise self._in_use(role, "settle what was received first")
+
+    def _refuse(self, role: Role) -> None:
+        if role in self._own_roles:
+            raise self._in_use(role, "use the block's object, or end the block first")
+
+    def _in_use(self, role: Role, advice: str) -> QueueInUseError:
+        return QueueInUseError(
+            f"this object holds the {role} role of the queue {self.name!r} itself: {advice}",
+            name=self.name,
+            role=role,
+            holder=self.client.id,
+        )
+
+    def take(self, role: Role) -> None:
+        """A block of this queue object is about to hold a role."""
+        self.check(role)
+        self._own_roles.add(role)
+
+    def leave(self, role: Role) -> None:
+        """A block of this queue object has given its role back."""
+        self._own_roles.discard(role)
+
+    def scripted(self, what: str) -> Scripted:
+        """The operations by scripts; a clear error where the queue does without."""
+        if isinstance(self.operations, Scripted):
+            return self.operations
+        raise ScriptingRefusedError(f"{what} needs scripts on the server: open the queue without scripting=False")
+
+
+def _portions(items: Iterable[T], encode: Callable[[T], bytes]) -> Iterator[list[bytes]]:
+    """Encode items in portions of a step's size."""
+    portion: list[bytes] = []
+    size = 0
+    for item in items:
+        portion.append(encode(item))
+        size += len(portion[-1])
+        if len(portion) >= MAX_MESSAGES or size >= MAX_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+async def _stream(
+    items: AsyncIterable[T], encode: Callable[[T], bytes], put: Callable[[list[bytes]], Awaitable[None]]
+) -> None:
+    """Put what an asynchronous iterable yields as it comes: what arrives during one step leaves with the next."""
+    gathered: list[bytes] = []
+    sender: asyncio.Task[None] | None = None
+
+    async def send() -> None:
+        while gathered:
+            portion = gathered[:MAX_MESSAGES]
+            del gathered[:MAX_MESSAGES]
+            await put(portion)
+
+    try:
+        async for item in items:
+            gathered.append(encode(item))
+            if sender is None or sender.done():
+                if sender is not None:
+                    sender.result()
+                sender = asyncio.get_running_loop().create_task(send())
+            elif len(gathered) >= MAX_MESSAGES or len(gathered[-1]) >= MAX_BYTES:
+                await sender
+        if sender is not None:
+            await sender
+    except BaseException:
+        if sender is not None and not sender.done():
+            sender.cancel()
+            await asyncio.wait((sender,))
+        raise
