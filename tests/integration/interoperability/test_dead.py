@@ -123,12 +123,16 @@ async def die_with_a_lease(url: str) -> None:
     await asyncio.to_thread(subprocess.run, command, cwd=ROOT, check=True)
 
 
-def leave_a_claim(db: redis.Redis) -> None:
-    """The server gave the consumer's role to a wait of ours whose client had died; its time is over."""
+LIMIT = Keys(PREFIX, NAME).claim("consumer") + b"_until"
+"""Until when a claim is waited for, in milliseconds since the epoch."""
+
+
+def leave_a_claim(db: redis.Redis, until: int = 1) -> None:
+    """The server gave the consumer's role to a wait of ours whose client had died; by default its time is over."""
     keys = Keys(PREFIX, NAME)
     assert db.rpop(keys.free("consumer")) is not None
     db.lpush(keys.claim("consumer"), 1)
-    db.set(keys.claim("consumer") + b"_until", 1)
+    db.set(LIMIT, until)
 
 
 async def until_done(task: asyncio.Task[Any], step: Callable[[], Awaitable[Any]]) -> Any:
@@ -175,4 +179,25 @@ async def test_a_foreign_delete_gets_past_a_dead_client_of_ours(url: str, db: re
         deleting = asyncio.create_task(outcome_of(in_thread(url, lambda one: one.delete(PATIENCE / 2))))
         assert await eventually(lambda: blocked_clients(db) > 0)
         assert await until_done(deleting, queue.get_nowait) is None
+    assert nothing_left(db)
+
+
+async def test_the_producer_does_not_put_off_the_end_of_a_consumer_claim(url: str, db: redis.Redis) -> None:
+    """Or the renewals of a busy producer would keep a dead client's claim alive for ever."""
+    async with open_queue(url) as queue:
+        await queue.create()
+        far = 1 << 50
+        leave_a_claim(db, until=far)
+        limits = []
+        async with queue.producer(close=False, exclusive=True) as producer:
+            await producer.put(b"1")
+            limits.append(db.get(LIMIT))
+        limits.append(db.get(LIMIT))
+        await queue.put(b"2")
+        limits.append(db.get(LIMIT))
+        await queue.close()
+        limits.append(db.get(LIMIT))
+        assert limits == [str(far).encode()] * len(limits)
+        db.set(LIMIT, 1)
+        await queue.delete(timeout=PATIENCE)
     assert nothing_left(db)

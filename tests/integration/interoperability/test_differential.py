@@ -225,6 +225,6 @@ def random_story(seed: int, bound: int, length: int) -> Iterator[Operation]:
 @pytest.mark.parametrize("seed", range(2))
 async def test_random_operations(url: str, db: redis.Redis, scripting: bool, bound: int, seed: int) -> None:
     async with twins_of(url, db, scripting) as twins:
-        for operation in random_story(seed, bound, 50):
+        for operation in random_story(seed, bound, 40):
             await twins.do(*operation)
         assert nothing_left(db)

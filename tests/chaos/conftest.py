@@ -1,0 +1,51 @@
+"""The seed of a chaos run, and the table of what came of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.support import LONG, Recorder
+
+_SEED = os.environ.get("APRESSURE_SEED") or secrets.token_hex(4)
+_recorder = pytest.StashKey[Recorder]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_recorder] = Recorder()
+
+
+def pytest_report_header() -> str:
+    return f"chaos: {'long' if LONG else 'short'} form, APRESSURE_SEED={_SEED}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/chaos/" in item.nodeid:
+            item.add_marker(pytest.mark.chaos)
+
+
+@pytest.fixture
+def recorder(request: pytest.FixtureRequest) -> Recorder:
+    """Collects the rows of the table."""
+    return request.config.stash[_recorder]
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> Iterator[random.Random]:
+    """The randomness of one test: its own, whatever ran before."""
+    print(f"APRESSURE_SEED={_SEED}")  # what is captured is shown when the test fails
+    yield random.Random(f"{_SEED} {request.node.nodeid}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    rows = config.stash[_recorder].rows()
+    if rows:
+        terminalreporter.section("chaos")
+        for line in rows:
+            terminalreporter.line(line)
+        terminalreporter.line(f"APRESSURE_SEED={_SEED}")

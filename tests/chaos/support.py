@@ -1,0 +1,322 @@
+"""What the chaos tests share: the account of messages, the ways to cancel, a look at what a server still holds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Final, Generic, TypeVar
+
+import anyio
+
+from apressure import AsyncQueue, PressureError
+from apressure.embedded import EmbeddedServer
+from tests.servers import admin
+
+T = TypeVar("T")
+
+LONG: Final = os.environ.get("APRESSURE_CHAOS") == "long"
+NAME: Final = "chaos"
+PATIENCE: Final = 45.0
+"""Seconds after which something that should have ended is stuck."""
+
+
+def often(short: int, factor: int) -> int:
+    """How often to try something: `short` at every push, `factor` times that in the long form."""
+    return short * factor if LONG else short
+
+
+@dataclasses.dataclass
+class Row:
+    """What was tried in one cell of the table, and what came of it."""
+
+    tried: int = 0
+    acknowledged: int = 0
+    lost: int = 0
+    doubled: int = 0
+    out_of_order: int = 0
+    stuck: int = 0
+
+    def clean(self) -> bool:
+        return not (self.lost or self.doubled or self.out_of_order or self.stuck)
+
+
+class Recorder:
+    """Collects the rows of the table that ends a run."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], Row] = {}
+
+    def add(self, cell: str, server: EmbeddedServer, row: Row) -> None:
+        """Add to the row of a cell."""
+        total = self._rows.setdefault((cell, server.software), Row())
+        for field in dataclasses.fields(Row):
+            setattr(total, field.name, getattr(total, field.name) + getattr(row, field.name))
+
+    def rows(self) -> list[str]:
+        """The lines of the table."""
+        if not self._rows:
+            return []
+        names = [field.name.replace("_", " ") for field in dataclasses.fields(Row)]
+        lines = [("cell", "server", *names)]
+        lines += [(*key, *(f"{n:,}" for n in dataclasses.astuple(row))) for key, row in sorted(self._rows.items())]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return ["  ".join(text.ljust(widths[i]) if i < 2 else text.rjust(widths[i]) for i, text in enumerate(line))
+                for line in lines]  # fmt: skip
+
+
+class Account:
+    """Every message of a cell: who put it, whether that was acknowledged, and when it arrived.
+
+    A message is `producer:number`. Numbers of one producer grow; one that is given up leaves a gap.
+    """
+
+    def __init__(self) -> None:
+        self._next: Counter[str] = Counter()
+        self._acknowledged: set[bytes] = set()
+        self._possible: set[bytes] = set()
+        self._batches: list[list[bytes]] = []
+        self.arrived: list[bytes] = []
+        self.cancelled = 0
+        """Operations that a cancellation ended."""
+
+    def fresh(self, producer: str, count: int = 1, size: int = 0) -> list[bytes]:
+        """Messages that nobody has put yet; `size` pads them."""
+        begin = self._next[producer]
+        self._next[producer] += count
+        return [f"{producer}:{number}:".encode().ljust(size, b".") for number in range(begin, begin + count)]
+
+    def acknowledge(self, messages: Iterable[bytes]) -> None:
+        """A put of them returned normally: they are in the queue."""
+        self._acknowledged.update(messages)
+
+    def perhaps(self, messages: list[bytes]) -> None:
+        """A put of them was cancelled or broke: the first of them are in the queue, or all, or none."""
+        self._possible.update(messages)
+        self._batches.append(messages)
+
+    def row(self, ordered: bool = True, may_lose: int = 0) -> Row:
+        """Settle the account, once everything was drained.
+
+        Args:
+            ordered: Arrivals were recorded in the order in which they left the queue.
+            may_lose: How many messages may be missing, since the end of a get that took them is not known.
+        """
+        seen = Counter(self.arrived)
+        lost = self._acknowledged - set(seen)
+        doubled = sum(count - 1 for count in seen.values())
+        out_of_order = 0
+        last: dict[bytes, int] = {}
+        for message in self.arrived if ordered else ():
+            producer, number, _ = message.split(b":")
+            if int(number) < last.get(producer, -1):
+                out_of_order += 1
+            last[producer] = max(last.get(producer, -1), int(number))
+        strangers = set(seen) - self._acknowledged - self._possible
+        assert not strangers, f"messages that were never in the queue, or were refused: {sorted(strangers)[:10]}"
+        for batch in self._batches if not may_lose else ():
+            there = [message in seen for message in batch]
+            assert there == sorted(there, reverse=True), f"not the first of a batch: {batch} {there}"
+        return Row(
+            tried=self.cancelled,
+            acknowledged=len(self._acknowledged),
+            lost=max(0, len(lost) - may_lose),
+            doubled=doubled,
+            out_of_order=out_of_order,
+        )
+
+
+@dataclasses.dataclass
+class Outcome(Generic[T]):
+    """How an operation that was to be cancelled ended.
+
+    Attributes:
+        ended: `"done"`, `"cancelled"`, `"error"`, or `"unstarted"` where the cancellation came first.
+    """
+
+    ended: str = "unstarted"
+    value: T | None = None
+    error: PressureError | None = None
+
+
+class _Sibling(Exception):
+    """The failure of another task in a group."""
+
+
+Moment = int | float
+"""Turns of the event loop, or seconds."""
+
+
+def some_moment(rng: random.Random) -> Moment:
+    """When to cancel: often within the turns in which a reply arrives, sometimes later."""
+    return rng.randrange(14) if rng.random() < 0.5 else rng.uniform(0, 0.003)
+
+
+def _at(moment: Moment, act: Callable[[], object]) -> None:
+    loop = asyncio.get_running_loop()
+    if isinstance(moment, float):
+        loop.call_later(moment, act)
+    elif moment == 0:
+        loop.call_soon(act)
+    else:
+        loop.call_soon(_at, moment - 1, act)
+
+
+async def _until(moment: Moment) -> None:
+    if isinstance(moment, float):
+        await asyncio.sleep(moment)
+    else:
+        for _ in range(moment):
+            await asyncio.sleep(0)
+
+
+WAYS: Final = (
+    "cancel", "cancel twice", "cancel twice, a turn apart", "cancel twice, a moment apart",
+    "wait_for", "asyncio.timeout", "TaskGroup",
+    "move_on_after", "fail_after", "CancelScope", "anyio task group",
+)  # fmt: skip
+
+
+async def cancelled(way: str, moment: Moment, operation: Callable[[], Awaitable[T]]) -> Outcome[T]:
+    """Run an operation, cancel it at a moment in one of `WAYS`, and see that it ends as that way promises."""
+    outcome: Outcome[T] = Outcome()
+
+    async def run() -> None:
+        outcome.ended = "begun"
+        try:
+            outcome.value = await operation()
+            outcome.ended = "done"
+        except asyncio.CancelledError:
+            outcome.ended = "cancelled"
+            raise
+        except PressureError as error:
+            outcome.error = error
+            outcome.ended = "error"
+
+    seconds = moment if isinstance(moment, float) else moment * 0.0001
+    hit = False
+    if way.startswith("cancel"):
+        hit = await _cancel_task(way, moment, run)
+    elif way == "wait_for":
+        try:
+            await asyncio.wait_for(run(), seconds)
+        except TimeoutError:
+            hit = True
+    elif way == "asyncio.timeout":
+        try:
+            async with asyncio.timeout(seconds):
+                await run()
+        except TimeoutError:
+            hit = True
+    elif way == "TaskGroup":
+        with contextlib.suppress(BaseExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(run())
+                await _until(moment)
+                raise _Sibling
+        hit = task.cancelled()
+    elif way == "anyio task group":
+        async with anyio.create_task_group() as nursery:
+            nursery.start_soon(run)
+            _at(moment, nursery.cancel_scope.cancel)
+        hit = nursery.cancel_scope.cancelled_caught or outcome.ended == "cancelled"
+    elif way == "fail_after":
+        try:
+            with anyio.fail_after(seconds):
+                await run()
+        except TimeoutError:
+            hit = True
+    else:
+        with anyio.move_on_after(seconds) if way == "move_on_after" else anyio.CancelScope() as scope:
+            if way == "CancelScope":
+                _at(moment, scope.cancel)
+            await run()
+        hit = scope.cancelled_caught
+    assert outcome.ended != "begun"
+    # The cancellation that came out of the operation is the one that its way waits for, and nothing is left of it.
+    assert hit or outcome.ended in {"done", "error"}, f"{way} was not seen: {outcome}"
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling(), way
+    return outcome
+
+
+async def _cancel_task(way: str, moment: Moment, run: Callable[[], Any]) -> bool:
+    task = asyncio.create_task(run())
+    loop = asyncio.get_running_loop()
+
+    def act() -> None:
+        task.cancel()
+        if way == "cancel twice":
+            task.cancel()
+        elif way == "cancel twice, a turn apart":
+            loop.call_soon(task.cancel)
+        elif way == "cancel twice, a moment apart":
+            loop.call_later(0.0004, task.cancel)
+
+    _at(moment, act)
+    await asyncio.wait((task,))
+    if not task.cancelled():
+        task.result()
+    return task.cancelled()
+
+
+async def drain(queue: AsyncQueue[bytes], account: Account) -> None:
+    """Get everything until the queue is closed and empty."""
+    async for message in queue:
+        account.arrived.append(message)
+
+
+async def check_tidy(queue: AsyncQueue[bytes], account: Account, size: int | None = None) -> None:
+    """Both roles are free, nothing is in flight, and the statistics are exact.
+
+    A claim that a dying connection took with it is nobody's for some seconds; until then the queue is looked at again.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        seen = await queue.statistics()
+        free = seen.producer.state == seen.consumer.state == "free"
+        if free or time.monotonic() > deadline:
+            break
+        await asyncio.sleep(0.02)
+    assert free, f"roles leaked: {seen}"
+    assert seen.in_flight == 0
+    assert (seen.waiting_putters, seen.waiting_getters) == (0, 0)
+    assert seen.produced_messages == seen.consumed_messages + seen.length, seen
+    if size is None:
+        assert seen.length == 0
+        assert seen.consumed_messages == len(account.arrived), seen
+        assert seen.produced_bytes == seen.consumed_bytes == sum(map(len, account.arrived)), seen
+
+
+def check_server(server: EmbeddedServer) -> None:
+    """No connection is left, and no key of ours that stays."""
+    with admin(server) as client:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            others = [one for one in client.client_list() if one["id"] != str(client.client_id())]
+            if not others or time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+        assert not others, f"connections leaked: {others}"
+        lasting = [key for key in client.scan_iter(match="apressure:*", count=1000) if client.ttl(key) == -1]
+        assert not lasting, f"keys leaked: {lasting}"
+
+
+@contextlib.asynccontextmanager
+async def no_complaints() -> AsyncIterator[list[dict[str, Any]]]:
+    """The event loop's exception handler hears nothing: no task was lost, no exception overlooked."""
+    heard: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(lambda _, context: heard.append(context))
+    try:
+        yield heard
+    finally:
+        loop.set_exception_handler(before)
+    assert not heard, heard

@@ -1,0 +1,130 @@
+"""The real `apressure` command in real processes, and how to be sure that nothing of it is left running."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import apressure
+
+PATIENCE = 60.0
+"""Seconds after which something that should happen counts as not happening."""
+
+MARK = "APRESSURE_TEST_MARK"
+"""An environment variable by which the descendants of a process are found, also those whose parent has died."""
+
+COMMAND = [sys.executable, "-m", "apressure"]
+
+
+def environment(url: str | None = None, **more: str) -> dict[str, str]:
+    """The environment of a command: nothing of what this machine may have set for Redis, and our package."""
+    unwanted = ("APRESSURE_", "REDIS_", "PRESSURE_", "FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES")
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(unwanted)}
+    path = os.fspath(Path(apressure.__file__).parents[1])
+    clean["PYTHONPATH"] = os.pathsep.join(filter(None, (path, clean.get("PYTHONPATH"))))
+    clean["TERM"] = "xterm"
+    if url is not None:
+        clean["APRESSURE_URL"] = url
+    return {**clean, **more}
+
+
+class Commands:
+    """Runs commands against one server."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.environment = environment(url)
+
+    def __call__(
+        self, *arguments: str | bytes, input: bytes = b"", code: int = 0, **more: str
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command to its end, and check its exit code."""
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            input=input,
+            capture_output=True,
+            env={**self.environment, **more},
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == code, (done.returncode, done.stdout[-500:], done.stderr.decode())
+        assert b"Traceback" not in done.stderr
+        if code == 0:
+            assert done.stderr == b""
+        return done
+
+    def json(self, *arguments: str) -> Any:
+        """Run a command with `--json` and return what it prints."""
+        return json.loads(self(*arguments, "--json").stdout)
+
+    def stat(self, name: str) -> Any:
+        """The statistics of a queue."""
+        return self.json("stat", name)
+
+    @contextlib.contextmanager
+    def running(self, *arguments: str, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a command, and see to it that it ends."""
+        with running([*COMMAND, *arguments], env=self.environment, **streams) as process:
+            yield process
+
+
+@contextlib.contextmanager
+def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process, and see to it that it ends."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, **{**streams, **options})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait until it is so."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)
+
+
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
+    """Wait for a process; returns its exit code and what is left of its output and errors."""
+    output, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, output or b"", errors or b""
+
+
+def new_mark() -> dict[str, str]:
+    """An environment that marks a process and all its descendants."""
+    return {MARK: uuid.uuid4().hex}
+
+
+def marked(mark: Mapping[str, str]) -> list[psutil.Process]:
+    """The processes that carry a mark, except those that have ended and wait to be buried."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == mark[MARK] and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def stop(process: subprocess.Popen[bytes], signum: int = signal.SIGINT) -> tuple[int, bytes, bytes]:
+    """Send a signal, and wait for the end."""
+    process.send_signal(signum)
+    return ended(process)

@@ -1,0 +1,651 @@
+"""The command line as people and scripts use it: real processes, real pipes, real servers."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import random
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apressure.embedded import EmbeddedServer
+from tests.integration.commands import COMMAND, Commands, ended, environment, running, stop, wait_until
+
+# What does not depend on the server runs on one of them.
+one_server = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+
+@pytest.fixture
+def cli(url: str) -> Commands:
+    return Commands(url)
+
+
+@pytest.fixture
+def queue(cli: Commands) -> Iterator[str]:
+    """A queue of ten, that is deleted after the test."""
+    cli("create", "orders", "--bound", "10")
+    yield "orders"
+    cli("delete", "orders")
+
+
+def lines(*numbers: int) -> bytes:
+    return b"".join(b"%d\n" % number for number in range(*numbers))
+
+
+def prefixed(*items: bytes) -> bytes:
+    return b"".join(struct.pack(">I", len(item)) + item for item in items)
+
+
+def is_waiting_consumer(cli: Commands, name: str) -> Callable[[], bool]:
+    return lambda: bool(cli.stat(name)["consumer"]["state"] == "leased")
+
+
+class TestStory:
+    def test_life_of_a_queue(self, cli: Commands) -> None:
+        assert cli("create", "orders", "--bound", "10").stdout == b"created orders (bound 10)\n"
+        cli("put", "orders", input=lines(3))
+        cli("put", "orders", "three", "four")
+        assert cli("ls").stdout == b"orders\t5\t10\topen\n"
+        assert b"length\t5\nbound\t10\nclosed\tno\n" in cli("stat", "orders").stdout
+        assert cli("get", "orders", "-n", "4").stdout == b"0\n1\n2\nthree\n"
+        assert cli("close", "orders").stdout == b"closed orders\n"
+        assert cli("get", "orders").stdout == b"four\n"
+        assert cli("delete", "orders").stdout == b"deleted orders\n"
+        assert cli("ls").stdout == b""
+
+    def test_life_of_a_queue_in_json(self, cli: Commands) -> None:
+        assert cli.json("create", "orders", "--bound", "10") == {"name": "orders", "bound": 10, "created": True}
+        assert cli.json("create", "orders", "--exist-ok") == {"name": "orders", "bound": 10, "created": False}
+        put = cli.json("put", "orders", "a", "bc", "--close")
+        assert put == {"name": "orders", "put": 2, "bytes": 3, "closed": True}
+        free = {"state": "free", "since": None, "expires": None}
+        [listed] = cli.json("ls")
+        assert listed == cli.stat("orders")
+        assert (listed["name"], listed["length"], listed["bound"], listed["closed"]) == ("orders", 2, 10, True)
+        assert {**listed["producer"], "holder": None} == {**free, "holder": None}
+        assert (listed["produced_messages"], listed["produced_bytes"], listed["consumed_messages"]) == (2, 3, 0)
+        assert cli.json("delete", "orders") == {"name": "orders", "deleted": True}
+        cli("create", "orders")
+        assert cli.json("close", "orders") == {"name": "orders", "closed": True}
+        cli("delete", "orders")
+
+    def test_producer_and_consumer_in_one_pipeline_each(self, cli: Commands) -> None:
+        """The example of the README: backpressure from end to end, and the end of input is the end of the queue."""
+        script = f"""
+            seq 20000 | {_shell()} put orders --create --bound 100 --close &
+            until {_shell()} stat orders >/dev/null 2>&1; do :; done
+            {_shell()} get orders --delete | sha256sum
+            wait
+        """
+        done = subprocess.run(["bash", "-c", script], env=cli.environment, capture_output=True, timeout=60, check=True)
+        expected = subprocess.run("seq 20000 | sha256sum", shell=True, capture_output=True, check=True)
+        assert (done.stdout, done.stderr) == (expected.stdout, b"")
+
+
+@one_server
+class TestPut:
+    def test_every_line_is_an_item(self, cli: Commands, queue: str) -> None:
+        cli("put", queue, input=b"\none\n\ntwo\r\nlast")
+        assert cli("get", queue, "--no-follow", "--length-prefixed").stdout == prefixed(
+            b"", b"one", b"", b"two\r", b"last"
+        )
+
+    def test_a_file_and_nothing(self, cli: Commands, queue: str, tmp_path: Path) -> None:
+        (tmp_path / "items").write_bytes(b"from\na file\n")
+        for source in (tmp_path / "items", Path(os.devnull)):
+            with source.open("rb") as file, cli.running("put", queue, stdin=file) as process:
+                assert ended(process)[0] == 0
+        assert cli("get", queue, "--no-follow").stdout == b"from\na file\n"
+
+    def test_a_terminal(self, cli: Commands, queue: str) -> None:
+        ours, theirs = pty.openpty()
+        with cli.running("put", queue, stdin=theirs) as process:
+            os.close(theirs)
+            os.write(ours, b"typed\n")
+            assert cli("get", queue, "-n", "1").stdout == b"typed\n"
+            os.write(ours, b"\x04")
+            assert ended(process)[0] == 0
+        os.close(ours)
+
+    def test_a_line_is_put_at_once(self, cli: Commands, queue: str) -> None:
+        with cli.running("put", queue, stdin=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            for line in (b"one\n", b"two\n"):
+                process.stdin.write(line)
+                process.stdin.flush()
+                assert cli("get", queue, "-n", "1").stdout == line
+
+    def test_arguments_may_be_any_bytes(self, cli: Commands, queue: str) -> None:
+        cli("put", queue, b"\xff\xfe", "ä", "", "--", "--close")
+        assert cli("get", queue, "--no-follow").stdout == b"\xff\xfe\n\xc3\xa4\n\n--close\n"
+
+    def test_no_reading_ahead_of_a_full_queue(self, cli: Commands, queue: str) -> None:
+        reading, writing = os.pipe()
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+        os.set_blocking(writing, False)
+        with cli.running("put", queue, stdin=reading) as process:
+            os.close(reading)
+            accepted, data = 0, b"".join(b"%09d\n" % number for number in range(20_000))
+            # One second without room in the pipe: the queue has stopped the command, and the command has stopped us.
+            while accepted < len(data) and select.select([], [writing], [], 1)[1]:
+                accepted += os.write(writing, data[accepted : accepted + 1000])
+            # Ten in the queue, as many in the command's hands as it reads at a time, and what a small pipe takes.
+            assert accepted <= 100 + 1024 + 2 * 4096
+            assert cli.stat(queue)["length"] == 10
+            items = cli("get", queue, "-n", "500").stdout
+            assert items == data[:5000]
+            assert process.poll() is None
+            os.close(writing)
+            got = cli("get", queue, "-n", str(accepted // 10 - 500)).stdout
+            assert got == data[5000 : accepted // 10 * 10]
+            assert ended(process)[0] == 0
+        cli("get", queue, "--no-follow")
+
+    def test_timeout_of_a_full_queue(self, cli: Commands, queue: str) -> None:
+        done = cli("put", queue, "--timeout", "0", input=lines(15), code=6)
+        assert done.stderr == b"apressure: the queue 'orders' is full; 10 items were put, 5 that had been read were not\n"
+        done = cli("put", queue, "one more", "--timeout", "0.05", code=6)
+        assert done.stderr == b"apressure: the queue 'orders' is full\n"
+        assert cli("get", queue, "--no-follow").stdout == lines(10)
+
+    def test_force(self, cli: Commands, queue: str) -> None:
+        cli("put", queue, "--force", input=lines(15))
+        assert cli.stat(queue)["length"] == 15
+
+    def test_create_leaves_a_queue_as_it_is(self, cli: Commands, queue: str) -> None:
+        with cli.running("put", queue, "--create", "--bound", "99", "x") as process:
+            code, _, errors = ended(process)
+        assert (code, errors) == (0, b"apressure: orders exists already and its bound is 10, not 99\n")
+
+    def test_an_error_leaves_the_queue_open(self, cli: Commands, queue: str) -> None:
+        done = cli("put", queue, "--close", "--length-prefixed", input=prefixed(b"whole") + b"\0\0\0\5ab", code=1)
+        assert b"ends in the middle of a message: 2 of 5 bytes came; 1 items were put, 1 that had been" in done.stderr
+        assert not cli.stat(queue)["closed"]
+        assert cli("get", queue, "--no-follow").stdout == b"whole\n"
+
+    def test_closed_by_somebody_else(self, cli: Commands, queue: str) -> None:
+        with cli.running("put", queue, "--json", stdin=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            process.stdin.write(lines(15))
+            process.stdin.flush()
+            wait_until(lambda: cli.stat(queue)["length"] == 10)
+            cli("close", queue)
+            code, _, errors = ended(process)
+        assert code == 5
+        told = json.loads(errors)
+        assert (told["error"], told["exit_code"], told["put"], told["not_put"]) == ("QueueClosedError", 5, 10, 5)
+
+
+@one_server
+class TestFraming:
+    @pytest.mark.parametrize("option", ["-0", "--null"])
+    def test_nul(self, cli: Commands, queue: str, option: str) -> None:
+        items = [bytes(range(1, 256)), b"", b"two\nlines", random.randbytes(5000).replace(b"\0", b"")]
+        stream = b"".join(item + b"\0" for item in items)
+        cli("put", queue, option, input=stream)
+        assert cli("get", queue, option, "--no-follow").stdout == stream
+
+    def test_length_prefixed(self, cli: Commands, queue: str) -> None:
+        stream = prefixed(bytes(range(256)), b"", b"\n\0", random.randbytes(300_000))
+        cli("put", queue, "--length-prefixed", input=stream)
+        assert cli("get", queue, "--length-prefixed", "--no-follow").stdout == stream
+
+    def test_limit(self, cli: Commands, queue: str) -> None:
+        done = cli("put", queue, "--length-prefixed", "--max-size", "100", input=prefixed(b"ok", b"x" * 101), code=1)
+        assert b"a message of 101 bytes is larger than the limit of 100 bytes" in done.stderr
+        assert cli("get", queue, "--no-follow").stdout == b"ok\n"
+        done = cli("put", queue, "--max-size", "3", input=b"four\n", code=1)
+        assert b"limit of 3 bytes" in done.stderr
+
+    @pytest.mark.parametrize(("option", "item"), [((), b"two\nlines"), (("-0",), b"a\0b")])
+    def test_an_item_that_would_become_two_stays(
+        self, cli: Commands, queue: str, option: tuple[str, ...], item: bytes
+    ) -> None:
+        cli("put", queue, "--length-prefixed", input=prefixed(b"first", item, b"last"))
+        done = cli("get", queue, *option, code=1)
+        assert done.stdout == (b"first\0" if option else b"first\n")
+        assert b"--length-prefixed" in done.stderr
+        assert cli("get", queue, "--length-prefixed", "--no-follow").stdout == prefixed(item, b"last")
+
+    def test_what_was_taken_is_written_all_the_same(self, cli: Commands, queue: str) -> None:
+        cli("put", queue, "--length-prefixed", input=prefixed(b"two\nlines", b"a\nb"))
+        with cli.running("get", queue, "--at-most-once", "--no-follow") as process:
+            code, output, errors = ended(process)
+        assert (code, output) == (0, b"two\nlines\na\nb\n")
+        assert errors.count(b"\n") == 1
+
+
+@one_server
+class TestGet:
+    def test_into_a_file(self, cli: Commands, queue: str, tmp_path: Path) -> None:
+        cli("put", queue, "--close", input=lines(5))
+        with (tmp_path / "out").open("wb") as file, cli.running("get", queue, stdout=file) as process:
+            assert ended(process)[0] == 0
+        assert (tmp_path / "out").read_bytes() == lines(5)
+
+    def test_waits_for_more_until_the_queue_is_closed(self, cli: Commands, queue: str) -> None:
+        with cli.running("get", queue) as process:
+            assert process.stdout is not None
+            for item in ("one", "two"):
+                cli("put", queue, item)
+                assert process.stdout.readline() == item.encode() + b"\n"
+            assert process.poll() is None
+            cli("close", queue)
+            assert ended(process) == (0, b"", b"")
+
+    def test_no_follow(self, cli: Commands, queue: str) -> None:
+        for option in ("--at-least-once", "--at-most-once"):
+            assert cli("get", queue, "--no-follow", option).stdout == b""
+            cli("put", queue, input=lines(4))
+            assert cli("get", queue, "--no-follow", option, "-n", "1").stdout == b"0\n"
+            assert cli("get", queue, "--no-follow", option, "-n", "9").stdout == b"1\n2\n3\n"
+
+    def test_a_single_try_finds_what_is_there(self, cli: Commands, queue: str) -> None:
+        for option in ("--at-least-once", "--at-most-once"):
+            cli("put", queue, "x")
+            assert cli("get", queue, "-n", "1", "--timeout", "0", option).stdout == b"x\n"
+            cli("get", queue, "-n", "1", "--timeout", "0", option, code=6)
+
+    def test_timeout_gives_what_came_before(self, cli: Commands, queue: str) -> None:
+        for option in ("--at-least-once", "--at-most-once"):
+            cli("put", queue, input=lines(3))
+            done = cli("get", queue, "--timeout", "0.1", option, code=6)
+            assert (done.stdout, done.stderr) == (lines(3), b"apressure: the queue 'orders' is empty\n")
+        assert cli.stat(queue)["in_flight"] == 0
+
+    def test_closed_before_enough_came(self, cli: Commands, queue: str) -> None:
+        cli("put", queue, "x", "--close")
+        done = cli("get", queue, "-n", "2", code=5)
+        assert (done.stdout, done.stderr) == (b"x\n", b"apressure: the queue 'orders' is closed: 1 of 2 items came\n")
+        assert cli("get", queue).stdout == b""
+
+    def test_delete_after_the_last_item(self, cli: Commands) -> None:
+        for option in ("--at-least-once", "--at-most-once"):
+            cli("put", "jobs", "--create", "--close", "a", "b")
+            assert cli("get", "jobs", "--delete", "-n", "1", option).stdout == b"a\n"
+            assert cli("get", "jobs", "--delete", option).stdout == b"b\n"
+            cli("stat", "jobs", code=3)
+
+    def test_at_most_once_has_taken_before_it_writes(self, cli: Commands, queue: str) -> None:
+        cli("put", queue, "a", "b")
+        assert cli("get", queue, "--at-most-once", "-n", "1").stdout == b"a\n"
+        statistics = cli.stat(queue)
+        assert (statistics["consumed_messages"], statistics["in_flight"], statistics["length"]) == (1, 0, 1)
+
+    def test_another_consumer_has_the_role(self, cli: Commands, queue: str) -> None:
+        with cli.running("get", queue):
+            wait_until(is_waiting_consumer(cli, queue))
+            holder = cli.stat(queue)["consumer"]["holder"]
+            done = cli("get", queue, "--timeout", "0.05", "--json", code=6)
+            told = json.loads(done.stderr)
+            assert (told["error"], told["role"], told["holder"]) == ("QueueInUseError", "consumer", holder)
+            cli("put", queue, "x", "--close")
+
+
+class TestPipeThatBreaks:
+    def test_head(self, cli: Commands) -> None:
+        """The first three go through the pipe; what the command had not written goes back, in order."""
+        items = [b"%06d %s" % (number, b"x" * 1000) for number in range(1000)]
+        cli("put", "orders", "--create", "--close", input=b"".join(item + b"\n" for item in items))
+        script = f'{_shell()} get orders | head -3; echo "${{PIPESTATUS[0]}}"'
+        done = subprocess.run(["bash", "-c", script], env=cli.environment, capture_output=True, timeout=60, check=True)
+        assert done.stdout == b"".join(item + b"\n" for item in items[:3]) + b"141\n"
+        assert done.stderr == b""
+        statistics = cli.stat("orders")
+        assert statistics["in_flight"] == 0
+        assert statistics["consumer"]["state"] == "free"
+        # The pipe itself holds 64 KiB: those were written, and whoever closed it has thrown them away.
+        written = statistics["consumed_messages"]
+        assert 3 <= written <= 200
+        assert statistics["length"] == 1000 - written
+        assert cli("get", "orders", "--delete").stdout == b"".join(item + b"\n" for item in items[written:])
+
+    @one_server
+    @pytest.mark.parametrize("option", ["--at-least-once", "--at-most-once"])
+    def test_reader_goes_while_the_queue_is_empty(self, cli: Commands, queue: str, option: str) -> None:
+        with cli.running("get", queue, option) as process:
+            assert process.stdout is not None
+            cli("put", queue, "x")
+            assert process.stdout.readline() == b"x\n"
+            process.stdout.close()
+            process.stdout = None
+            assert ended(process) == (141, b"", b"")
+        assert cli.stat(queue)["consumer"]["state"] == "free"
+
+    @one_server
+    def test_listings(self, cli: Commands, queue: str) -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        for arguments in (("ls",), ("stat", queue), ("stat", queue, "--json"), ("--help",)):
+            with cli.running(*arguments, stdout=writing) as process:
+                code, _, errors = ended(process)
+            assert (code, errors) == (141, b""), arguments
+        os.close(writing)
+
+
+class TestSignals:
+    @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+    def test_get_that_waits(self, cli: Commands, queue: str, signum: int, code: int) -> None:
+        with cli.running("get", queue) as process:
+            wait_until(is_waiting_consumer(cli, queue))
+            assert stop(process, signum) == (code, b"", b"")
+        assert cli.stat(queue)["consumer"]["state"] == "free"
+
+    def test_get_whose_reader_does_not_read(self, cli: Commands) -> None:
+        items = b"".join(b"%06d %s\n" % (number, b"x" * 1000) for number in range(1000))
+        cli("put", "orders", "--create", "--close", input=items)
+        with cli.running("get", "orders") as process:
+            assert process.stdout is not None
+            wait_until(lambda: cli.stat("orders")["consumed_messages"] > 10)
+            code, output, errors = stop(process)
+        assert (code, errors) == (130, b"")
+        statistics = cli.stat("orders")
+        assert (statistics["in_flight"], statistics["consumer"]["state"]) == (0, "free")
+        rest = cli("get", "orders", "--delete").stdout
+        # At least once: what was written and acknowledged is not repeated, what was interrupted may be.
+        acknowledged = items[: len(items) - len(rest)]
+        assert output.startswith(acknowledged)
+        assert items.startswith(output)
+
+    @one_server
+    def test_put_into_a_full_queue(self, cli: Commands, queue: str) -> None:
+        with cli.running("put", queue, stdin=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            process.stdin.write(lines(15) + b"the beginning of a line")
+            process.stdin.flush()
+            wait_until(lambda: cli.stat(queue)["length"] == 10)
+            code, _, errors = stop(process)
+        assert code == 130
+        assert errors == b"apressure: stopped by SIGINT; 10 items were put, 6 that had been read were not\n"
+        assert cli.stat(queue)["produced_messages"] == 10
+        assert cli("get", queue, "--no-follow").stdout == lines(10)
+
+    @one_server
+    def test_put_at_random_moments_keeps_its_books(self, cli: Commands) -> None:
+        cli("create", "orders", "--bound", "5")
+        for _ in range(5):
+            with (
+                cli.running("get", "orders") as consumer,
+                cli.running("put", "orders", "--json", stdin=subprocess.PIPE) as process,
+            ):
+                assert process.stdin is not None
+                assert consumer.stdout is not None
+                process.stdin.write(lines(8000))
+                process.stdin.flush()
+                for _ in range(random.randrange(1, 2000)):
+                    consumer.stdout.readline()
+                process.send_signal(signal.SIGINT)
+                code, _, errors = ended(process)
+                assert code == 130
+                told = json.loads(errors)
+                before = cli.stat("orders")["produced_messages"]
+                assert stop(consumer)[0] == 130
+            assert told["exit_code"] == 130
+            assert told["put"] + told["not_put"] <= 8000
+            assert before == told["put"], "what was told is what is on the server"
+            cli("delete", "orders")
+            cli("create", "orders", "--bound", "5")
+        cli("delete", "orders")
+
+    @one_server
+    def test_put_that_waits_for_input(self, cli: Commands, queue: str) -> None:
+        with cli.running("put", queue, stdin=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            process.stdin.write(b"x\n")
+            process.stdin.flush()
+            wait_until(lambda: cli.stat(queue)["length"] == 1)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 143  # although nobody has closed the pipe
+
+    @one_server
+    def test_ignored_signals_stay_ignored(self, cli: Commands, queue: str) -> None:
+        """As nohup and the shell's background jobs want it."""
+        script = f"trap '' INT; exec {_shell()} get orders"
+        with running(["bash", "-c", script], env=cli.environment) as process:
+            wait_until(is_waiting_consumer(cli, queue))
+            process.send_signal(signal.SIGINT)
+            cli("put", queue, "x", "--close")
+            assert ended(process) == (0, b"x\n", b"")
+
+
+@one_server
+class TestExitCodes:
+    @pytest.mark.parametrize(
+        "arguments",
+        [("stat",), ("close",), ("delete",), ("put", "x"), ("put", "--close"), ("get",), ("get", "--at-most-once")],
+    )
+    def test_missing(self, cli: Commands, arguments: tuple[str, ...]) -> None:
+        command, *rest = arguments
+        done = cli(command, "nothing", *rest, code=3)
+        assert done.stderr == b"apressure: the queue 'nothing' does not exist\n"
+
+    def test_exists_already(self, cli: Commands, queue: str) -> None:
+        assert cli("create", queue, code=4).stderr == b"apressure: the queue 'orders' exists already\n"
+        assert cli("create", queue, "--exist-ok").stdout == b"orders exists already (bound 10)\n"
+
+    def test_closed(self, cli: Commands, queue: str) -> None:
+        cli("close", queue)
+        for arguments in (("close", queue), ("put", queue, "x"), ("put", queue, "--close"), ("get", queue, "-n", "1")):
+            assert b"is closed" in cli(*arguments, code=5).stderr
+
+    @pytest.mark.parametrize(
+        ("arguments", "hint"),
+        [
+            (("put",), "Missing argument 'NAME'"),
+            (("put", "orders", "--hurry"), "--hurry"),
+            (("create", "orders", "--bound", "-1"), "--bound"),
+            (("create", "orders", "--bound", "many"), "--bound"),
+            (("create", "orders", "--bound", "9" * 30), "bound"),
+            (("put", "orders", "-0", "--length-prefixed"), "exclude"),
+            (("put", "orders", "--bound", "5"), "--create"),
+            (("get", "orders", "-n", "0"), "-n"),
+            (("get", "orders", "--timeout", "-1"), "--timeout"),
+            (("get", "orders", "--url", "http://example.org"), "redis://"),
+            (("get", "orders", "--url", "redis://localhost/x"), "database"),
+            (("ls", "--prefix", ""), "prefix"),
+            (("dance",), "dance"),
+            (("demo", "--rows", "0"), "--rows"),
+        ],
+    )
+    def test_usage(self, cli: Commands, arguments: tuple[str, ...], hint: str) -> None:
+        errors = cli(*arguments, code=2).stderr.decode()
+        assert errors.startswith("apressure: ")
+        assert errors.count("\n") == 1
+        assert hint in errors
+        told = json.loads(cli(*arguments, "--json", code=2).stderr)
+        assert told["exit_code"] == 2
+
+    def test_no_command(self, cli: Commands) -> None:
+        assert b"Usage" in cli(code=2).stdout
+
+    def test_errors_in_json(self, cli: Commands) -> None:
+        done = cli("--json", "stat", "nothing", code=3)
+        assert done.stdout == b""
+        assert json.loads(done.stderr) == {
+            "error": "QueueDoesNotExistError",
+            "message": "the queue 'nothing' does not exist",
+            "exit_code": 3,
+            "name": "nothing",
+        }
+
+    def test_errors_are_one_line_whatever_the_name(self, cli: Commands) -> None:
+        for name in ("two\nlines", "\x1b[31mred", "[bold]markup[/bold]"):
+            done = cli("stat", name, code=3)
+            assert done.stderr.count(b"\n") == 1
+            assert b"\x1b" not in done.stderr
+            assert json.loads(cli("stat", name, "--json", code=3).stderr)["name"] == name
+
+
+class TestServer:
+    def test_nobody_listens(self) -> None:
+        with socket.socket() as reserved:
+            reserved.bind(("127.0.0.1", 0))
+            cli = Commands(f"redis://127.0.0.1:{reserved.getsockname()[1]}/0")
+            for arguments in (("ls",), ("put", "orders", "x"), ("get", "orders"), ("demo",)):
+                done = cli(*arguments, code=7)
+                assert done.stderr.count(b"\n") == (2 if arguments == ("demo",) else 1)
+
+    def test_password(self, make_server: Callable[..., EmbeddedServer]) -> None:
+        server = make_server(config={"requirepass": "secret"})
+        cli = Commands(server.url)
+        assert b"NOAUTH" in cli("ls", code=7).stderr or b"password" in cli("ls", code=7).stderr
+        wrong = server.url.replace("redis://", "redis://:guess@")
+        done = cli("ls", "--url", wrong, code=7)
+        assert b"guess" not in done.stderr
+        cli("ls", "--url", server.url.replace("redis://", "redis://:secret@"))
+
+    @one_server
+    def test_environment_of_the_specification(self, server: EmbeddedServer, url: str) -> None:
+        variables = {"REDIS_SERVER": "127.0.0.1", "REDIS_PORT": str(server.port), "REDIS_DB": "3"}
+        cli = Commands(url)
+        del cli.environment["APRESSURE_URL"]
+        cli("create", "orders", PRESSURE_PREFIX="shop", **variables)
+        assert cli("ls", "--url", f"redis://127.0.0.1:{server.port}/3", "--prefix", "shop").stdout.startswith(b"orders\t")
+        assert cli("--prefix", "other", "ls", "--prefix", "shop", **variables).stdout.startswith(b"orders\t")
+        assert cli("--prefix", "shop", "--url", f"redis://127.0.0.1:{server.port}/3", "ls").stdout != b""
+        assert cli("ls", **variables).stdout == b""
+        cli("delete", "orders", PRESSURE_PREFIX="shop", **variables)
+
+
+@one_server
+class TestLooking:
+    def test_names_of_all_kinds(self, cli: Commands) -> None:
+        names = ["[red]", "a b", "jobs:2", "tab\there", "ä", "z\x1b[0m"]
+        for name in names:
+            cli("create", "--", name)
+        assert sorted(found["name"] for found in cli.json("ls")) == sorted(names)
+        listed = cli("ls").stdout.decode().splitlines()
+        assert len(listed) == len(names)
+        assert all(line.count("\t") == 3 and "\x1b" not in line for line in listed)
+        for name in names:
+            assert cli.stat(name)["name"] == name
+            cli("delete", "--", name)
+
+    def test_tables_on_a_terminal(self, cli: Commands, queue: str) -> None:
+        cli("put", queue, input=lines(10))
+        for arguments in (("ls",), ("stat", queue)):
+            shown = _on_a_terminal(cli, *arguments)
+            assert "orders" in shown
+            assert "10" in shown
+            assert "\x1b[" in shown
+
+    def test_watch(self, cli: Commands, queue: str) -> None:
+        with cli.running("stat", queue, "--watch", "--json", "--interval", "0.05") as process:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["length"] == 0
+            cli("put", queue, "x")
+            wait_until(lambda: json.loads(process.stdout.readline())["length"] == 1)  # type: ignore[union-attr]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+
+    def test_watch_until_it_is_deleted(self, cli: Commands) -> None:
+        cli("create", "orders")
+        with cli.running("stat", "orders", "--watch", "--interval", "0.05") as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"orders\t0\t0\topen\n"
+            cli("delete", "orders")
+            code, _, errors = ended(process)
+        assert (code, errors) == (3, b"apressure: the queue 'orders' does not exist\n")
+
+    def test_progress_is_not_in_the_way(self, cli: Commands, queue: str) -> None:
+        """Shown on standard error after a second; the items are what they are."""
+        with (
+            cli.running("put", queue, "--close", stdin=subprocess.PIPE) as feeder,
+            cli.running("get", queue, "--progress") as process,
+        ):
+            assert feeder.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
+            number = 0
+            while not select.select([process.stderr], [], [], 0.01)[0]:
+                feeder.stdin.write(b"%d\n" % number)
+                feeder.stdin.flush()
+                assert process.stdout.readline() == b"%d\n" % number
+                number += 1
+            feeder.stdin.close()
+            feeder.stdin = None
+            code, output, errors = ended(process)
+            assert (code, output) == (0, b"")
+            assert f"{number:,} messages".encode() in errors
+
+
+class TestWithoutTheExtra:
+    @pytest.mark.parametrize("missing", ["typer", "rich"])
+    def test_one_line_says_what_to_install(self, missing: str) -> None:
+        code = f"import sys; sys.modules[{missing!r}] = None; from apressure.cli import main; sys.exit(main(['ls']))"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment(), capture_output=True, timeout=60, check=False
+        )
+        assert done.returncode == 8
+        expected = f"apressure: the command line needs {missing}: pip install 'apressure[cli]'\n"
+        assert (done.stdout, done.stderr.decode()) == (b"", expected)
+
+    def test_the_library_does_not_import_it(self) -> None:
+        code = "import sys, apressure, apressure.cli; print({'typer', 'rich', 'click'} & set(sys.modules))"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment(), capture_output=True, timeout=60, check=True
+        )
+        assert done.stdout == b"set()\n"
+
+
+class TestDocumentation:
+    def test_exit_codes(self) -> None:
+        from apressure.cli.exits import MEANINGS
+
+        shown = subprocess.run([*COMMAND, "--help"], env=environment(COLUMNS="500"), capture_output=True, check=True)
+        text = " ".join(shown.stdout.decode().split())
+        page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+        for code, meaning in MEANINGS.items():
+            assert f"{code.value} {meaning}" in text
+            assert f"| {code.value} |" in page
+
+    def test_every_option_is_documented(self) -> None:
+        page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+        import typer
+
+        from apressure.cli.app import app
+
+        group: Any = typer.main.get_command(app)
+        for name, command in group.commands.items():
+            assert f"`apressure {name}" in page
+            for parameter in command.params:
+                for option in parameter.opts:
+                    if option.startswith("--"):
+                        assert f"`{option}" in page or f" {option}" in page, (name, option)
+
+    def test_version(self) -> None:
+        shown = subprocess.run([*COMMAND, "--version"], env=environment(), capture_output=True, check=True)
+        assert shown.stdout.startswith(b"apressure ")
+
+
+def _shell() -> str:
+    return f"'{sys.executable}' -m apressure"
+
+
+def _on_a_terminal(cli: Commands, *arguments: str) -> str:
+    ours, theirs = pty.openpty()
+    with cli.running(*arguments, stdout=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                data = os.read(ours, 65536)
+            except OSError:  # Linux says so at a terminal's end
+                break
+            if not data:
+                break
+            shown += data
+        assert ended(process)[0] == 0
+    os.close(ours)
+    return shown.decode()
