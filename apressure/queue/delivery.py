@@ -125,12 +125,13 @@ class Lease:
         finally:
             acks, self._acks = self._acks, []
             nacks, self._nacks = self._nacks, []
+            untouched = self.buffer[0].number if self.buffer else self._number
             self.unsettled.clear()
             self.buffer.clear()
             if self.error is None:
                 answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
                 self._queue.steps.settle(
-                    self._series, self._token, 0, True, acks, sorted(nacks), lambda reply: _resolve(answer, reply)
+                    self._series, self._token, 0, untouched, acks, sorted(nacks), lambda reply: _resolve(answer, reply)
                 )
                 reply = await self._wait_for(answer)
                 self.error = reply if isinstance(reply, Exception) else None
@@ -217,7 +218,7 @@ class Lease:
             self._flush()
             _resolve(settling, None)
 
-        self._queue.steps.settle(self._series, self._token, self._milliseconds(), False, acks, sorted(nacks), on_answer)
+        self._queue.steps.settle(self._series, self._token, self._milliseconds(), None, acks, sorted(nacks), on_answer)
 
     def _broken(self, error: Exception) -> None:
         if self.error is None:

@@ -114,14 +114,19 @@ class Steps:
         series: Series,
         token: bytes,
         lease: int,
-        leave: bool,
+        untouched: int | None,
         acks: Sequence[int],
         nacks: Sequence[int],
         on_answer: OnAnswer,
     ) -> None:
-        """Acknowledge and give back deliveries, renew the lease or end it. Answers with how many were settled."""
+        """Acknowledge and give back deliveries. Answers with how many were settled.
+
+        With untouched=None the lease is renewed. A number ends it: all that is in flight goes back, and what has that
+        number or a higher one was never handed out, so that its delivery does not count as an attempt.
+        """
+        leave = b"0" if untouched is None else b"1"
         arguments: list[Argument] = [
-            token, lease, b"1" if leave else b"0", series.next(), b"0", len(acks), *acks, *nacks,
+            token, lease, leave, series.next(), b"0", untouched or 0, len(acks), *acks, *nacks,
         ]  # fmt: skip
         self._send("settle", series.keys, arguments, on_answer, resend=True, again=4, role="consumer")
 
@@ -161,7 +166,7 @@ class Steps:
             if role == "producer":
                 self.leave(self.series(), token, lease, True, finish)
             else:
-                self.settle(self.series(), token, lease, True, (), (), finish)
+                self.settle(self.series(), token, lease, 1, (), (), finish)
             return done
 
         arguments: list[Argument] = [self._uid, role, held, token, lease]

@@ -104,9 +104,7 @@ def main() -> None:
         rows = results["servers"][title] = []
         for case in CASES:
             if options.only in case.name:
-                rows.append(
-                    asyncio.run(compare(case, server.url, 0.1 if options.quick else 1.0, options.repetitions))
-                )
+                rows.append(asyncio.run(compare(case, server.url, 0.1 if options.quick else 1.0, options.repetitions)))
                 show(rows[-1])
     if options.json:
         options.json.write_text(json.dumps(results, indent=2))

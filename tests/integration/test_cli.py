@@ -139,18 +139,14 @@ class TestPut:
             accepted, data = 0, b"".join(b"%09d\n" % number for number in range(20_000))
             # One second without room in the pipe: the queue has stopped the command, and the command has stopped us.
             while accepted < len(data) and select.select([], [writing], [], 1)[1]:
-                accepted += os.write(writing, data[accepted : accepted + 1000])
+                accepted += os.write(writing, data[accepted : accepted + 10])
             # Ten in the queue, as many in the command's hands as it reads at a time, and what a small pipe takes.
             assert accepted <= 100 + 1024 + 2 * 4096
             assert cli.stat(queue)["length"] == 10
-            items = cli("get", queue, "-n", "500").stdout
-            assert items == data[:5000]
-            assert process.poll() is None
+            assert cli("get", queue, "-n", "50").stdout == data[:500]
             os.close(writing)
-            got = cli("get", queue, "-n", str(accepted // 10 - 500)).stdout
-            assert got == data[5000 : accepted // 10 * 10]
+            assert cli("get", queue, "-n", str(accepted // 10 - 50)).stdout == data[500:accepted]
             assert ended(process)[0] == 0
-        cli("get", queue, "--no-follow")
 
     def test_timeout_of_a_full_queue(self, cli: Commands, queue: str) -> None:
         done = cli("put", queue, "--timeout", "0", input=lines(15), code=6)

@@ -82,15 +82,17 @@ end
 
 -- Put deliveries back on the right end, the oldest rightmost, and remember how often each was tried.
 -- sequences: ascending numbers of deliveries that are in flight.
-local function return_deliveries(sequences)
+-- untouched: from this number on they were never handed out: that was no try.
+local function return_deliveries(sequences, untouched)
   local payloads, tried = {}, {}
   local any_attempts = call('EXISTS', ATTEMPTS) == 1
   for i = #sequences, 1, -1 do
     local payload = call('HGET', INFLIGHT, sequences[i])
     if payload then
       local attempts = any_attempts and tonumber(call('HGET', ATTEMPTS, sequences[i])) or 1
+      if untouched and tonumber(sequences[i]) >= untouched then attempts = attempts - 1 end
       payloads[#payloads + 1] = payload
-      tried[#tried + 1] = attempts .. ':' .. redis.sha1hex(payload)
+      if attempts > 0 then tried[#tried + 1] = attempts .. ':' .. redis.sha1hex(payload) end
       call('HDEL', INFLIGHT, sequences[i])
       if any_attempts then call('HDEL', ATTEMPTS, sequences[i]) end
     end
@@ -100,10 +102,10 @@ local function return_deliveries(sequences)
   return #payloads
 end
 
-local function return_everything()
+local function return_everything(untouched)
   local sequences = call('HKEYS', INFLIGHT)
   table.sort(sequences, function(a, b) return tonumber(a) < tonumber(b) end)
-  return return_deliveries(sequences)
+  return return_deliveries(sequences, untouched)
 end
 
 -- Heal a role: an expired lease or an abandoned claim gives the token back, and what is in flight with nobody

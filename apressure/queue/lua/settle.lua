@@ -1,8 +1,8 @@
 -- Say what became of deliveries: acknowledge some, give others back, renew the lease, or end it.
 -- KEYS: those of the prelude
 -- ARGV: 1 lease token, 2 milliseconds of the lease, 3 '1' to give the role back, and all that is in flight,
---       4 sequence, 5 '1' if this repeats a step, 6 number of acknowledgements, 7... sequence numbers to acknowledge,
---       then sequence numbers to give back
+--       4 sequence, 5 '1' if this repeats a step, 6 the first sequence number of those that were never handed out,
+--       7 number of acknowledgements, 8... sequence numbers to acknowledge, then sequence numbers to give back
 -- Returns: number of deliveries settled | {'missing'} | {'corrupt', why} | {'lost'}
 if ARGV[5] == '1' then
   local before = recall(ARGV[4])
@@ -17,13 +17,13 @@ end
 call('LLEN', LIST)
 call('LLEN', NOT_FULL)
 ignore_memory_limit()
-local acks = tonumber(ARGV[6])
-local settled = acknowledge(ARGV, 7, 6 + acks)
+local acks = tonumber(ARGV[7])
+local settled = acknowledge(ARGV, 8, 7 + acks)
 local returned = {}
-for i = 7 + acks, #ARGV do returned[#returned + 1] = ARGV[i] end
+for i = 8 + acks, #ARGV do returned[#returned + 1] = ARGV[i] end
 settled = settled + return_deliveries(returned)
 local leave = ARGV[3] == '1'
-if leave then settled = settled + return_everything() end
+if leave then settled = settled + return_everything(tonumber(ARGV[6])) end
 normalise(bound)
 if leave or (call('HGET', CONSUMER.lease, 'hold') ~= '1' and call('EXISTS', INFLIGHT) == 0) then
   call('DEL', CONSUMER.lease)
