@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import redis.asyncio
+
 from apressure import AsyncQueue
 from apressure.embedded import EmbeddedServer
-
 from tests.benchmarks.cases import CASES, NAME, Bench, Case
 from tests.servers import SERVERS, CannotRun, binary_of
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import redis.asyncio
+
 from apressure import AsyncQueue
 
 MESSAGE = b"x" * 100

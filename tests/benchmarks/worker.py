@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator
 
 from apressure import AsyncQueue
-
 from tests.benchmarks.cases import MESSAGE
 from tests.reference import ReferenceQueue, connect
 
