@@ -55,13 +55,21 @@ class JSONCodec:
     """Messages are JSON in UTF-8: anything that `json.dumps` takes, NaN and infinities excepted."""
 
     def encode(self, item: Any, /) -> bytes:
-        return json.dumps(item, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        try:
+            text = json.dumps(item, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+        return text.encode()
 
     def decode(self, data: bytes, /) -> Any:
         try:
-            return json.loads(data)
+            return json.loads(data, parse_constant=_not_json)
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
+
+
+def _not_json(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _msgspec() -> Any:
@@ -74,6 +82,22 @@ def _msgspec() -> Any:
     return msgspec
 
 
+def _encode(encoder: Any, item: Any) -> bytes:
+    try:
+        return bytes(encoder.encode(item))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    except OverflowError as error:
+        raise ValueError(str(error)) from error
+
+
+def _decode(decoder: Any, data: bytes) -> Any:
+    try:
+        return decoder.decode(data)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
 class MessagePackCodec:
     """Messages are MessagePack, by msgspec (extra `codecs`)."""
 
@@ -83,10 +107,10 @@ class MessagePackCodec:
         self._decoder = msgspec.msgpack.Decoder()
 
     def encode(self, item: Any, /) -> bytes:
-        return bytes(self._encoder.encode(item))
+        return _encode(self._encoder, item)
 
     def decode(self, data: bytes, /) -> Any:
-        return self._decoder.decode(data)
+        return _decode(self._decoder, data)
 
 
 class TypedCodec(Generic[T]):
@@ -110,10 +134,10 @@ class TypedCodec(Generic[T]):
     def encode(self, item: T, /) -> bytes:
         if self._checked and not isinstance(item, self._type):
             raise TypeError(f"a message of this queue must be {self._type.__name__}, not {type(item).__name__}")
-        return bytes(self._encoder.encode(item))
+        return _encode(self._encoder, item)
 
     def decode(self, data: bytes, /) -> T:
-        decoded: T = self._decoder.decode(data)
+        decoded: T = _decode(self._decoder, data)
         return decoded
 
 

@@ -86,6 +86,12 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         mute_output()
         return int(Exit.BROKEN_PIPE)
+    except SystemExit as error:
+        # Typer makes this of a broken pipe while it shows the help.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        mute_output()
+        return int(Exit.BROKEN_PIPE)
     return result if isinstance(result, int) else int(Exit.OK)
 
 

@@ -10,8 +10,6 @@ from typing import Final, Self
 _PATIENCE: Final = 1.0
 """Seconds before anything is shown: what is over by then needs no progress bar."""
 
-_INTERVAL: Final = 0.1
-
 
 class Meter:
     """Counts messages and bytes, and shows them if asked to.
@@ -34,16 +32,19 @@ class Meter:
         self._total = total
         self._total_bytes = total_bytes
         self._next = time.monotonic() + _PATIENCE if shown else float("inf")
-        self._display: _Display | None = None
+        self._display: _Bar | _Lines | None = None
 
     def add(self, messages: int, size: int) -> None:
         """Count `messages` that had `size` bytes together."""
         self.messages += messages
         self.bytes += size
         if self._next != float("inf") and (now := time.monotonic()) >= self._next:
-            self._next = now + _INTERVAL
             if self._display is None:
-                self._display = _Display(self._label, self._total, self._total_bytes)
+                if sys.stderr.isatty():
+                    self._display = _Bar(self._label, self._total, self._total_bytes)
+                else:
+                    self._display = _Lines(self._label)
+            self._next = now + self._display.interval
             self._display.update(self.messages, self.bytes)
 
     def __enter__(self) -> Self:
@@ -57,7 +58,27 @@ class Meter:
             self._display.stop()
 
 
-class _Display:
+class _Lines:
+    """For a standard error that goes into a file: a line now and then."""
+
+    interval = 2.0
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+
+    def update(self, messages: int, size: int) -> None:
+        sys.stderr.write(f"{self._label}: {_moved(messages, size)}\n")
+        sys.stderr.flush()
+
+    def stop(self) -> None:
+        """There is nothing to take down."""
+
+
+class _Bar:
+    """For a terminal."""
+
+    interval = 0.1
+
     def __init__(self, label: str, total: int | None, total_bytes: int | None) -> None:
         # Rich takes its time to load, and most puts and gets are over before anything is shown.
         from rich.console import Console
@@ -65,27 +86,33 @@ class _Display:
 
         self._total = total
         self._total_bytes = total_bytes
-        self._began = time.monotonic()
-        self._at_start: tuple[int, int] | None = None
+        self._began: float | None = None
+        self._at_first = 0
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[moved]}"),
+            TextColumn("{task.fields[moved]}", markup=False),
             TimeElapsedColumn(),
             console=Console(file=sys.stderr),
             transient=True,
         )
         self._task = self._progress.add_task(label, total=total if total is not None else total_bytes, moved="")
-        self._progress.start()
 
     def update(self, messages: int, size: int) -> None:
-        if self._at_start is None:
-            self._at_start = messages, size
-        seconds = time.monotonic() - self._began
-        rate = (messages - self._at_start[0]) / seconds if seconds > 0.5 else 0.0
-        moved = f"{messages:,} messages, {size / 1e6:,.1f} MB" + (f", {rate:,.0f}/s" if rate else "")
+        now = time.monotonic()
+        if self._began is None:
+            self._began, self._at_first = now, messages
+        moved = _moved(messages, size)
+        if now - self._began > 0.5:
+            moved += f", {(messages - self._at_first) / (now - self._began):,.0f}/s"
         completed = messages if self._total is not None else size if self._total_bytes is not None else None
         self._progress.update(self._task, completed=completed, moved=moved)
+        if not self._progress.live.is_started:
+            self._progress.start()
 
     def stop(self) -> None:
         self._progress.stop()
+
+
+def _moved(messages: int, size: int) -> str:
+    return f"{messages:,} messages, {size / 1e6:,.1f} MB"

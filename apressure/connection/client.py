@@ -117,7 +117,7 @@ class Client:
         A queue exists where its `:bound` does (specification, Create). The whole key space is scanned, in portions.
         """
         self.check()
-        head, tail = f"{self.prefix}:".encode(), b":bound"
+        head, tail = f"{self.prefix}:".encode(errors="surrogateescape"), b":bound"
         pattern = b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^-" else bytes([c]) for c in head) + b"*" + tail
         names: set[str] = set()
         cursor: bytes = b"0"

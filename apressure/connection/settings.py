@@ -22,6 +22,7 @@ MAX_MESSAGE_SIZE = 512 * 1024 * 1024
 """The largest message in bytes that Redis takes by default (`proto-max-bulk-len`)."""
 
 _SCHEMES = "redis://, rediss://, unix:// or embedded://"
+_QUOTE = "write special characters of a password as %XX (/ as %2F, # as %23, ? as %3F, @ as %40)"
 
 # What a connection of the user's own client may hand over to ours. Everything else (retries, timeouts of replies,
 # decoding, maintenance notifications) is the business of the connection that uses it.
@@ -188,15 +189,24 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _from_url(url: str) -> dict[str, Any]:
-    scheme = urlparse(url).scheme
+    try:
+        parts = urlparse(url)
+    except ValueError:  # its text has the part of the URL with the password
+        raise ValueError(f"the URL is not valid: {_QUOTE}") from None
+    scheme = parts.scheme
     if scheme not in ("redis", "rediss", "unix"):
-        raise ValueError(f"the URL must begin with {_SCHEMES}, not {scheme or url.rsplit('@', maxsplit=1)[-1][:40]!r}")
+        raise ValueError(f"the URL must begin with {_SCHEMES}, not {scheme or url.split('@')[-1][:40]!r}")
+    if scheme != "unix" and "@" not in parts.netloc and "@" in parts.path + parts.fragment + parts.query.partition("=")[0]:
+        # What stands before is (a piece of) the password: nothing of it may be shown.
+        raise ValueError(f"the URL is not valid: {_QUOTE}")
     try:
         parsed: dict[str, Any] = dict(parse_url(url))
+        if scheme != "unix" and parts.port is not None:
+            parsed["port"] = parts.port  # redis-py passes over 0
     except ValueError as error:
         # The URL may hold a password: name the trouble, never the URL.
         raise ValueError(f"the URL is not valid: {error}") from None
-    path = urlparse(url).path.strip("/")
+    path = parts.path.strip("/")
     if scheme != "unix" and path and not (path.isascii() and path.isdigit()):
         raise ValueError(f"the URL's path must be the number of a database, not {path!r}")
     # Timeouts of replies and retries are ours; redis-py's own would repeat commands behind our back.

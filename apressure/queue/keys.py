@@ -51,7 +51,10 @@ class Keys:
     def __init__(self, prefix: str, name: str) -> None:
         if not isinstance(name, str):
             raise TypeError(f"a queue's name must be a string, not {type(name).__name__}")
-        base = f"{prefix}:{name}".encode(errors="surrogateescape")
+        try:
+            base = f"{prefix}:{name}".encode(errors="surrogateescape")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"a queue's name and prefix must be text that UTF-8 can encode: {error}") from None
         if not name:
             raise ValueError("a queue's name must not be empty")
         if len(base) > MAX_NAME:
@@ -59,7 +62,8 @@ class Keys:
         self._base = base
         self.specified = tuple(base + suffix.encode() for suffix in _SPECIFIED)
         """The twelve keys of the specification, in the order of its list."""
-        self._ours = tuple(b"apressure:" + base + b":" + word.encode() for word in _OURS)
+        self.ours = tuple(b"apressure:" + base + b":" + word.encode() for word in _OURS)
+        """Ours: leases, claims and what is in flight."""
 
     @property
     def messages(self) -> bytes:
@@ -99,7 +103,7 @@ class Keys:
 
     def claim(self, role: str) -> bytes:
         """Ours: the list that holds the role's token on its way to a client that waited for it."""
-        return self._ours[2 if role == "producer" else 3]
+        return self.ours[2 if role == "producer" else 3]
 
     def operation(self, sequence: str) -> bytes:
         """Ours: the record of the last step of one sequence of operations; it has a time to live."""
@@ -107,7 +111,7 @@ class Keys:
 
     def for_script(self, sequence: str) -> tuple[bytes, ...]:
         """The KEYS of every script, as `lua/prelude.lua` names them."""
-        return (*self.specified, *self._ours, self.operation(sequence))
+        return (*self.specified, *self.ours, self.operation(sequence))
 
     def collisions(self) -> tuple[bytes, ...]:
         """The `:bound` keys of the queues that this one cannot exist beside.

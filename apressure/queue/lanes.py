@@ -47,6 +47,12 @@ class Entry(Generic[R]):
         self.withdrawn = False
         self.overdue = False
 
+    def withdraw(self) -> None:
+        """The caller was cancelled while a step is on its way: a fresh future says when the outcome is known."""
+        if not self.withdrawn:
+            self.withdrawn = True
+            self.future = asyncio.get_running_loop().create_future()
+
     def resolve(self, result: R) -> None:
         if not self.future.done():
             self.future.set_result(result)
@@ -136,8 +142,11 @@ class Lane(ABC, Generic[E]):
             parked.cancel()
         if self._entries and not self._busy:
             self._noted = self._waits.note()
-            for entry in self._entries:
+            for entry in list(self._entries):
                 entry.asked = True
+                if entry.future.cancelled():  # its caller will notice in this turn of the loop
+                    self._entries.remove(entry)
+        if self._entries and not self._busy:
             self._busy = self._send()
         if not self._entries:
             self._waits.hand_back(self._role)
@@ -147,6 +156,9 @@ class Lane(ABC, Generic[E]):
         in_flight = [entry for entry in self._entries if entry.in_flight]
         for entry in in_flight:
             entry.in_flight = False
+            if entry.future.cancelled():
+                # A cancellation cancels the future at once, and the caller runs a little later: the reply came between.
+                entry.withdraw()
         if isinstance(answer, Exception):
             self._blocked_by = None
             self._fail(in_flight, answer)
@@ -205,11 +217,10 @@ class Lane(ABC, Generic[E]):
 
     async def _withdraw(self, entry: E) -> None:
         if entry.in_flight:
-            entry.withdrawn = True
-            entry.future = outcome = asyncio.get_running_loop().create_future()
-            await settled(outcome, self._settle_timeout)
-            return
-        if entry in self._entries:
+            entry.withdraw()
+        if entry.withdrawn:
+            await settled(entry.future, self._settle_timeout)
+        elif entry in self._entries:
             self._remove(entry)
         elif (undone := self._recover(entry)) is not None:
             await settled(undone, self._settle_timeout)

@@ -9,11 +9,13 @@ specification step by step. That, leases and repeats after a lost reply are what
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 from apressure.connection.client import Client
 from apressure.exceptions import (
+    PermissionDeniedError,
     PressureError,
     QueueAlreadyExistsError,
     QueueClosedError,
@@ -64,6 +66,7 @@ class Plain:
                 )
         if not await self._ask(b"SETNX", self.keys.bound, bound):
             raise QueueAlreadyExistsError(f"the queue {self.name!r} exists already", name=self.name)
+        await self._clear_ours()
         await self._ask(b"DEL", *(key for key in self.keys.specified if key != self.keys.bound))
         for key in (self.keys.free("producer"), self.keys.free("consumer"), self.keys.not_full):
             await self._ask(b"LPUSH", key, 1)
@@ -162,6 +165,7 @@ class Plain:
             except BaseException:
                 await turn.ask(b"LPUSH", keys.free("producer"), 0)
                 raise
+            await self._clear_ours()
             await turn.ask(b"DEL", *keys.specified)
 
         await self._turns.run("producer", step, timeout, Wait("producer", self.client.id))
@@ -180,6 +184,11 @@ class Plain:
 
     async def _ask(self, *command: bytes | str | int) -> Any:
         return await self.client.link.ask(*command)
+
+    async def _clear_ours(self) -> None:
+        """Remove what clients with scripts left behind, where this user may touch keys outside the prefix."""
+        with contextlib.suppress(PermissionDeniedError):
+            await self._ask(b"DEL", *self.keys.ours)
 
     async def _take_for_deletion(self, turn: Turn, role: Role) -> None:
         popped = await turn.ask(b"RPOP", self.keys.free(role))

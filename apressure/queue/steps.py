@@ -253,15 +253,13 @@ class Steps:
 
         self._client.link.send(Request(script(name), keys, arguments, on_reply, resend=resend, again=again))
         try:
-            value = await reply
+            await asyncio.wait((reply,))  # not `await reply`: a cancellation would cancel the future, and lose the reply
         except asyncio.CancelledError:
             cancelled = True
-            if reply.cancelled():
-                reply = asyncio.get_running_loop().create_future()
-            elif undo is not None and (undone := undo(reply.result())) is not None:
-                reply = undone
-            await settled(reply, self._client.settings.settle_timeout)
+            undone = undo(reply.result()) if reply.done() and undo is not None else None
+            await settled(undone or reply, self._client.settings.settle_timeout)
             raise
+        value = reply.result()
         if isinstance(value, Exception):
             raise value
         return value

@@ -115,10 +115,15 @@ class Turn:
         if not await self.exists():
             raise self._turns.missing()
         token = await self.ask(b"RPOP", keys.free(self._role))
-        if token is None and await self.pop(keys.free(self._role)) is None:
-            if self.interrupted:
-                raise Interrupted
-            raise await self.in_use(self._role) if await self.exists() else self._turns.missing()
+        if token is None:
+            if await self.pop(keys.free(self._role)) is None:
+                if self.interrupted:
+                    raise Interrupted
+                raise await self.in_use(self._role) if await self.exists() else self._turns.missing()
+            if not await self.exists():
+                # Deleted while this client waited; whoever deletes it waits for the role.
+                await self.ask(b"LPUSH", keys.free(self._role), 0)
+                raise self._turns.missing()
         await self.ask(b"SET", keys.holder(self._role), self._turns.client.id)
 
     async def __aexit__(self, *_: object) -> None:

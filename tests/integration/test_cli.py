@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -136,10 +137,13 @@ class TestPut:
         os.set_blocking(writing, False)
         with cli.running("put", queue, stdin=reading) as process:
             os.close(reading)
-            accepted, data = 0, b"".join(b"%09d\n" % number for number in range(20_000))
-            # One second without room in the pipe: the queue has stopped the command, and the command has stopped us.
-            while accepted < len(data) and select.select([], [writing], [], 1)[1]:
-                accepted += os.write(writing, data[accepted : accepted + 10])
+            data = b"".join(b"%09d\n" % number for number in range(20_000))
+            accepted, refused = _write(writing, data[:1000]), 0
+            wait_until(lambda: cli.stat(queue)["length"] == 10)
+            # No room in the pipe, many times: the queue has stopped the command, and the command has stopped us.
+            while accepted < len(data) and refused < 100:
+                written = _write(writing, data[accepted : accepted + 10])
+                accepted, refused = accepted + written, 0 if written else refused + 1
             # Ten in the queue, as many in the command's hands as it reads at a time, and what a small pipe takes.
             assert accepted <= 100 + 1024 + 2 * 4096
             assert cli.stat(queue)["length"] == 10
@@ -150,7 +154,9 @@ class TestPut:
 
     def test_timeout_of_a_full_queue(self, cli: Commands, queue: str) -> None:
         done = cli("put", queue, "--timeout", "0", input=lines(15), code=6)
-        assert done.stderr == b"apressure: the queue 'orders' is full; 10 items were put, 5 that had been read were not\n"
+        assert (
+            done.stderr == b"apressure: the queue 'orders' is full; 10 items were put, 5 that had been read were not\n"
+        )
         done = cli("put", queue, "one more", "--timeout", "0.05", code=6)
         assert done.stderr == b"apressure: the queue 'orders' is full\n"
         assert cli("get", queue, "--no-follow").stdout == lines(10)
@@ -438,7 +444,7 @@ class TestExitCodes:
     @pytest.mark.parametrize(
         ("arguments", "hint"),
         [
-            (("put",), "Missing argument 'NAME'"),
+            (("put",), "Missing argument 'name'"),
             (("put", "orders", "--hurry"), "--hurry"),
             (("create", "orders", "--bound", "-1"), "--bound"),
             (("create", "orders", "--bound", "many"), "--bound"),
@@ -495,7 +501,7 @@ class TestServer:
     def test_password(self, make_server: Callable[..., EmbeddedServer]) -> None:
         server = make_server(config={"requirepass": "secret"})
         cli = Commands(server.url)
-        assert b"NOAUTH" in cli("ls", code=7).stderr or b"password" in cli("ls", code=7).stderr
+        assert b"Authentication required" in cli("ls", code=7).stderr
         wrong = server.url.replace("redis://", "redis://:guess@")
         done = cli("ls", "--url", wrong, code=7)
         assert b"guess" not in done.stderr
@@ -507,7 +513,9 @@ class TestServer:
         cli = Commands(url)
         del cli.environment["APRESSURE_URL"]
         cli("create", "orders", PRESSURE_PREFIX="shop", **variables)
-        assert cli("ls", "--url", f"redis://127.0.0.1:{server.port}/3", "--prefix", "shop").stdout.startswith(b"orders\t")
+        assert cli("ls", "--url", f"redis://127.0.0.1:{server.port}/3", "--prefix", "shop").stdout.startswith(
+            b"orders\t"
+        )
         assert cli("--prefix", "other", "ls", "--prefix", "shop", **variables).stdout.startswith(b"orders\t")
         assert cli("--prefix", "shop", "--url", f"redis://127.0.0.1:{server.port}/3", "ls").stdout != b""
         assert cli("ls", **variables).stdout == b""
@@ -573,7 +581,7 @@ class TestLooking:
             feeder.stdin = None
             code, output, errors = ended(process)
             assert (code, output) == (0, b"")
-            assert f"{number:,} messages".encode() in errors
+            assert errors.endswith(f"get orders: {number:,} messages, 0.0 MB\n".encode())
 
 
 class TestWithoutTheExtra:
@@ -623,6 +631,15 @@ class TestDocumentation:
     def test_version(self) -> None:
         shown = subprocess.run([*COMMAND, "--version"], env=environment(), capture_output=True, check=True)
         assert shown.stdout.startswith(b"apressure ")
+
+
+def _write(descriptor: int, data: bytes) -> int:
+    """Write if there is room; returns how much."""
+    try:
+        return os.write(descriptor, data)
+    except BlockingIOError:
+        time.sleep(0.01)
+        return 0
 
 
 def _shell() -> str:

@@ -303,6 +303,7 @@ def test_no_repr_shows_the_password(options: dict[str, Any]) -> None:
         f"redis://:x#{SECRET}@h:6379/0",
         f"redis://:{SECRET}#x@h:6379/0",
         f"redis://:[{SECRET}@h:6379/0",
+        f"redis://:{SECRET}\u2100@h:6379/0",
         f"redis://h?password={SECRET}&db=x",
         f"redis://h?password={SECRET}&colour=red",
         f"redis://h?password={SECRET}&socket_timeout=3",

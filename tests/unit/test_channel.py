@@ -1,0 +1,251 @@
+"""The channel, fed with bytes: replies in order, garbage, lost connections, and the watch over replies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+import redis.asyncio.connection
+
+from apressure import AsyncQueue, ServerError, ServerUnavailableError
+from apressure.connection import channel as channels
+from apressure.connection.channel import Channel, ConnectionLost
+from apressure.connection.settings import resolve
+
+
+class FakeTransport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.aborted = False
+
+    def write(self, data: Any) -> None:
+        self.written.append(bytes(data))
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class FakeConnection:
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def _close(self) -> None:
+        self.closed += 1
+
+
+class Fixture:
+    """A channel between a test and nothing."""
+
+    def __init__(self, response_timeout: float = 60.0) -> None:
+        self.transport = FakeTransport()
+        self.connection = FakeConnection()
+        self.lost = 0
+        self.channel = Channel(self.connection, self.transport, response_timeout, self._on_lost)
+        self.replies: list[Any] = []
+
+    def _on_lost(self) -> None:
+        self.lost += 1
+
+    def call(self, *command: bytes | str | int) -> None:
+        self.channel.call(command, self.replies.append)
+
+
+async def test_a_command_is_written_as_redis_reads_it() -> None:
+    fixture = Fixture()
+    fixture.call(b"LPUSH", "k\u00fc", 5, b"\r\n")
+    assert fixture.transport.written == [b"*4\r\n$5\r\nLPUSH\r\n$3\r\nk\xc3\xbc\r\n$1\r\n5\r\n$2\r\n\r\n\r\n"]
+
+
+async def test_replies_go_to_who_asked_in_order() -> None:
+    fixture = Fixture()
+    for _ in range(5):
+        fixture.call("PING")
+    fixture.channel.data_received(b"+one\r\n:2\r\n$5\r\nthree\r\n*2\r\n$1\r\n4\r\n$-1\r\n$-1\r\n")
+    assert fixture.replies == [b"one", 2, b"three", [b"4", None], None]
+
+
+async def test_replies_may_come_in_any_pieces() -> None:
+    fixture = Fixture()
+    fixture.call("A")
+    fixture.call("B")
+    for byte in b"$5\r\nthree\r\n*1\r\n:7\r\n":
+        fixture.channel.data_received(bytes([byte]))
+    assert fixture.replies == [b"three", [7]]
+
+
+async def test_an_error_reply_is_one_answer_among_others() -> None:
+    fixture = Fixture()
+    for _ in range(3):
+        fixture.call("A")
+    fixture.channel.data_received(b"+a\r\n-WRONGTYPE not a list\r\n+b\r\n")
+    assert fixture.replies[0::2] == [b"a", b"b"]
+    assert isinstance(fixture.replies[1], ServerError)
+    assert fixture.channel.up
+
+
+async def test_an_answer_may_send_the_next_command() -> None:
+    fixture = Fixture()
+
+    def again(reply: Any) -> None:
+        fixture.replies.append(reply)
+        fixture.call("B")
+
+    fixture.channel.call(["A"], again)
+    fixture.channel.data_received(b"+a\r\n")
+    fixture.channel.data_received(b"+b\r\n")
+    assert fixture.replies == [b"a", b"b"]
+
+
+async def test_an_answer_may_end_the_channel_with_more_replies_behind() -> None:
+    fixture = Fixture()
+    fixture.channel.call(["A"], lambda _: fixture.channel.abort("enough"))
+    fixture.call("B")
+    fixture.channel.data_received(b"+a\r\n+b\r\n")
+    assert [type(reply) for reply in fixture.replies] == [ConnectionLost]
+    assert fixture.lost == 1
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x01\x02", b"$x\r\n", b"SSH-2.0-OpenSSH_9\r\n", b"*1\r\n!\r\n"],
+)
+async def test_garbage_ends_the_connection_in_clear_words(garbage: bytes) -> None:
+    fixture = Fixture()
+    fixture.call("A")
+    fixture.call("B")
+    fixture.channel.data_received(garbage)
+    assert [str(reply) for reply in fixture.replies] == ["the server does not speak the Redis protocol"] * 2
+    assert fixture.transport.aborted
+    assert not fixture.channel.up
+
+
+async def test_a_reply_that_nobody_asked_for_ends_the_connection() -> None:
+    fixture = Fixture()
+    fixture.channel.data_received(b"+surprise\r\n")
+    assert not fixture.channel.up
+    assert fixture.lost == 1
+
+
+async def test_a_lost_connection_is_an_answer_to_everything_once() -> None:
+    fixture = Fixture()
+    fixture.call("A")
+    fixture.call("B")
+    fixture.channel.data_received(b"+a\r\n")
+    fixture.channel.connection_lost(OSError("cable cut"))
+    fixture.channel.connection_lost(None)
+    fixture.channel.abort("again")
+    assert fixture.replies[0] == b"a"
+    assert isinstance(fixture.replies[1], ConnectionLost)
+    assert "cable cut" in str(fixture.replies[1])
+    assert (len(fixture.replies), fixture.lost, fixture.connection.closed) == (2, 1, 1)
+
+
+async def test_a_call_on_a_lost_connection_is_answered_but_not_at_once() -> None:
+    fixture = Fixture()
+    fixture.channel.abort("gone")
+    fixture.call("A")
+    assert fixture.replies == []
+    await asyncio.sleep(0)
+    assert isinstance(fixture.replies[0], ConnectionLost)
+    assert fixture.transport.written == []
+
+
+async def test_ask_raises_what_the_server_answers() -> None:
+    fixture = Fixture()
+    asking = asyncio.gather(
+        *(fixture.channel.ask("GET", "k") for _ in range(3)), return_exceptions=True
+    )
+    await asyncio.sleep(0)
+    fixture.channel.data_received(b"$1\r\nv\r\n-ERR no\r\n")
+    fixture.channel.abort("gone")
+    value, refused, lost = await asking
+    assert value == b"v"
+    assert isinstance(refused, ServerError)
+    assert isinstance(lost, ServerUnavailableError)
+
+
+async def test_a_cancelled_ask_does_not_shift_the_replies_of_others() -> None:
+    fixture = Fixture()
+    first = asyncio.ensure_future(fixture.channel.ask("A"))
+    second = asyncio.ensure_future(fixture.channel.ask("B"))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.sleep(0)
+    fixture.channel.data_received(b"+a\r\n+b\r\n")
+    assert await second == b"b"
+
+
+async def test_a_reply_that_does_not_come_ends_the_connection() -> None:
+    fixture = Fixture(response_timeout=0.05)
+    fixture.call("A")
+    async with asyncio.timeout(10):
+        while fixture.channel.up:
+            await asyncio.sleep(0.01)
+    assert str(fixture.replies[0]) == "the server did not answer for 0.05 seconds"
+
+
+async def test_the_watch_looks_at_the_oldest_reply_and_rests_when_there_is_none() -> None:
+    fixture = Fixture(response_timeout=0.2)
+    fixture.call("A")
+    fixture.channel.data_received(b"+a\r\n")
+    await asyncio.sleep(0.5)
+    assert fixture.channel.up
+    fixture.call("B")
+    fixture.channel.data_received(b"+b\r\n")
+    assert fixture.replies == [b"a", b"b"]
+
+
+@asynccontextmanager
+async def listening(answer: Callable[[bytes], bytes]) -> AsyncIterator[str]:
+    """A server that answers each piece it reads by `answer`, and its address."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                writer.write(answer(data))
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+def http(_: bytes) -> bytes:
+    return b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
+
+
+def redis_that_turns_into_a_web_server(data: bytes) -> bytes:
+    commands = data.count(b"*")
+    return http(data) if b"INFO" in data else b"+OK\r\n" * commands
+
+
+@pytest.mark.parametrize("answer", [http, redis_that_turns_into_a_web_server])
+async def test_a_server_that_is_no_redis_is_one_clear_error(answer: Callable[[bytes], bytes]) -> None:
+    async with listening(answer) as url:
+        queue = AsyncQueue("jobs", url=url)
+        with pytest.raises(ServerUnavailableError, match=r"127\.0\.0\.1|Redis protocol"):
+            await queue.create()
+        await queue.aclose()
+
+
+async def test_a_redis_py_that_hides_its_transport_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Elsewhere(redis.asyncio.connection.Connection):
+        async def connect(self) -> None:  # type: ignore[override]
+            self._writer = None
+
+    settings = resolve({"url": "redis://127.0.0.1:1"}, {})
+    hidden = cast("Any", settings).__class__(**{**vars(settings), "connection_class": Elsewhere})
+    with pytest.raises(ServerError, match="redis-py.*pyproject"):
+        await channels.connect(hidden, 1.0, lambda: None)

@@ -1,0 +1,138 @@
+"""Errors: their attributes, their twins of the standard library, and that they survive pickle and copy."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+import sys
+from typing import Any
+
+import pytest
+
+import apressure
+from apressure import exceptions
+from apressure.exceptions import PressureError, QueueError
+
+SERVER = dict.fromkeys(
+    (
+        "ServerError", "AuthenticationError", "PermissionDeniedError", "OutOfMemoryError", "ReadOnlyError",
+        "ServerTooOldError", "ScriptingRefusedError",
+    ),
+    {"code": "CODE"},
+)  # fmt: skip
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "PressureError": {},
+    "QueueError": {"name": "jobs"},
+    "QueueAlreadyExistsError": {"name": "jobs"},
+    "QueueDoesNotExistError": {"name": "jobs"},
+    "QueueClosedError": {"name": "jobs"},
+    "QueueFullError": {"name": "jobs", "accepted": 3},
+    "QueueEmptyError": {"name": "jobs"},
+    "QueueInUseError": {"name": "jobs", "role": "consumer", "holder": "web-1:5", "accepted": 2},
+    "OperationUnblockedError": {"name": "jobs"},
+    "LeaseLostError": {"name": "jobs", "role": "producer"},
+    "DecodeError": {"name": "jobs", "raw": b"\xff"},
+    "ClientClosedError": {},
+    "ServerUnavailableError": {},
+    "ConnectionLimitError": {},
+    "OutcomeUnknownError": {},
+    "MissingExtraError": {"extra": "cli"},
+    **SERVER,
+}
+TWINS: dict[str, tuple[type[BaseException], ...]] = {
+    "QueueFullError": (asyncio.QueueFull, TimeoutError),
+    "QueueEmptyError": (asyncio.QueueEmpty, TimeoutError),
+    "QueueInUseError": (TimeoutError,),
+    "DecodeError": (ValueError,),
+    "ServerUnavailableError": (ConnectionError, OSError),
+    "OutcomeUnknownError": (ConnectionError,),
+    "PermissionDeniedError": (PermissionError,),
+    "MissingExtraError": (ImportError,),
+}
+
+
+def every_error() -> dict[str, type[PressureError]]:
+    return {
+        name: kind
+        for name, kind in vars(exceptions).items()
+        if isinstance(kind, type) and issubclass(kind, PressureError)
+    }
+
+
+def make(name: str) -> PressureError:
+    return every_error()[name]("what happened", **ATTRIBUTES[name])
+
+
+each = pytest.mark.parametrize("name", sorted(ATTRIBUTES))
+
+
+def test_the_table_of_this_module_is_complete() -> None:
+    assert set(every_error()) == set(ATTRIBUTES)
+
+
+@each
+def test_every_error_can_be_imported_from_the_package(name: str) -> None:
+    assert getattr(apressure, name) is every_error()[name]
+    assert name in apressure.__all__
+
+
+@each
+def test_an_error_has_its_message_and_its_attributes(name: str) -> None:
+    error = make(name)
+    assert str(error) == "what happened"
+    for attribute, value in ATTRIBUTES[name].items():
+        assert getattr(error, attribute) == value
+
+
+@each
+def test_an_error_is_documented_with_its_attributes(name: str) -> None:
+    kind = every_error()[name]
+    documentation = "".join(one.__doc__ or "" for one in kind.__mro__ if issubclass(one, PressureError))
+    assert kind.__doc__
+    for attribute in ATTRIBUTES[name]:
+        assert f"{attribute}:" in documentation
+
+
+@each
+def test_an_error_survives_pickle_and_copy(name: str) -> None:
+    error = make(name)
+    error.add_note("3 items were put before")
+    for twin in (
+        copy.copy(error),
+        copy.deepcopy(error),
+        *(pickle.loads(pickle.dumps(error, protocol)) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)),
+    ):
+        assert type(twin) is type(error)
+        assert str(twin) == "what happened"
+        assert twin.args == error.args
+        assert twin.__notes__ == ["3 items were put before"]
+        for attribute, value in ATTRIBUTES[name].items():
+            assert getattr(twin, attribute) == value
+
+
+@each
+def test_an_error_is_the_standard_librarys_too_where_that_has_one(name: str) -> None:
+    error = make(name)
+    for twin in TWINS.get(name, ()):
+        assert isinstance(error, twin)
+    assert isinstance(error, TimeoutError) == (TimeoutError in TWINS.get(name, ()))
+
+
+def test_a_closed_queue_is_asyncios_shut_down_queue_where_python_has_that() -> None:
+    twin = getattr(asyncio, "QueueShutDown", None)
+    assert (twin is not None) == (sys.version_info >= (3, 13))
+    if twin is not None:
+        assert isinstance(make("QueueClosedError"), twin)
+
+
+def test_errors_about_a_queue_are_one_family_and_errors_of_a_server_another() -> None:
+    for name in ATTRIBUTES:
+        assert isinstance(make(name), QueueError) == ("name" in ATTRIBUTES[name])
+        assert isinstance(make(name), exceptions.ServerError) == (name in SERVER)
+
+
+def test_defaults_say_that_nothing_was_put() -> None:
+    assert exceptions.QueueFullError("full", name="q").accepted == 0
+    assert exceptions.QueueInUseError("used", name="q", role="producer", holder=None).accepted == 0
+    assert exceptions.ServerError("x").code == "ERR"

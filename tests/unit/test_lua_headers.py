@@ -1,0 +1,247 @@
+"""Each script says what it takes and answers; what its step sends, and what the script does, must be that."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from importlib import resources
+from typing import Any, cast
+
+import pytest
+
+from apressure import Client
+from apressure.connection.link import Link, Request
+from apressure.queue.keys import Keys
+from apressure.queue.steps import Series, Steps, script
+
+LUA = {
+    path.name.removesuffix(".lua"): path.read_text()
+    for path in (resources.files("apressure.queue") / "lua").iterdir()
+    if path.name.endswith(".lua")
+}
+PRELUDE = LUA.pop("prelude")
+each = pytest.mark.parametrize("name", sorted(LUA))
+
+
+def header(name: str) -> dict[str, str]:
+    """The entries `KEYS:`, `ARGV:` and `Returns:` of the comment that a script begins with."""
+    lines: list[str] = []
+    for line in LUA[name].splitlines():
+        if not line.startswith("--"):
+            break
+        lines.append(line.removeprefix("--").strip())
+    text = " ".join(lines)
+    parts = re.split(r"\b(KEYS|ARGV|Returns):", text)
+    return dict(zip(parts[1::2], (part.strip() for part in parts[2::2]), strict=True))
+
+
+def arguments_of(name: str) -> tuple[list[str], bool]:
+    """What the header says of each ARGV, in order, and whether the last one stands for any number."""
+    text = header(name)["ARGV"]
+    if text == "none":
+        return [], False
+    says: list[str] = []
+    many = False
+    while text:
+        # "0 the newest" is no entry of the list: entries are counted from 1.
+        begins = re.match(rf"{len(says) + 1}(\.\.\.)? ", text)
+        assert begins is not None, "the header counts ARGV from 1"
+        assert not many, "only the last ARGV may stand for many"
+        many = begins[1] is not None
+        entry, _, text = text[begins.end() :].partition(f", {len(says) + 2}")
+        text = f"{len(says) + 2}{text}" if text else ""
+        says.append(entry)
+    return says, many
+
+
+class FakeLink:
+    """Keeps what is sent, and answers as if every step had succeeded."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def send(self, request: Request) -> None:
+        self.requests.append(request)
+        asyncio.get_running_loop().call_soon(request.on_reply, 1)
+
+
+async def sent(call: Callable[[Steps, Series], Any]) -> Request:
+    client = Client(client_id="UID", url="redis://127.0.0.1:1")
+    link = FakeLink()
+    client.link = cast("Link", link)
+    steps = Steps(client, Keys(client.prefix, "jobs"), "jobs")
+    answer = call(steps, steps.series())
+    if answer is not None:
+        await answer
+    await asyncio.sleep(0)
+    (request,) = link.requests
+    return request
+
+
+def ignore(_: Any) -> None:
+    """An answer that nobody waits for."""
+
+
+HELD, TOKEN = b"HELD", b"TOKEN"
+CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
+    # The step, with a value of its own for each argument, and the word in the header where that value belongs.
+    "put": (
+        lambda steps, series: steps.put(series, [b"m1", b"m2"], HELD, TOKEN, True, ignore),
+        {b"UID": "uid", HELD: "was claimed", TOKEN: "lease token", b"m1": "messages"},
+    ),
+    "get": (
+        lambda steps, series: steps.get(HELD, 17, ignore),
+        {b"UID": "uid", HELD: "was claimed", 17: "most messages"},
+    ),
+    "give_back": (lambda steps, series: steps.give_back(series, [b"m1", b"m2"], ignore), {b"m1": "oldest first"}),
+    "receive": (
+        lambda steps, series: steps.receive(TOKEN, True, HELD, 17, 30000, 19, [21, 22], ignore),
+        {
+            b"UID": "uid", TOKEN: "lease token", HELD: "was claimed", 17: "most messages", 30000: "milliseconds",
+            19: "number to go on with", 21: "numbers to acknowledge",
+        },
+    ),
+    "settle": (
+        lambda steps, series: steps.settle(series, TOKEN, 30000, False, [21, 22, 23], [24], ignore),
+        {TOKEN: "lease token", 30000: "milliseconds", 3: "number of acknowledgements", 21: "numbers to acknowledge"},
+    ),
+    "leave": (
+        lambda steps, series: steps.leave(series, TOKEN, 30000, False, ignore),
+        {TOKEN: "lease token", 30000: "milliseconds"},
+    ),
+    "unclaim": (lambda steps, series: steps.unclaim("producer"), {"producer": "role"}),
+    "create": (lambda steps, series: steps.create(17), {17: "bound"}),
+    "occupy": (
+        lambda steps, series: steps.occupy("producer", HELD, TOKEN, 30000),
+        {b"UID": "uid", "producer": "role", HELD: "was claimed", TOKEN: "lease token", 30000: "milliseconds"},
+    ),
+    "close": (
+        lambda steps, series: steps.close(HELD, TOKEN),
+        {b"UID": "uid", HELD: "was claimed", TOKEN: "lease token"},
+    ),
+    "doom": (lambda steps, series: steps.doom(), {}),
+    "bury": (
+        lambda steps, series: steps.bury(b"HELD-P", b"HELD-C"),
+        {b"HELD-P": "producer role was claimed", b"HELD-C": "consumer role was claimed"},
+    ),
+    "inspect": (lambda steps, series: steps.inspect(), {}),
+    "peek": (lambda steps, series: steps.peek(-1), {-1: "index"}),
+}  # fmt: skip
+
+
+def test_every_script_has_a_step_in_this_module() -> None:
+    assert set(CALLS) == set(LUA)
+
+
+@each
+def test_a_script_has_a_header(name: str) -> None:
+    assert set(header(name)) == {"KEYS", "ARGV", "Returns"}
+    assert header(name)["KEYS"].startswith("those of the prelude")
+
+
+@each
+async def test_a_step_sends_as_many_arguments_as_the_header_names(name: str) -> None:
+    request = await sent(CALLS[name][0])
+    says, many = arguments_of(name)
+    assert len(request.arguments) >= len(says) if many else len(request.arguments) == len(says)
+
+
+@each
+async def test_a_step_sends_its_arguments_where_the_header_says(name: str) -> None:
+    call, places = CALLS[name]
+    request = await sent(call)
+    says, _ = arguments_of(name)
+    for value, word in places.items():
+        assert request.arguments.count(value) == 1
+        assert word in says[request.arguments.index(value)]
+    assert (b"UID" in request.arguments) == ("uid" in says)
+
+
+@each
+async def test_a_step_that_changes_something_once_is_told_when_it_is_repeated(name: str) -> None:
+    request = await sent(CALLS[name][0])
+    says, _ = arguments_of(name)
+    repeats = [index for index, text in enumerate(says) if "if this repeats a step" in text]
+    assert repeats == ([] if request.again is None else [request.again])
+    if request.again is not None:
+        assert request.resend
+        assert request.arguments[request.again] == b"0"
+        assert says[request.again - 1] == "sequence"
+
+
+@each
+async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
+    request = await sent(CALLS[name][0])
+    keys = Keys("__pressure__", "jobs")
+    series = request.keys[21].rpartition(b":")[2].decode()
+    assert tuple(request.keys[:22]) == keys.for_script(series)
+    assert tuple(request.keys[22:]) == (keys.collisions() if name == "create" else ())
+
+
+@each
+async def test_the_command_runs_the_scripts_source_or_its_digest(name: str) -> None:
+    request = await sent(CALLS[name][0])
+    short, whole = (request.script.command(request.keys, request.arguments, whole) for whole in (False, True))
+    assert short[:3] == [b"EVALSHA", script(name).sha, len(request.keys)]
+    assert whole[1] == (PRELUDE + LUA[name]).encode()
+    assert whole[2:] == short[2:]
+    assert short[3:] == [*request.keys, *request.arguments]
+
+
+@each
+def test_a_script_reads_no_argument_that_its_header_does_not_name(name: str) -> None:
+    says, many = arguments_of(name)
+    body = "\n".join(line for line in LUA[name].splitlines() if not line.startswith("--"))
+    used = {int(number) for number in re.findall(r"ARGV\[(\d+)\]", body)}
+    assert used <= set(range(1, len(says) + 1))
+    # What stands for many is read in a loop.
+    assert set(range(1, len(says) + 1 - many)) <= used
+
+
+@each
+def test_a_script_answers_with_nothing_that_its_header_does_not_name(name: str) -> None:
+    returns = header(name)["Returns"]
+    body = "\n".join(line.partition("--")[0] for line in LUA[name].splitlines())
+    answers = {word for line in re.findall(r"return (.*)", body) for word in re.findall(r"'([a-z]+)'", line)}
+    if "check(" in body:
+        answers |= {"missing", "corrupt"}
+    if "enter(" in body:
+        answers |= {"busy"}
+    named = set(re.findall(r"\{'([a-z]+)'", returns))
+    assert answers <= named | ({"closed", "empty"} & named)
+
+
+@each
+def test_a_step_understands_every_answer_of_its_script(name: str) -> None:
+    client = Client(url="redis://127.0.0.1:1")
+    steps = Steps(client, Keys(client.prefix, "jobs"), "jobs")
+    samples: dict[str, list[Any]] = {
+        "busy": [b"busy", b"producer", b"someone", -1],
+        "corrupt": [b"corrupt", b"why"],
+        "ok": [b"ok", 5],
+    }
+    # Two answers of one step each are read by that step itself.
+    for word in set(re.findall(r"\{'([a-z]+)'", header(name)["Returns"])) - {"exists", "collides", "recreated"}:
+        answer = samples.get(word, [word.encode()])
+        assert steps._read(answer, "producer") is not answer
+
+
+def test_the_prelude_names_the_keys_in_the_order_in_which_they_are_sent() -> None:
+    keys = Keys("p", "jobs")
+    sent_keys = [key.rpartition(b":")[2].decode() for key in keys.for_script("x")]
+    for number, word in re.findall(r"\b(\d+) :?(\w+)", PRELUDE.partition("Scripts never")[0]):
+        if word not in ("the", "stats"):
+            expected = sent_keys[int(number) - 1] if word != "op" else "op"
+            assert word == expected
+    variables = dict(re.findall(r"(\w+) = KEYS\[(\d+)\]", PRELUDE))
+    assert sent_keys[int(variables["lease"]) - 1].endswith("_lease")
+    assert sent_keys[int(variables["claim_until"]) - 1].endswith("_claim_until")
+    names = re.search(r"local LIST, BOUND, NOT_FULL, CLOSED = (.*)", PRELUDE)
+    assert names is not None
+    assert [keys.for_script("x")[int(number) - 1] for number in re.findall(r"\d+", names[1])] == [
+        keys.messages,
+        keys.bound,
+        keys.not_full,
+        keys.closed,
+    ]

@@ -1,0 +1,60 @@
+"""What error replies of a server become."""
+
+from __future__ import annotations
+
+import pytest
+
+from apressure.connection.replies import NOT_EXECUTED, error_from_reply
+from apressure.exceptions import (
+    AuthenticationError,
+    OutOfMemoryError,
+    PermissionDeniedError,
+    ReadOnlyError,
+    ScriptingRefusedError,
+    ServerError,
+    ServerTooOldError,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "code", "says"),
+    [
+        ("NOAUTH Authentication required.", AuthenticationError, "NOAUTH", "password"),
+        ("WRONGPASS invalid username-password pair or user is disabled.", AuthenticationError, "WRONGPASS", "check"),
+        ("NOPERM this user has no permissions to run the 'lpush' command", PermissionDeniedError, "NOPERM", "user needs"),
+        ("NOPERM No permissions to access a key", PermissionDeniedError, "NOPERM", "key"),
+        (
+            "NOPERM this user has no permissions to run the 'evalsha' command or its subcommand",
+            ScriptingRefusedError,
+            "NOPERM",
+            "scripting=False",
+        ),
+        ("NOPERM User x has no permissions to run the 'eval' command", ScriptingRefusedError, "NOPERM", "scripting"),
+        ("ERR unknown command 'EVALSHA', with args beginning with: ", ScriptingRefusedError, "ERR", "scripting=False"),
+        ("ERR unknown command `EVAL`, with args beginning with: `x`", ScriptingRefusedError, "ERR", "scripting=False"),
+        ("ERR unknown command 'BLMOVE', with args beginning with: ", ServerTooOldError, "ERR", "BLMOVE.*6.2"),
+        ("ERR unknown command `blmove`, with args beginning with: ", ServerTooOldError, "ERR", "blmove.*Valkey"),
+        ("OOM command not allowed when used memory > 'maxmemory'.", OutOfMemoryError, "OOM", "nothing was written"),
+        ("READONLY You can't write against a read only replica.", ReadOnlyError, "READONLY", "primary"),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", ServerError, "WRONGTYPE", "wrong kind"),
+        ("ERR something else", ServerError, "ERR", "something else"),
+        ("no code at all", ServerError, "ERR", "no code"),
+    ],
+)
+def test_an_error_reply_becomes_the_error_that_says_what_to_do(
+    text: str, kind: type[ServerError], code: str, says: str
+) -> None:
+    error = error_from_reply(text)
+    assert type(error) is kind
+    assert error.code == code
+    with pytest.raises(kind, match=says):
+        raise error
+
+
+def test_the_text_of_the_server_stays_in_the_error() -> None:
+    for text in ("OOM full", "READONLY no", "NOAUTH who", "ERR unknown command 'EVAL'", "WRONGTYPE list"):
+        assert text in str(error_from_reply(text))
+
+
+def test_replies_that_say_not_now_are_known() -> None:
+    assert {error_from_reply(f"{code} wait").code for code in NOT_EXECUTED} == NOT_EXECUTED
