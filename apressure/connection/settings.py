@@ -196,7 +196,11 @@ def _from_url(url: str) -> dict[str, Any]:
     scheme = parts.scheme
     if scheme not in ("redis", "rediss", "unix"):
         raise ValueError(f"the URL must begin with {_SCHEMES}, not {scheme or url.split('@')[-1][:40]!r}")
-    if scheme != "unix" and "@" not in parts.netloc and "@" in parts.path + parts.fragment + parts.query.partition("=")[0]:
+    if (
+        scheme != "unix"
+        and "@" not in parts.netloc
+        and "@" in parts.path + parts.fragment + parts.query.partition("=")[0]
+    ):
         # What stands before is (a piece of) the password: nothing of it may be shown.
         raise ValueError(f"the URL is not valid: {_QUOTE}")
     try:

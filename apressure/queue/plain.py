@@ -163,7 +163,7 @@ class Plain:
             try:
                 await self._take_for_deletion(turn, "consumer")
             except BaseException:
-                await turn.ask(b"LPUSH", keys.free("producer"), 0)
+                await turn.restore(b"LPUSH", keys.free("producer"), 0)
                 raise
             await self._clear_ours()
             await turn.ask(b"DEL", *keys.specified)
@@ -191,11 +191,15 @@ class Plain:
             await self._ask(b"DEL", *self.keys.ours)
 
     async def _take_for_deletion(self, turn: Turn, role: Role) -> None:
-        popped = await turn.ask(b"RPOP", self.keys.free(role))
-        while popped is None:
-            popped = await turn.ask(b"BRPOP", self.keys.free(role), 1)
-            if popped is None and turn.out_of_time:
-                raise await turn.in_use(role)
+        if await turn.ask(b"RPOP", self.keys.free(role)) is not None:
+            return
+        popped = await turn.pop(self.keys.free(role), deleting=True)
+        if turn.interrupted:
+            if popped is not None:
+                await turn.restore(b"LPUSH", self.keys.free(role), 0)
+            raise Interrupted
+        if popped is None:
+            raise await turn.in_use(role)
 
     async def _put_one(self, turn: Turn, message: bytes, force: bool, done: int) -> None:
         keys = self.keys
@@ -206,13 +210,22 @@ class Plain:
             if not await turn.exists():
                 raise self._turns.missing()
             if popped is not None and turn.interrupted:
-                await turn.ask(b"LPUSH", keys.not_full, 0)
+                await turn.restore(b"LPUSH", keys.not_full, 0)
             if turn.interrupted:
                 raise Interrupted
             if popped is None:
                 raise Wait("full").error(self.name, done)
-        await self._count(turn, "producer", [message])  # first: a statistic that is no number stops it here
-        length = await turn.ask(b"LPUSH", keys.messages, message)
+        try:
+            await self._count(turn, "producer", [message])  # first: a statistic that is no number stops it here
+            try:
+                length = await turn.ask(b"LPUSH", keys.messages, message)
+            except ServerError:
+                await self._count(turn, "producer", [message], -1)
+                raise
+        except ServerError:
+            if not force:
+                await turn.restore(b"LPUSH", keys.not_full, 0)
+            raise
         bound = int(await turn.ask(b"GET", keys.bound) or 0)
         if bound == 0 or length < bound:
             await turn.ask(b"LPUSH", keys.not_full, 0)
@@ -251,10 +264,10 @@ class Plain:
             await turn.ask(b"LTRIM", keys.not_full, 0, 0)
         return messages
 
-    async def _count(self, turn: Turn, role: Role, messages: Sequence[bytes]) -> None:
-        await turn.ask(b"INCRBY", self.keys.messages_count(role), len(messages))
+    async def _count(self, turn: Turn, role: Role, messages: Sequence[bytes], sign: int = 1) -> None:
+        await turn.ask(b"INCRBY", self.keys.messages_count(role), sign * len(messages))
         try:
-            await turn.ask(b"INCRBY", self.keys.bytes_count(role), sum(map(len, messages)))
+            await turn.ask(b"INCRBY", self.keys.bytes_count(role), sign * sum(map(len, messages)))
         except ServerError:
-            await turn.ask(b"DECRBY", self.keys.messages_count(role), len(messages))
+            await turn.ask(b"DECRBY", self.keys.messages_count(role), sign * len(messages))
             raise

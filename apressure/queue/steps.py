@@ -253,7 +253,9 @@ class Steps:
 
         self._client.link.send(Request(script(name), keys, arguments, on_reply, resend=resend, again=again))
         try:
-            await asyncio.wait((reply,))  # not `await reply`: a cancellation would cancel the future, and lose the reply
+            await asyncio.wait(
+                (reply,)
+            )  # not `await reply`: a cancellation would cancel the future, and lose the reply
         except asyncio.CancelledError:
             cancelled = True
             undone = undo(reply.result()) if reply.done() and undo is not None else None

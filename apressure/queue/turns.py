@@ -7,6 +7,7 @@ then the operation sees what it popped, pushes that back while it still has the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from apressure.connection.settle import settled
 from apressure.connection.waiter import SLICE
 from apressure.exceptions import (
     OutcomeUnknownError,
+    OutOfMemoryError,
     PressureError,
     QueueDoesNotExistError,
     Role,
@@ -52,12 +54,6 @@ class Turn:
         self.blocked = False
         self.error: PressureError | None = None
 
-    @property
-    def out_of_time(self) -> bool:
-        """Nothing may be waited for any more."""
-        overdue = self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline
-        return overdue or self.interrupted
-
     async def open(self) -> None:
         """Take a connection."""
         self._channel = await self._turns.connection()
@@ -81,7 +77,7 @@ class Turn:
         """The queue exists."""
         return bool(await self.ask(b"EXISTS", self._turns.keys.bound))
 
-    async def pop(self, *keys: bytes) -> list[bytes] | None:
+    async def pop(self, *keys: bytes, deleting: bool = False) -> list[bytes] | None:
         """BRPOP: [key, element], or None when the time is up, the queue is gone, or the operation is interrupted."""
         loop = asyncio.get_running_loop()
         while not self.interrupted:
@@ -95,7 +91,7 @@ class Turn:
                 self.blocked = False
             if popped is not None:
                 return popped
-            if not await self.exists():
+            if not deleting and not await self.exists():
                 return None
         return None
 
@@ -114,6 +110,8 @@ class Turn:
         keys = self._turns.keys
         if not await self.exists():
             raise self._turns.missing()
+        # Changes nothing; but a server that is out of memory refuses it, and would refuse to take the token back.
+        await self.ask(b"SETRANGE", keys.holder(self._role), 0, b"")
         token = await self.ask(b"RPOP", keys.free(self._role))
         if token is None:
             if await self.pop(keys.free(self._role)) is None:
@@ -124,11 +122,24 @@ class Turn:
                 # Deleted while this client waited; whoever deletes it waits for the role.
                 await self.ask(b"LPUSH", keys.free(self._role), 0)
                 raise self._turns.missing()
-        await self.ask(b"SET", keys.holder(self._role), self._turns.client.id)
+        try:
+            if not await self.exists():
+                raise self._turns.missing()
+            await self.ask(b"SET", keys.holder(self._role), self._turns.client.id)
+        except BaseException:
+            await self.__aexit__()
+            raise
 
     async def __aexit__(self, *_: object) -> None:
         """Give the role back, on every way out."""
-        await self.ask(b"LPUSH", self._turns.keys.free(self._role), 0)
+        await self.restore(b"LPUSH", self._turns.keys.free(self._role), 0)
+
+    async def restore(self, *command: bytes | str | int) -> None:
+        """Put something back. A server that is out of memory refuses that, too: then as soon as it is not."""
+        try:
+            await self.ask(*command)
+        except OutOfMemoryError:
+            background.start(self._turns.restore_later(command), "putting back what a full server refused")
 
 
 class _Line:
@@ -256,6 +267,14 @@ class Turns:
         """Let go of the connections that nothing uses."""
         while self._give_up_one():
             pass
+
+    async def restore_later(self, command: tuple[bytes | str | int, ...]) -> None:
+        """Repeat a command until the server has memory for it again."""
+        while True:
+            await asyncio.sleep(0.2)
+            with contextlib.suppress(OutOfMemoryError):
+                await self.client.link.ask(*command)
+                return
 
     async def connection(self) -> AnyChannel:
         """A connection for one operation, an idle one where there is one."""

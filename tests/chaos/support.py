@@ -294,7 +294,7 @@ async def check_tidy(queue: AsyncQueue[bytes], account: Account, size: int | Non
         assert seen.produced_bytes == seen.consumed_bytes == sum(map(len, account.arrived)), seen
 
 
-def check_server(server: EmbeddedServer) -> None:
+async def check_server(server: EmbeddedServer) -> None:
     """No connection is left, and no key of ours that stays."""
     with admin(server) as client:
         deadline = time.monotonic() + PATIENCE
@@ -302,7 +302,7 @@ def check_server(server: EmbeddedServer) -> None:
             others = [one for one in client.client_list() if one["id"] != str(client.client_id())]
             if not others or time.monotonic() > deadline:
                 break
-            time.sleep(0.02)
+            await asyncio.sleep(0.02)
         assert not others, f"connections leaked: {others}"
         lasting = [key for key in client.scan_iter(match="apressure:*", count=1000) if client.ttl(key) == -1]
         assert not lasting, f"keys leaked: {lasting}"

@@ -251,7 +251,7 @@ async def test_puts(
         await cell.queue.close()
         await draining
         await cell.finish(recorder, server, f"puts, {beside} beside")
-    check_server(server)
+    await check_server(server)
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
@@ -268,7 +268,7 @@ async def test_gets(
         await gets(cell, victim, kind)
         await finish_feeding(cell, stop, feeding)
         await cell.finish(recorder, server, kind)
-    check_server(server)
+    await check_server(server)
 
 
 async def finish_feeding(cell: Cell, stop: asyncio.Event, feeding: list[asyncio.Task[None]]) -> None:
@@ -298,7 +298,7 @@ async def test_both_sides(
         await cell.queue.close()
         await drain(await cell.open(), cell.account)
         await cell.finish(recorder, server, "both sides", ordered=False)
-    check_server(server)
+    await check_server(server)
 
 
 async def test_close(server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder) -> None:
@@ -334,7 +334,7 @@ async def test_close(server: EmbeddedServer, url: str, rng: random.Random, recor
             await cell.queue.delete(timeout=PATIENCE)
             row.acknowledged += len(messages)
     recorder.add("cancelled close", server, row)
-    check_server(server)
+    await check_server(server)
 
 
 async def _victim(client: Client) -> AsyncQueue[bytes]:
@@ -368,4 +368,4 @@ async def test_without_scripts(
                 cell.goal = goal
             await finish_feeding(cell, stop, feeding)
         await cell.finish(recorder, server, f"{side}, no scripts")
-    check_server(server)
+    await check_server(server)

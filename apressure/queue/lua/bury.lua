@@ -10,8 +10,7 @@ if call('EXISTS', BOUND) == 1 then
 end
 -- Nothing left at all: this step was carried out before, and its reply was lost.
 if call('EXISTS', unpack(KEYS, 1, 21)) == 0 then return 1 end
--- A bound of 0: what an expired lease held goes back into a queue that is about to vanish.
-heal_all(0)
+heal_all(nil)
 unclaim(PRODUCER, ARGV[1])
 unclaim(CONSUMER, ARGV[2])
 local entered, refusal = enter(PRODUCER, '0', '')

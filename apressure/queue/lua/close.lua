@@ -5,11 +5,7 @@
 --          {'busy', role, holder, milliseconds of its lease or -1}
 if ARGV[3] == '1' and recall(ARGV[2]) then return 1 end
 local bound, wrong = check(PRODUCER)
-if wrong then
-  if wrong[1] == 'missing' then abandon(PRODUCER, ARGV[5]) end
-  unclaim(PRODUCER, ARGV[4])
-  return wrong
-end
+if wrong then return refuse(wrong, PRODUCER, ARGV[4], ARGV[5]) end
 local closed = call('EXISTS', CLOSED)
 if ARGV[5] == '' then heal_all(bound) end
 local entered, refusal = enter(PRODUCER, ARGV[4], ARGV[5])

@@ -5,11 +5,10 @@
 --          {'busy', role, holder, milliseconds of its lease or -1}
 local uid, held = ARGV[1], ARGV[2]
 local bound, wrong = check(CONSUMER)
-if wrong then
-  unclaim(CONSUMER, held)
-  return wrong
-end
-local length, tokens, closed = call('LLEN', LIST), call('LLEN', NOT_FULL), call('EXISTS', CLOSED)
+if wrong then return refuse(wrong, CONSUMER, held, '') end
+call('LLEN', LIST)  -- a key of the wrong type stops the step here, before it writes
+call('LLEN', NOT_FULL)
+local closed = call('EXISTS', CLOSED)
 heal_all(bound)
 local entered, refusal = enter(CONSUMER, held, '')
 if not entered then return refusal end

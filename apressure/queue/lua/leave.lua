@@ -5,12 +5,10 @@
 if ARGV[5] == '1' and recall(ARGV[4]) then return 1 end
 if call('HGET', PRODUCER.lease, 'token') ~= ARGV[1] then return {'lost'} end
 ignore_memory_limit()
-if call('EXISTS', BOUND) == 0 then
-  abandon(PRODUCER, ARGV[1])
-  return {'missing'}
-end
+if call('EXISTS', BOUND) == 0 then return refuse({'missing'}, PRODUCER, '0', ARGV[1]) end
 if ARGV[3] == '1' then
-  abandon(PRODUCER, ARGV[1])
+  call('DEL', PRODUCER.lease)
+  release(PRODUCER)
 else
   call('HSET', PRODUCER.lease, 'deadline', now() + ARGV[2])
 end

@@ -55,9 +55,14 @@ local function record(sequence, result)
 end
 
 -- The first write decides whether Redis checks maxmemory for the rest of a script. A consumer makes room and
--- must get through on a full server: this harmless write switches the check off.
+-- must get through on a full server: this write, which changes nothing, switches the check off.
 local function ignore_memory_limit()
-  call('DEL', CONSUMER.claim_until)
+  call('HDEL', CONSUMER.lease, '')
+end
+
+-- The opposite, before a step that may push: a server that is out of memory refuses here.
+local function respect_memory_limit()
+  call('SET', OP, ':', 'PX', RECORD_MS)
 end
 
 local function release(role)
@@ -110,23 +115,22 @@ end
 
 -- Heal a role: an expired lease or an abandoned claim gives the token back, and what is in flight with nobody
 -- responsible for it returns to the queue.
--- careful: a write that the memory limit may refuse comes first, so that a full server is not pushed further.
+-- bound: the queue's bound; nil where the queue is gone: then what is in flight goes, too.
+-- careful: the step pushes; it may not use healing to get past the memory limit.
 local function heal(role, bound, careful)
   local deadline = call('HGET', role.lease, 'deadline')
-  if deadline and now() >= tonumber(deadline) then
-    if careful then call('SET', role.claim_until, 0) end
-    call('DEL', role.lease)
-    if role == CONSUMER then
-      return_everything()
-      normalise(bound)
-    end
-    release(role)
-    if careful then call('DEL', role.claim_until) end
-  elseif not deadline and role == CONSUMER and call('EXISTS', INFLIGHT) == 1 then
-    if careful then call('SET', role.claim_until, 0) end
+  local expired = deadline and now() >= tonumber(deadline)
+  local orphaned = role == CONSUMER and (expired or not deadline) and call('EXISTS', INFLIGHT) == 1
+  if careful and (expired or orphaned) then respect_memory_limit() end
+  if orphaned and bound then
     return_everything()
     normalise(bound)
-    if careful then call('DEL', role.claim_until) end
+  elseif orphaned then
+    call('DEL', INFLIGHT, ATTEMPTS)
+  end
+  if expired then
+    call('DEL', role.lease)
+    release(role)
   end
   if call('LLEN', role.claim) > 0 then
     local expires = call('GET', role.claim_until)
@@ -135,6 +139,7 @@ local function heal(role, bound, careful)
       -- is out of memory refuses the note; the next step writes it.
       redis.pcall('SET', role.claim_until, now() + CLAIM_MS)
     elseif now() >= tonumber(expires) then
+      if careful then respect_memory_limit() end
       call('DEL', role.claim, role.claim_until)
       release(role)
     end
@@ -170,12 +175,19 @@ local function enter(role, held, token)
   return nil, {'busy', role.name, call('GET', role.holder) or '', -1}
 end
 
--- The queue is gone: a lease that this client still has on a role ends, so that whoever deletes can finish.
-local function abandon(role, token)
-  if token == '' or call('HGET', role.lease, 'token') ~= token then return end
-  if role == CONSUMER then call('DEL', INFLIGHT, ATTEMPTS) end
-  call('DEL', role.lease)
-  release(role)
+-- A step cannot be done. Where the queue is gone, a lease that this client still has ends, and what dead clients
+-- left is healed, so that whoever deletes the queue can finish.
+local function refuse(wrong, role, held, token)
+  if wrong[1] == 'missing' then
+    if token ~= '' and call('HGET', role.lease, 'token') == token then
+      if role == CONSUMER then call('DEL', INFLIGHT, ATTEMPTS) end
+      call('DEL', role.lease)
+      release(role)
+    end
+    heal_all(nil, false)
+  end
+  unclaim(role, held)
+  return wrong
 end
 
 local function count(role, messages, bytes)

@@ -10,12 +10,10 @@ if ARGV[3] == '1' then
   if before then return before end
 end
 local bound, wrong = check(PRODUCER)
-if wrong then
-  if wrong[1] == 'missing' then abandon(PRODUCER, ARGV[5]) end
-  unclaim(PRODUCER, held)
-  return wrong
-end
-local length, tokens, closed = call('LLEN', LIST), call('LLEN', NOT_FULL), call('EXISTS', CLOSED)
+if wrong then return refuse(wrong, PRODUCER, held, ARGV[5]) end
+call('LLEN', LIST)  -- a key of the wrong type stops the step here, before it writes
+call('LLEN', NOT_FULL)
+local closed = call('EXISTS', CLOSED)
 if ARGV[5] == '' then heal_all(bound, true) else heal(CONSUMER, bound, true) end
 local entered, refusal = enter(PRODUCER, held, ARGV[5])
 if not entered then return refusal end
@@ -23,9 +21,8 @@ if not entered then return refusal end
 call('SET', PRODUCER.holder, uid)  -- the first write: a server that is out of memory refuses here
 unclaim(PRODUCER, held)
 if closed == 1 then return {'closed'} end
-length = call('LLEN', LIST)
 local messages = #ARGV - 6
-if bound > 0 and ARGV[6] ~= '1' then messages = math.min(messages, math.max(0, bound - length)) end
+if bound > 0 and ARGV[6] ~= '1' then messages = math.min(messages, math.max(0, bound - call('LLEN', LIST))) end
 if messages > 0 then
   push('LPUSH', LIST, ARGV, 7, 6 + messages)
   local bytes = 0

@@ -9,11 +9,7 @@
 local uid, token, held, next_number = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[7])
 local bound, wrong = check(CONSUMER)
 local mine = call('HGET', CONSUMER.lease, 'token') == token
-if wrong then
-  if wrong[1] == 'missing' then abandon(CONSUMER, token) end
-  unclaim(CONSUMER, held)
-  return wrong
-end
+if wrong then return refuse(wrong, CONSUMER, held, token) end
 call('LLEN', LIST)
 call('LLEN', NOT_FULL)
 local closed = call('EXISTS', CLOSED)

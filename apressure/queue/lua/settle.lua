@@ -10,10 +10,7 @@ if ARGV[5] == '1' then
 end
 if call('HGET', CONSUMER.lease, 'token') ~= ARGV[1] then return {'lost'} end
 local bound, wrong = check(CONSUMER)
-if wrong then
-  if wrong[1] == 'missing' then abandon(CONSUMER, ARGV[1]) end
-  return wrong
-end
+if wrong then return refuse(wrong, CONSUMER, '0', ARGV[1]) end
 call('LLEN', LIST)
 call('LLEN', NOT_FULL)
 ignore_memory_limit()

@@ -1,0 +1,213 @@
+"""put, put_nowait, and the overfilling put."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis
+
+from apressure import QueueClosedError, QueueDoesNotExistError, QueueFullError, QueueInUseError
+from tests.integration.conftest import Opener, blocked, everything, in_time
+from tests.reference import snapshot
+
+
+async def test_put_and_get_keep_items_and_order(open_queue: Opener, scripting: bool) -> None:
+    queue = await open_queue(scripting=scripting)
+    items = [b"", b"\x00\r\n", "ü".encode(), b"x" * 100_000]
+    for item in items:
+        await queue.put(item)
+    assert await queue.qsize() == 4
+    assert [await queue.get() for _ in items] == items
+
+
+async def test_the_twelve_keys_after_a_put(open_queue: Opener, db: redis.Redis, scripting: bool) -> None:
+    queue = await open_queue(bound=2, client_id="me", scripting=scripting)
+    await queue.put(b"abc")
+    keys = snapshot(db, "__pressure__", "jobs")
+    assert keys["messages"] == [b"abc"]
+    assert keys[":producer"] == b"me"
+    assert (keys[":stats:produced_messages"], keys[":stats:produced_bytes"]) == (b"1", b"3")
+    assert (keys[":producer_free"], keys[":not_full"]) == (1, 1)
+    await queue.put(b"d")
+    keys = snapshot(db, "__pressure__", "jobs")
+    assert (keys[":producer_free"], keys[":not_full"]) == (1, 0)
+
+
+@pytest.mark.parametrize("timeout", [0.05, 0, -1])
+async def test_a_full_queue_raises_at_the_timeout_and_nothing_was_put(
+    open_queue: Opener, scripting: bool, timeout: float
+) -> None:
+    queue = await open_queue(bound=1, scripting=scripting)
+    await queue.put(b"x")
+    with pytest.raises(QueueFullError, match="'jobs' is full") as raised:
+        await in_time(queue.put(b"y", timeout=timeout))
+    assert isinstance(raised.value, asyncio.QueueFull)
+    assert isinstance(raised.value, TimeoutError)
+    assert (raised.value.name, raised.value.accepted) == ("jobs", 0)
+    statistics = await queue.statistics()
+    assert (statistics.length, statistics.produced_messages, statistics.waiting_putters) == (1, 1, 0)
+    assert await queue.get() == b"x"
+    await queue.put(b"z", timeout=5)
+    assert await queue.get() == b"z"
+
+
+async def test_put_nowait_raises_at_once_when_the_queue_is_full(open_queue: Opener, scripting: bool) -> None:
+    queue = await open_queue(bound=1, scripting=scripting)
+    await queue.put_nowait(b"x")
+    with pytest.raises(QueueFullError):
+        await in_time(queue.put_nowait(b"y"))
+    assert await queue.qsize() == 1
+
+
+async def test_a_put_waits_until_there_is_room(open_queue: Opener, db: redis.Redis, scripting: bool) -> None:
+    queue = await open_queue(bound=1, scripting=scripting)
+    other = await open_queue(create=False, scripting=scripting)
+    await queue.put(b"x")
+    task = asyncio.create_task(queue.put(b"y"))
+    await blocked(db)
+    assert not task.done()
+    assert await other.get() == b"x"
+    await in_time(task)
+    assert await other.get() == b"y"
+
+
+@pytest.mark.parametrize("nowait", [True, False])
+async def test_a_role_that_somebody_holds_raises_with_the_holder(
+    open_queue: Opener, db: redis.Redis, scripting: bool, nowait: bool
+) -> None:
+    queue = await open_queue(scripting=scripting)
+    token = db.rpop("__pressure__:jobs:producer_free")
+    assert token is not None
+    db.set("__pressure__:jobs:producer", "plain-client:7")
+    with pytest.raises(QueueInUseError, match="plain-client:7") as raised:
+        await in_time(queue.put_nowait(b"x") if nowait else queue.put(b"x", timeout=0.05))
+    assert (raised.value.role, raised.value.holder, raised.value.accepted) == ("producer", "plain-client:7", 0)
+    assert isinstance(raised.value, TimeoutError)
+    assert await queue.qsize() == 0
+    db.lpush("__pressure__:jobs:producer_free", 0)
+    await in_time(queue.put(b"x"))
+
+
+async def test_a_put_waits_for_the_role_and_leaves_its_token(
+    open_queue: Opener, db: redis.Redis, scripting: bool
+) -> None:
+    queue = await open_queue(scripting=scripting)
+    db.rpop("__pressure__:jobs:producer_free")
+    task = asyncio.create_task(queue.put(b"x"))
+    await blocked(db)
+    db.lpush("__pressure__:jobs:producer_free", 0)
+    await in_time(task)
+    assert db.llen("__pressure__:jobs:producer_free") == 1
+    assert not db.keys("apressure:*claim*")
+
+
+async def test_the_overfilling_put_puts_and_later_puts_wait_until_below_the_bound(
+    open_queue: Opener, db: redis.Redis, scripting: bool
+) -> None:
+    queue = await open_queue(bound=2, scripting=scripting)
+    for item in (b"1", b"2"):
+        await queue.put(item)
+    await queue.put(b"3", force=True)
+    await queue.put_many([b"4", b"5"], force=True)
+    assert await queue.qsize() == 5
+    task = asyncio.create_task(queue.put(b"6"))
+    await blocked(db)
+    for expected in (b"1", b"2", b"3"):
+        assert await queue.get() == expected
+        with pytest.raises(QueueFullError):
+            await queue.put_nowait(b"never")
+    assert not task.done()
+    assert await queue.get() == b"4"
+    await in_time(task)
+    assert await queue.get_many(10) == [b"5", b"6"]
+
+
+async def test_an_overfilling_put_does_not_wait_behind_others(
+    open_queue: Opener, db: redis.Redis
+) -> None:
+    queue = await open_queue(bound=1)
+    await queue.put(b"1")
+    task = asyncio.create_task(queue.put(b"3"))
+    await blocked(db)
+    await in_time(queue.put(b"2", force=True))
+    assert [await queue.get(), await queue.get()] == [b"1", b"2"]
+    await in_time(task)
+
+
+async def test_a_closed_queue_takes_nothing(open_queue: Opener, scripting: bool) -> None:
+    queue = await open_queue(bound=1, scripting=scripting)
+    await queue.put(b"x")
+    await queue.close()
+    for put in (queue.put(b"y"), queue.put_nowait(b"y"), queue.put(b"y", force=True), queue.put_many([b"y"])):
+        with pytest.raises(QueueClosedError, match="'jobs' is closed"):
+            await in_time(put)
+    assert (await queue.statistics()).produced_messages == 1
+
+
+async def test_a_blocked_put_ends_when_the_queue_is_closed(
+    open_queue: Opener, db: redis.Redis
+) -> None:
+    queue = await open_queue(bound=1)
+    other = await open_queue(create=False)
+    await queue.put(b"x")
+    task = asyncio.create_task(queue.put(b"y"))
+    await blocked(db)
+    await other.close()
+    with pytest.raises(QueueClosedError):
+        await in_time(task)
+    assert await queue.get_many(5) == [b"x"]
+
+
+async def test_a_queue_that_does_not_exist_takes_nothing(
+    open_queue: Opener, db: redis.Redis, scripting: bool
+) -> None:
+    queue = await open_queue(create=False, scripting=scripting)
+    for put in (queue.put(b"y"), queue.put_nowait(b"y"), queue.put(b"y", force=True), queue.put_many([b"y"])):
+        with pytest.raises(QueueDoesNotExistError, match="'jobs' does not exist") as raised:
+            await in_time(put)
+        assert raised.value.name == "jobs"
+    assert not everything(db)
+
+
+@pytest.mark.parametrize("item", ["text", 5, None, [b"x"], {"a": 1}])
+async def test_what_is_no_bytes_is_refused_and_nothing_is_put(
+    open_queue: Opener, scripting: bool, item: Any
+) -> None:
+    queue = await open_queue(scripting=scripting)
+    for put in (queue.put(item), queue.put_nowait(item), queue.put_many([item])):
+        with pytest.raises(TypeError, match="must be bytes"):
+            await put
+    assert await queue.qsize() == 0
+
+
+async def test_a_message_that_is_too_large_is_refused_and_nothing_is_put(
+    open_queue: Opener, scripting: bool
+) -> None:
+    queue = await open_queue(scripting=scripting, max_message_size=10)
+    await queue.put(b"x" * 10)
+    for put in (queue.put(b"x" * 11), queue.put_nowait(b"x" * 11), queue.put_many([b"x" * 11])):
+        with pytest.raises(ValueError, match="11 bytes; at most 10"):
+            await put
+    assert await queue.qsize() == 1
+
+
+async def test_a_message_of_many_megabytes_passes(open_queue: Opener, scripting: bool) -> None:
+    queue = await open_queue(scripting=scripting)
+    large = bytes(range(256)) * (16 << 12)
+    await queue.put(large)
+    assert await queue.get() == large
+
+
+@pytest.mark.parametrize("timeout", ["1", [], b"1"])
+async def test_a_timeout_that_is_no_number_is_a_type_error(open_queue: Opener, timeout: Any) -> None:
+    queue = await open_queue()
+    with pytest.raises(TypeError):
+        await queue.put(b"x", timeout=timeout)
+    with pytest.raises(TypeError):
+        await queue.get(timeout=timeout)
+    assert (await queue.statistics()).waiting_putters == 0
+    assert (await queue.statistics()).waiting_getters == 0
+    await in_time(queue.put(b"y"))
+    assert await in_time(queue.get()) == b"y"
