@@ -41,6 +41,7 @@ class Client:
         self.server = Server(self.settings)
         self.link = Link(self.server)
         self._dependents: set[Dependent] = set()
+        self._endings: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._closed = False
@@ -81,7 +82,11 @@ class Client:
             dependent.client_closed(ClientClosedError("the client was closed while the operation waited"))
         if self._loop is None or self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
             return  # never used; or its connections are another loop's, or the parent's: not ours to touch
-        await self.link.aclose(self.settings.settle_timeout)
+        try:
+            if self._endings:
+                await asyncio.wait(self._endings, timeout=self.settings.settle_timeout)
+        finally:
+            await self.link.aclose(self.settings.settle_timeout)
 
     def check(self) -> None:
         """Raise a clear error where the client cannot be used: closed, another event loop, after a fork, no asyncio.
@@ -106,6 +111,11 @@ class Client:
     def add(self, dependent: Dependent) -> None:
         """A queue begins to use this client."""
         self._dependents.add(dependent)
+
+    def first(self, ending: asyncio.Task[None]) -> None:
+        """The end of an operation that has to come before the end of the connections."""
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
 
     def discard(self, dependent: Dependent) -> None:
         """A queue has ended."""

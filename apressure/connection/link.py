@@ -8,6 +8,8 @@ that was sent and not answered ends with OutcomeUnknownError.
 from __future__ import annotations
 
 import asyncio
+import copy
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,9 +31,10 @@ class Request:
         on_reply: Called exactly once with the reply, or with the exception that stands for it.
         resend: The step may be sent again when its reply was lost.
         again: The index in arguments that becomes `b"1"` when it is.
+        whole: Send the script with its source: nothing may overtake this step while the server learns the script.
     """
 
-    __slots__ = ("again", "arguments", "keys", "on_reply", "resend", "script", "sent", "until")
+    __slots__ = ("again", "arguments", "keys", "on_reply", "resend", "script", "sent", "until", "whole")
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class Request:
         on_reply: Callable[[Any], None],
         resend: bool,
         again: int | None = None,
+        whole: bool = False,
     ) -> None:
         self.script = script
         self.keys = keys
@@ -48,6 +52,7 @@ class Request:
         self.on_reply = on_reply
         self.resend = resend
         self.again = again
+        self.whole = whole
         self.sent = False
         self.until = 0.0
 
@@ -64,6 +69,10 @@ class Link:
         self._channel: AnyChannel | None = None
         self._queued: list[Request] = []
         self._connecting: asyncio.Task[None] | None = None
+        self._connected_at = -1.0
+        self._pause = 0.01
+        self._failures = 0
+        self._failure: PressureError | None = None
         self._unanswered = 0
         self._drained: asyncio.Future[None] | None = None
         self._closed = False
@@ -95,39 +104,46 @@ class Link:
         while self._channel is None or not self._channel.up:
             if self._closed:
                 raise ClientClosedError("the client was closed; open a new one")
-            await self._connect()
+            self._connect_soon()
+            failures = self._failures
+            assert self._connecting is not None
+            await asyncio.wait((self._connecting,))
+            if self._failures != failures and self._failure is not None:
+                raise copy.copy(self._failure)
         return self._channel
 
     async def aclose(self, patience: float) -> None:
         """Wait up to `patience` seconds for replies that are on their way, then end the connection."""
-        if self._unanswered and not self._closed:
-            self._drained = asyncio.get_running_loop().create_future()
-            await asyncio.wait((self._drained,), timeout=patience)
-        self._closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-        if self._channel is not None:
-            self._channel.abort("the client was closed")
-        self._fail_queued(ClientClosedError("the client was closed"))
+        try:
+            if self._unanswered and not self._closed:
+                self._drained = asyncio.get_running_loop().create_future()
+                await asyncio.wait((self._drained,), timeout=patience)
+        finally:
+            self._closed = True
+            if self._connecting is not None:
+                self._connecting.cancel()
+            if self._channel is not None:
+                self._channel.abort("the client was closed")
+            self._fail_queued(ClientClosedError("the client was closed"))
 
-    def _transmit(self, channel: AnyChannel, request: Request, whole: bool = False) -> None:
+    def _transmit(self, channel: AnyChannel, request: Request) -> None:
         request.sent = True
-        channel.call(
-            request.script.command(request.keys, request.arguments, whole), lambda reply: self._answer(request, reply)
-        )
+        command = request.script.command(request.keys, request.arguments, request.whole)
+        channel.call(command, lambda reply: self._answer(request, reply))
 
     def _answer(self, request: Request, reply: Any) -> None:
         if not isinstance(reply, Exception):
             self._finish(request, reply)
         elif isinstance(reply, ConnectionLost):
-            if request.resend and not self._closed:
+            if request.resend and not self._closed and self._may_retry(request):
                 if request.again is not None:
                     request.arguments[request.again] = b"1"
                 self._queue(request)
             else:
                 self._finish(request, OutcomeUnknownError(f"{reply}; the operation may have been carried out, or not"))
         elif isinstance(reply, ServerError) and reply.code == "NOSCRIPT" and self._channel is not None:
-            self._transmit(self._channel, request, whole=True)
+            request.whole = True
+            self._transmit(self._channel, request)
         elif isinstance(reply, ServerError) and reply.code in NOT_EXECUTED and not self._closed:
             self._later(request, reply)
         else:
@@ -135,14 +151,20 @@ class Link:
 
     def _later(self, request: Request, reply: ServerError) -> None:
         """The server is busy with itself: the request waits a little, with the deadline of a reconnect."""
-        loop = asyncio.get_running_loop()
-        if not request.until:
-            request.until = loop.time() + self._server.settings.retry_timeout
-        if loop.time() >= request.until:
+        if not self._may_retry(request):
             self._finish(request, reply)
             return
         self._unanswered -= 1
-        loop.call_later(0.1, self.send, request)
+        asyncio.get_running_loop().call_later(0.1, self.send, request)
+
+    def _may_retry(self, request: Request) -> bool:
+        """A request is tried again for `retry_timeout` seconds since its first trouble.
+
+        That is well below the time for which the server keeps the record that makes a repeat safe.
+        """
+        now = asyncio.get_running_loop().time()
+        request.until = request.until or now + self._server.settings.retry_timeout
+        return now < request.until
 
     def _finish(self, request: Request, reply: Any) -> None:
         self._unanswered -= 1
@@ -152,33 +174,42 @@ class Link:
 
     def _queue(self, request: Request) -> None:
         self._queued.append(request)
-        if self._connecting is None:
-            self._connecting = background.start(self._deliver(), "connecting to the server")
+        self._connect_soon()
 
-    async def _deliver(self) -> None:
+    def _connect_soon(self) -> None:
+        if self._connecting is None:
+            self._connecting = background.start(self._connect(), "connecting to the server")
+
+    async def _connect(self) -> None:
         """Connect, and send what has gathered meanwhile, in order."""
+        loop = asyncio.get_running_loop()
         try:
-            await self._connect()
+            if loop.time() - self._connected_at < 1.0:
+                # The last connection did not last: whatever ends it shall not be met with a busy loop.
+                self._pause = min(1.0, 2 * self._pause)
+                await asyncio.sleep(self._pause * random.uniform(0.5, 1.5))
+            else:
+                self._pause = 0.01
+            channel = await self._server.connect(lambda: None)
         except PressureError as error:
+            self._failures += 1
+            self._failure = error
             self._connecting = None
             self._fail_queued(error)
             return
         except BaseException:
             self._connecting = None
-            self._fail_queued(ClientClosedError("the event loop ended while connecting"))
+            self._fail_queued(ClientClosedError("the client, or the event loop, ended while connecting"))
             raise
         self._connecting = None
-        queued, self._queued = self._queued, []
-        for request in queued:
-            if self._channel is not None:
-                self._transmit(self._channel, request)
-
-    async def _connect(self) -> None:
-        channel = await self._server.connect(lambda: None)
-        if self._channel is not None and self._channel.up:
-            channel.abort("connected twice")
+        if self._closed:
+            channel.abort("the client was closed")
             return
         self._channel = channel
+        self._connected_at = loop.time()
+        queued, self._queued = self._queued, []
+        for request in queued:
+            self._transmit(channel, request)
 
     def _fail_queued(self, error: PressureError) -> None:
         queued, self._queued = self._queued, []
@@ -187,4 +218,4 @@ class Link:
                 unknown = OutcomeUnknownError(f"{error} The operation may have been carried out, or not")
                 self._finish(request, unknown)
             else:
-                self._finish(request, error)
+                self._finish(request, copy.copy(error))

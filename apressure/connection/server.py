@@ -55,6 +55,11 @@ class Server:
         """Register somebody who may close a connection that is idle when the limit is reached."""
         self._spare.append(give_up_one)
 
+    def forget(self, give_up_one: Callable[[], bool]) -> None:
+        """Take that back."""
+        if give_up_one in self._spare:
+            self._spare.remove(give_up_one)
+
     async def connect(self, on_lost: Callable[[], None], response_timeout: float | None = None) -> AnyChannel:
         """Open one connection.
 

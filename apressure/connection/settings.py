@@ -195,7 +195,7 @@ def _from_url(url: str) -> dict[str, Any]:
         raise ValueError(f"the URL is not valid: {_QUOTE}") from None
     scheme = parts.scheme
     if scheme not in ("redis", "rediss", "unix"):
-        raise ValueError(f"the URL must begin with {_SCHEMES}, not {scheme or url.split('@')[-1][:40]!r}")
+        raise ValueError(f"the URL must begin with {_SCHEMES}, not {scheme or url.rsplit('@', maxsplit=1)[-1][:40]!r}")
     if (
         scheme != "unix"
         and "@" not in parts.netloc

@@ -36,6 +36,13 @@ class Put(Entry[int]):
         self.messages = messages
         self.done = 0
 
+    def fail(self, error: Exception) -> None:
+        error.accepted = self.done  # type: ignore[attr-defined]  # for put_many, whatever the error
+        super().fail(error)
+
+    def annotate(self, error: Exception) -> None:
+        error.accepted = self.done  # type: ignore[attr-defined]
+
 
 class PutLane(Lane[Put]):
     """What a client's tasks put.
@@ -120,13 +127,15 @@ class Get(Entry[list[bytes]]):
 
     Attributes:
         max_items: How many at the most.
+        order: The place of what it got among all that the lane got.
     """
 
-    __slots__ = ("max_items",)
+    __slots__ = ("max_items", "order")
 
     def __init__(self, max_items: int, now: bool = False) -> None:
         super().__init__(now)
         self.max_items = max_items
+        self.order = 0
 
 
 class GetLane(Lane[Get]):
@@ -137,15 +146,31 @@ class GetLane(Lane[Get]):
     def __init__(self, steps: Steps, waits: Waits, settle_timeout: float) -> None:
         super().__init__(steps, waits, settle_timeout)
         self._series = steps.series()
+        self._order = 0
+        self._back: list[tuple[int, Sequence[bytes], asyncio.Future[None]]] = []
+        self._giving_back = False
 
     async def get(self, max_items: int = 1, timeout: float | None = None, now: bool = False) -> list[bytes]:
         """Get one to max_items messages, waiting while the queue is empty."""
         messages: list[bytes] = await self.run(Get(max_items, now), timeout)
         return messages
 
-    def give_back(self, messages: Sequence[bytes]) -> asyncio.Future[None]:
-        """Make messages the first in line again; the future is done when they are, or when they are lost."""
+    def give_back(self, messages: Sequence[bytes], order: int | None = None) -> asyncio.Future[None]:
+        """Make messages the first in line again; the future is done when they are, or when they are lost.
+
+        What several cancelled tasks have to give back in one turn of the event loop goes back in one step, in the
+        order in which it was got; and one such step is on its way at a time, so that it can be sent again.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._back.append((self._next_order() if order is None else order, messages, done))
+        if not self._giving_back:
+            self._giving_back = True
+            asyncio.get_running_loop().call_soon(self._send_back)
+        return done
+
+    def _send_back(self) -> None:
+        back, self._back = sorted(self._back, key=lambda given: given[0]), []
+        messages = [message for _, given, _ in back for message in given]
 
         def answered(answer: Any) -> None:
             if isinstance(answer, Exception):
@@ -155,11 +180,19 @@ class GetLane(Lane[Get]):
                     self._steps.name,
                     answer,
                 )
-            if not done.done():
-                done.set_result(None)
+            for _, _, done in back:
+                if not done.done():
+                    done.set_result(None)
+            if self._back:
+                self._send_back()
+            else:
+                self._giving_back = False
 
         self._steps.give_back(self._series, messages, answered)
-        return done
+
+    def _next_order(self) -> int:
+        self._order += 1
+        return self._order
 
     def _send(self) -> bool:
         wanted = 0
@@ -181,6 +214,7 @@ class GetLane(Lane[Get]):
             share = answer[begin : begin + entry.max_items]
             begin += len(share)
             self._remove(entry)
+            entry.order = self._next_order()
             entry.resolve(share)
         if begin == len(answer):
             return None if begin else EMPTY
@@ -202,7 +236,7 @@ class GetLane(Lane[Get]):
     def _recover(self, entry: Get) -> asyncio.Future[None] | None:
         if entry.future.cancelled() or entry.future.exception() is not None:
             return None
-        return self.give_back(entry.future.result())
+        return self.give_back(entry.future.result(), entry.order)
 
 
 def _follow(undone: asyncio.Future[None], outcome: asyncio.Future[Any]) -> None:

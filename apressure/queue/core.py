@@ -13,6 +13,7 @@ from apressure.exceptions import (
     ClientClosedError,
     DecodeError,
     PressureError,
+    QueueFullError,
     QueueInUseError,
     Role,
     ScriptingRefusedError,
@@ -117,8 +118,9 @@ class Core(Generic[T]):
                 for portion in _portions(items, self.encode):
                     await put(portion)
         except Exception as error:
-            if isinstance(getattr(error, "accepted", None), int):
-                error.accepted += count  # type: ignore[attr-defined]
+            count += getattr(error, "accepted", 0)  # of the portion on its way
+            if isinstance(error, (QueueFullError, QueueInUseError)):
+                error.accepted = count
             if count:
                 error.add_note(f"{count} items were put before")
             raise
@@ -244,18 +246,13 @@ async def _stream(
             await put(portion)
 
     try:
-        async for item in items:
-            gathered.append(encode(item))
-            if sender is None or sender.done():
-                if sender is not None:
-                    sender.result()
-                sender = asyncio.get_running_loop().create_task(send())
-            elif len(gathered) >= MAX_MESSAGES or len(gathered[-1]) >= MAX_BYTES:
-                await sender
-        if sender is not None:
-            await sender
-    except BaseException:
-        if sender is not None and not sender.done():
-            sender.cancel()
-            await asyncio.wait((sender,))
-        raise
+        # A group, since a put that fails has to end the wait for an item that may never come.
+        async with asyncio.TaskGroup() as group:
+            async for item in items:
+                gathered.append(encode(item))
+                if sender is None or sender.done():
+                    sender = group.create_task(send())
+                elif len(gathered) >= MAX_MESSAGES or len(gathered[-1]) >= MAX_BYTES:
+                    await sender
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None

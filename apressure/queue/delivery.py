@@ -55,7 +55,7 @@ class Lease:
         self._sent = 0
         self._done = 0
         self._soon: asyncio.Handle | None = None
-        self._receiving = asyncio.Lock()
+        self._receiving: asyncio.Future[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._until = 0.0
         self.unsettled: set[int] = set()
@@ -80,10 +80,12 @@ class Lease:
 
         A cancelled receive loses nothing: what came is in the buffer, in flight under the lease.
         """
-        async with self._receiving:
-            while not self.buffer:
-                await self._queue.waits.until(lambda: self._receive_step(max_items), timeout, self._queue.name)
-            return self.buffer.popleft()
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while not self.buffer:
+            remaining = None if deadline is None else max(0.0, deadline - loop.time())
+            await self._queue.waits.until(lambda: self._receive_step(max_items), remaining, self._queue.name)
+        return self.buffer.popleft()
 
     def ack(self, number: int) -> None:
         """Acknowledge a message with the next step that leaves, at the latest in the next turn of the event loop."""
@@ -156,25 +158,32 @@ class Lease:
         return int(max(self._seconds, remaining) * 1000)
 
     async def _receive_step(self, max_items: int) -> bool | Wait:
-        acks, self._acks = self._acks, []
         self.check()
+        if self._receiving is not None:
+            # One at a time, since the step names the number to go on with. What it brings is in the buffer.
+            await self._wait_for(self._receiving)
+            return True
+        acks, self._acks = self._acks, []
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._receiving = answer
         fresh = not self._held and not self.unsettled
         held = self._queue.waits.take_claim("consumer") if fresh else b"0"
 
         def on_answer(reply: Any) -> None:
+            self._receiving = None
             if isinstance(reply, list):
                 self._arrived(reply)
             elif isinstance(reply, (LeaseLostError, QueueDoesNotExistError)):
                 self._broken(reply)
-            _resolve(answer, reply)
+            elif isinstance(reply, Exception):
+                self._acks = acks + self._acks  # acknowledging twice does no harm, forgetting it would
+            answer.set_result(reply)
 
         self._queue.steps.receive(
             self._token, fresh, held, max_items, self._milliseconds(), self._number, acks, on_answer
         )
         reply = await self._wait_for(answer)
         if isinstance(reply, Exception):
-            self._acks = acks + self._acks  # acknowledging twice does no harm, forgetting it would
             raise reply
         return reply if isinstance(reply, Wait) else True
 

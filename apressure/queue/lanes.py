@@ -53,6 +53,9 @@ class Entry(Generic[R]):
             self.withdrawn = True
             self.future = asyncio.get_running_loop().create_future()
 
+    def annotate(self, error: Exception) -> None:
+        """Note on an error how far the operation had come."""
+
     def resolve(self, result: R) -> None:
         if not self.future.done():
             self.future.set_result(result)
@@ -165,7 +168,7 @@ class Lane(ABC, Generic[E]):
         else:
             self._blocked_by = answer if isinstance(answer, Wait) else self._accept(answer)
         for entry in in_flight:
-            if entry.withdrawn and not entry.future.done():
+            if entry.withdrawn and entry in self._entries:
                 self._remove(entry)
                 entry.future.cancel()
         if self._blocked_by is not None:
@@ -186,7 +189,9 @@ class Lane(ABC, Generic[E]):
         everybody = isinstance(error, (QueueDoesNotExistError, LeaseLostError))
         for entry in list(self._entries) if everybody else in_flight:
             self._remove(entry)
-            entry.fail(copy.copy(error))  # one exception raised in many tasks would mix their tracebacks
+            failure = copy.copy(error)  # one exception raised in many tasks would mix their tracebacks
+            entry.annotate(failure)
+            entry.fail(failure)
 
     def _woken(self, parked: asyncio.Future[None]) -> None:
         if parked.cancelled() or parked is not self._parked:

@@ -118,7 +118,11 @@ class Plain:
                     await self._put_one(turn, messages[done], force, done)
                 done += 1
 
-        await self._turns.run("producer", one, 0 if now else timeout, Wait("full"))
+        try:
+            await self._turns.run("producer", one, 0 if now else timeout, Wait("full"))
+        except PressureError as error:
+            error.accepted = done  # type: ignore[attr-defined]
+            raise
 
     async def get(self, max_items: int, timeout: float | None, now: bool) -> list[bytes]:
         async def some(turn: Turn) -> list[bytes]:

@@ -199,9 +199,12 @@ class Consumer(Generic[T]):
             bound = int((await scripted.inspect())[0])
             self._most = max(1, min(MAX_PREFETCH, bound)) if bound else MAX_PREFETCH
         except BaseException:
-            if self._lease is not None:
-                await self._lease.leave()
-            self._queue.leave("consumer")
+            taken, self._lease = self._lease, None
+            try:
+                if taken is not None:
+                    await self._leave_quietly(taken)
+            finally:
+                self._queue.leave("consumer")
             raise
         return self
 

@@ -90,7 +90,8 @@ class Steps:
 
     def give_back(self, series: Series, messages: Sequence[bytes], on_answer: OnAnswer) -> None:
         """Undo a get; messages oldest first. Answers with how many."""
-        self._send("give_back", series.keys, [series.next(), b"0", *messages], on_answer, resend=True, again=1)
+        arguments: list[Argument] = [series.next(), b"0", *messages]
+        self._send("give_back", series.keys, arguments, on_answer, resend=True, again=1, whole=True)
 
     def receive(
         self,
@@ -128,7 +129,8 @@ class Steps:
         arguments: list[Argument] = [
             token, lease, leave, series.next(), b"0", untouched or 0, len(acks), *acks, *nacks,
         ]  # fmt: skip
-        self._send("settle", series.keys, arguments, on_answer, resend=True, again=4, role="consumer")
+        whole = bool(nacks) or untouched is not None
+        self._send("settle", series.keys, arguments, on_answer, resend=True, again=4, role="consumer", whole=whole)
 
     def leave(self, series: Series, token: bytes, lease: int, leave: bool, on_answer: OnAnswer) -> None:
         """Renew an exclusive producer's lease, or end it."""
@@ -216,13 +218,14 @@ class Steps:
         again: int | None = None,
         role: Role | None = None,
         held: bytes = b"0",
+        whole: bool = False,
     ) -> None:
         def on_reply(reply: Any) -> None:
             if held == b"1" and role is not None and isinstance(reply, Exception):
                 self.unclaim(role)  # the step was refused before it could use the token that was claimed for it
             on_answer(self._read(reply, role))
 
-        self._client.link.send(Request(script(name), keys, arguments, on_reply, resend=resend, again=again))
+        self._client.link.send(Request(script(name), keys, arguments, on_reply, resend, again, whole))
 
     async def _run_step(self, name: str, keys: Sequence[bytes], arguments: list[Argument], **how: Any) -> Any:
         role = how.pop("role", None)

@@ -252,7 +252,7 @@ class Turns:
             if line.turn is not None and line.turn.blocked:
                 line.turn.interrupted = True
                 line.turn.error = error
-                background.start(line.turn.unblock(), "unblocking an operation")
+                self.client.first(background.start(self._end(line.turn), "unblocking an operation"))
                 ended += 1
         return ended
 
@@ -265,6 +265,7 @@ class Turns:
 
     def release(self) -> None:
         """Let go of the connections that nothing uses."""
+        self.client.server.forget(self._give_up_one)
         while self._give_up_one():
             pass
 
@@ -325,6 +326,13 @@ class Turns:
             future.cancel()
             raise blocked.error(self.name)
         future.result()
+
+    async def _end(self, turn: Turn) -> None:
+        """End what blocks a turn, again and again: the blocking command may be on its way still."""
+        while turn.blocked:
+            with contextlib.suppress(PressureError):  # what cannot be unblocked ends with its slice
+                await turn.unblock()
+            await asyncio.sleep(0.02)
 
     async def _settle(self, turn: Turn, outcome: asyncio.Future[Any]) -> None:
         """The caller was cancelled: end what blocks, and wait until everything is as it was."""

@@ -74,6 +74,7 @@ class Waits:
             "producer": (self._claims["producer"],),
             "consumer": (self._claims["consumer"],),
         }
+        self._server = server
         server.on_shortage(self._give_up_one)
 
     def note(self) -> dict[Reason, tuple[int, ...]]:
@@ -115,19 +116,19 @@ class Waits:
             if not isinstance(answer, Wait):
                 return answer
             remaining = None if deadline is None else deadline - loop.time()
+            if remaining is not None and remaining <= 0:
+                raise answer.error(name)
             parked = self.park(answer, noted)
             try:
-                done = remaining is None or remaining > 0
-                if done:
-                    done = bool((await asyncio.wait((parked,), timeout=remaining))[0])
+                done, _ = await asyncio.wait((parked,), timeout=remaining)
                 if not done:
                     raise answer.error(name)
                 parked.result()
-            finally:
-                if not parked.done():
-                    parked.cancel()
-                    if answer.reason in self._claims:
-                        self.hand_back(answer.reason)
+            except BaseException:
+                parked.cancel()
+                if answer.reason == "producer" or answer.reason == "consumer":
+                    self.hand_back(answer.reason)  # the token may have come in this very turn of the event loop
+                raise
 
     def end(self, error: PressureError) -> int:
         """Fail everything that is parked; returns how many."""
@@ -140,6 +141,7 @@ class Waits:
 
     def close(self) -> None:
         """Let go of the connections."""
+        self._server.forget(self._give_up_one)
         for waiter in (self._closed, self._messages, self._not_full, *self._claims.values()):
             waiter.close()
 

@@ -114,12 +114,17 @@ def new_mark() -> dict[str, str]:
     return {MARK: uuid.uuid4().hex}
 
 
-def marked(mark: Mapping[str, str]) -> list[psutil.Process]:
-    """The processes that carry a mark, except those that have ended and wait to be buried."""
+def marked(mark: Mapping[str, str], directory: Path) -> list[psutil.Process]:
+    """The processes that carry a mark or work in a directory, without those that have ended and wait to be buried.
+
+    The directory is for servers: they write their title over their environment.
+    """
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get(MARK) == mark[MARK] and process.status() != psutil.STATUS_ZOMBIE:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if process.environ().get(MARK) == mark[MARK] or process.cwd().startswith(os.fspath(directory)):
                 found.append(process)
     return found
 

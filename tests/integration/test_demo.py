@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import io
@@ -62,26 +63,31 @@ class Demo:
         # A group of its own, as a shell with job control gives to each command.
         return running([*self.command, *arguments], env=self.environment, process_group=0, **streams)
 
-    def workers(self) -> dict[str, psutil.Process]:
-        """The processes that work for a demo that runs, by what they are."""
-        found = {}
-        for process in marked(self.mark):
-            try:
-                words = process.cmdline()
-            except psutil.Error:
-                continue
-            if "apressure.cli.demo_worker" in words:
-                found[str(len(found))] = process
-            elif "valkey-server" in words[0] or "redis-server" in words[0]:
-                found["server"] = process
+    def processes(self) -> list[psutil.Process]:
+        """All that is there of it: the demo, its workers, the server and the server's watchdog."""
+        return marked(self.mark, self.temporary)
+
+    def workers(self) -> list[psutil.Process]:
+        return self._running("apressure.cli.demo_worker")
+
+    def servers(self) -> list[psutil.Process]:
+        return self._running("valkey-server", "redis-server")
+
+    def _running(self, *names: str) -> list[psutil.Process]:
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                words = " ".join(process.cmdline())
+                if any(name in words for name in names) and "/bin/sh" not in words:
+                    found.append(process)
         return found
 
     def wait_until_it_works(self) -> None:
         """Wait until both workers and the server are there."""
-        wait_until(lambda: len(self.workers()) == 3)
+        wait_until(lambda: len(self.workers()) == 2 and len(self.servers()) == 1)
 
     def assert_nothing_is_left(self) -> None:
-        wait_until(lambda: not marked(self.mark))
+        wait_until(lambda: not self.processes())
         assert list(self.temporary.iterdir()) == []
 
 
@@ -91,7 +97,7 @@ def demo() -> Iterator[Demo]:
     temporary = Path(tempfile.mkdtemp(prefix="ap-"))
     started = Demo(temporary)
     yield started
-    for process in marked(started.mark):
+    for process in started.processes():
         process.kill()
     shutil.rmtree(temporary, ignore_errors=True)
 
@@ -217,7 +223,7 @@ class TestRun:
         """The fixture sees to it that nothing stays on the server."""
         result = json.loads(demo.run("--rows", "20000", "--json", "--url", url).stdout)
         assert result["proven"] is True
-        assert demo.workers() == {}
+        assert demo.workers() == []
 
     def test_in_a_directory(self, demo: Demo) -> None:
         demo.run("--rows", "1000", "--url", f"embedded://{demo.temporary}/data")
@@ -305,7 +311,7 @@ class TestEnd:
     def test_a_worker_is_killed(self, demo: Demo, which: int) -> None:
         with demo.start("--json") as process:
             demo.wait_until_it_works()
-            demo.workers()[str(which)].kill()
+            demo.workers()[which].kill()
             code, output, errors = ended(process)
         assert (code, output) == (1, b"")
         told = json.loads(errors.splitlines()[-1])
@@ -317,7 +323,7 @@ class TestEnd:
     def test_the_server_is_killed(self, demo: Demo) -> None:
         with demo.start() as process:
             demo.wait_until_it_works()
-            demo.workers()["server"].kill()
+            demo.servers()[0].kill()
             code, output, errors = ended(process)
         assert (code, output) == (7, b"") or (code == 1 and b"process ended with exit code" in errors), errors
         assert b"Traceback" not in errors

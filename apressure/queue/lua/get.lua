@@ -6,8 +6,6 @@
 local uid, held = ARGV[1], ARGV[2]
 local bound, wrong = check(CONSUMER)
 if wrong then return refuse(wrong, CONSUMER, held, '') end
-call('LLEN', LIST)  -- a key of the wrong type stops the step here, before it writes
-call('LLEN', NOT_FULL)
 local closed = call('EXISTS', CLOSED)
 heal_all(bound)
 local entered, refusal = enter(CONSUMER, held, '')

@@ -8,7 +8,6 @@ if ARGV[2] == '1' then
 end
 local bound, wrong = check(CONSUMER)
 if wrong then return wrong end
-call('LLEN', LIST)
 ignore_memory_limit()
 local bytes = 0
 for i = #ARGV, 3, -1 do

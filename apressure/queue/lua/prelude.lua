@@ -25,16 +25,21 @@ end
 local function integer(key, default)
   local text = call('GET', key) or default
   if not text then return nil, {'missing'} end
-  if #text > 18 or not string.match(text, '^%-?%d+$') then
+  if #text > 18 or not (text == '0' or string.match(text, '^%-?[1-9]%d*$')) then
     return nil, {'corrupt', key .. ' is not an integer that a queue can use'}
   end
   return tonumber(text)
 end
 
--- What a step has to know before it writes: the bound, and that the role's statistics can be counted.
+-- What a step has to know before it writes: the bound, that the lists are lists (LLEN raises an error where they are
+-- not), and that the role's statistics can be counted.
 local function check(role)
   local bound, wrong = integer(BOUND)
   if wrong then return nil, wrong end
+  call('LLEN', LIST)
+  call('LLEN', NOT_FULL)
+  call('LLEN', PRODUCER.free)
+  call('LLEN', CONSUMER.free)
   local _
   _, wrong = integer(role.messages, '0')
   if not wrong then _, wrong = integer(role.bytes, '0') end
@@ -98,12 +103,12 @@ local function return_deliveries(sequences, untouched)
       if untouched and tonumber(sequences[i]) >= untouched then attempts = attempts - 1 end
       payloads[#payloads + 1] = payload
       if attempts > 0 then tried[#tried + 1] = attempts .. ':' .. redis.sha1hex(payload) end
-      call('HDEL', INFLIGHT, sequences[i])
-      if any_attempts then call('HDEL', ATTEMPTS, sequences[i]) end
     end
   end
   push('RPUSH', LIST, payloads, 1, #payloads)
   push('RPUSH', REDELIVERED, tried, 1, #tried)
+  push('HDEL', INFLIGHT, sequences, 1, #sequences)
+  if any_attempts then push('HDEL', ATTEMPTS, sequences, 1, #sequences) end
   return #payloads
 end
 
@@ -206,7 +211,8 @@ local function pop(max)
       messages[#messages + 1] = popped[i]
       bytes = bytes + #popped[i]
     end
-    portion = 200
+    local fit = bytes > 0 and math.floor((1048576 - bytes) * #messages / bytes) or 200
+    portion = math.max(1, math.min(200, 2 * portion, fit))
   end
   return messages, bytes
 end
@@ -232,35 +238,35 @@ end
 
 -- How often each of these messages, just popped, has been delivered, this time included.
 -- `redelivered` runs beside the right end of the queue: an entry says how often, and which message (by its digest).
--- A client that knows nothing of it may have popped some: entries that were passed over are dropped.
+-- A client that knows nothing of it may have popped some: entries that were passed over are dropped, and so are those
+-- that cannot belong to anything, since there are more of them than messages.
 local function attempts_of(messages)
   local attempts = {}
+  for i = 1, #messages do attempts[i] = 1 end
   local total = call('LLEN', REDELIVERED)
-  if total == 0 then
-    for i = 1, #messages do attempts[i] = 1 end
-    return attempts
-  end
-  -- The cost must not grow with what was returned: nobody else pops more than a few in between.
+  if total == 0 then return attempts end
   local entries = call('LRANGE', REDELIVERED, -(#messages + 100), -1)
+  local places = {}  -- digest -> the places of its entries, the rightmost last
+  for j = 1, #entries do
+    local digest = string.sub(entries[j], string.find(entries[j], ':', 1, true) + 1)
+    places[digest] = places[digest] or {}
+    table.insert(places[digest], j)
+  end
   local last = #entries
   for i = 1, #messages do
-    attempts[i] = 1
-    if last > 0 then
-      local digest = redis.sha1hex(messages[i])
-      for j = last, 1, -1 do
-        local colon = string.find(entries[j], ':', 1, true)
-        if string.sub(entries[j], colon + 1) == digest then
-          attempts[i] = tonumber(string.sub(entries[j], 1, colon - 1)) + 1
-          last = j - 1
-          break
-        end
-      end
+    local found = places[redis.sha1hex(messages[i])]
+    while found and #found > 0 and found[#found] > last do table.remove(found) end
+    if found and #found > 0 then
+      last = found[#found] - 1
+      attempts[i] = tonumber(string.match(entries[last + 1], '^%d+')) + 1
     end
   end
-  if call('EXISTS', LIST) == 0 then
+  local kept = math.min(total - #entries + last, call('LLEN', LIST))
+  if kept == 0 then
     call('DEL', REDELIVERED)
-  elseif last < #entries then
-    call('LTRIM', REDELIVERED, 0, total - #entries + last - 1)
+  elseif kept < total then
+    local right = total - #entries + last - 1
+    call('LTRIM', REDELIVERED, right - kept + 1, right)
   end
   return attempts
 end

@@ -11,8 +11,6 @@ if ARGV[3] == '1' then
 end
 local bound, wrong = check(PRODUCER)
 if wrong then return refuse(wrong, PRODUCER, held, ARGV[5]) end
-call('LLEN', LIST)  -- a key of the wrong type stops the step here, before it writes
-call('LLEN', NOT_FULL)
 local closed = call('EXISTS', CLOSED)
 if ARGV[5] == '' then heal_all(bound, true) else heal(CONSUMER, bound, true) end
 local entered, refusal = enter(PRODUCER, held, ARGV[5])

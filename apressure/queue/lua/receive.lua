@@ -10,8 +10,6 @@ local uid, token, held, next_number = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[7
 local bound, wrong = check(CONSUMER)
 local mine = call('HGET', CONSUMER.lease, 'token') == token
 if wrong then return refuse(wrong, CONSUMER, held, token) end
-call('LLEN', LIST)
-call('LLEN', NOT_FULL)
 local closed = call('EXISTS', CLOSED)
 if mine then heal(PRODUCER, bound) else heal_all(bound) end
 local entered, refusal = enter(CONSUMER, held, (mine or ARGV[3] ~= '1') and token or '')
@@ -54,5 +52,11 @@ else
   call('HSET', CONSUMER.lease, 'next', number)
   normalise(bound)
 end
-if #messages == 0 then return {closed == 1 and 'closed' or 'empty'} end
+if #messages == 0 then
+  if call('HGET', CONSUMER.lease, 'hold') ~= '1' and call('EXISTS', INFLIGHT) == 0 then
+    call('DEL', CONSUMER.lease)
+    release(CONSUMER)
+  end
+  return {closed == 1 and 'closed' or 'empty'}
+end
 return {'ok', messages, attempts}

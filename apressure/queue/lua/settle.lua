@@ -11,8 +11,6 @@ end
 if call('HGET', CONSUMER.lease, 'token') ~= ARGV[1] then return {'lost'} end
 local bound, wrong = check(CONSUMER)
 if wrong then return refuse(wrong, CONSUMER, '0', ARGV[1]) end
-call('LLEN', LIST)
-call('LLEN', NOT_FULL)
 ignore_memory_limit()
 local acks = tonumber(ARGV[7])
 local settled = acknowledge(ARGV, 8, 7 + acks)
