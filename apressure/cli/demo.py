@@ -20,9 +20,13 @@ from apressure.cli import demo_flights as flights
 from apressure.cli import demo_screen as screens
 from apressure.cli.demo_crew import Worker
 from apressure.cli.demo_worker import Orders
-from apressure.cli.exits import Exit
+from apressure.cli.exits import Exit, message_of
 from apressure.cli.options import Common, Json, Prefix, Url, complain, execute
-from apressure.exceptions import PressureError, QueueDoesNotExistError
+from apressure.embedded import EmbeddedServer
+from apressure.exceptions import PressureError, QueueDoesNotExistError, ServerUnavailableError
+
+_CLEANING: Final = 6.0
+"""Seconds that it may take to delete the queue."""
 
 _LOOK_EVERY: Final = 0.1
 """Seconds between two looks at the queue."""
@@ -67,17 +71,41 @@ async def run_demo(common: Common, rows: int, bound: int, screen: screens.Screen
     with screen:
         screen.show(screens.Picture(total=rows, bound=bound))
         async with (
-            _server(common) as (url, server),
-            AsyncQueue(name, url=url, prefix=common.prefix) as queue,
-            _created(queue, bound),
+            _server(common) as server,
+            AsyncQueue(name, url=server.url, prefix=common.prefix) as queue,
+            _created(queue, bound, server),
         ):
-            orders = Orders(role="feeder", url=url, prefix=common.prefix, queue=name, rows=rows)
+            orders = Orders(role="feeder", url=server.url, prefix=common.prefix, queue=name, rows=rows)
             consumer = Worker(dataclasses.replace(orders, role="consumer"))
             feeder = Worker(orders)
             async with consumer, feeder:
-                watch = Watch(queue, feeder, consumer, rows, bound, screen)
-                await _all(feeder.follow(), consumer.follow(), watch.keep_looking())
-    return {"server": server, **_result(feeder, consumer, rows, bound, watch)}
+                watch = Watch(server, queue, feeder, consumer, rows, bound, screen)
+                await _all(feeder.follow(), consumer.follow(), watch.keep_looking(), watch.check_the_server())
+    return {"server": server.description, **_result(feeder, consumer, rows, bound, watch)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Server:
+    """Where the demo runs.
+
+    Attributes:
+        url: Its address, for the workers too.
+        description: What it is, for people.
+        ours: The server, if it is the demo's own.
+    """
+
+    url: str
+    description: str
+    ours: EmbeddedServer | None = None
+
+    def check(self) -> None:
+        """Raise if the demo's own server has died; no use in waiting for its answers.
+
+        Raises:
+            ServerUnavailableError: It has.
+        """
+        if self.ours is not None and not self.ours.running:
+            raise ServerUnavailableError("the demo's embedded server has died")
 
 
 class Watch:
@@ -88,8 +116,16 @@ class Watch:
     """
 
     def __init__(
-        self, queue: AsyncQueue[bytes], feeder: Worker, consumer: Worker, rows: int, bound: int, screen: screens.Screen
+        self,
+        server: Server,
+        queue: AsyncQueue[bytes],
+        feeder: Worker,
+        consumer: Worker,
+        rows: int,
+        bound: int,
+        screen: screens.Screen,
     ) -> None:
+        self._server = server
         self._queue = queue
         self._feeder = feeder
         self._consumer = consumer
@@ -107,6 +143,12 @@ class Watch:
             await self._look()
             await asyncio.sleep(_LOOK_EVERY)
         await self._look()
+
+    async def check_the_server(self) -> None:
+        """Look after the demo's own server, beside the operations that may be waiting for it."""
+        while not (self._feeder.result and self._consumer.result):
+            self._server.check()
+            await asyncio.sleep(_LOOK_EVERY)
 
     async def _look(self) -> None:
         statistics = await self._queue.statistics()
@@ -136,36 +178,38 @@ class Watch:
 
 
 @contextlib.asynccontextmanager
-async def _server(common: Common) -> AsyncIterator[tuple[str, str]]:
-    """Yield the address of the server for the workers, and what it is, for people."""
+async def _server(common: Common) -> AsyncIterator[Server]:
+    """The server that was asked for, or one of the demo's own."""
     url = common.url or "embedded://"
-    if not url.startswith("embedded:"):
-        yield url, Client(url).server.address
+    client = Client(url)  # checks the address, and connects to nothing
+    if not client.settings.embedded:
+        yield Server(url, client.server.address)
         return
-    from apressure.embedded import EmbeddedServer
-
-    server = EmbeddedServer(directory=Client(url).settings.embedded_directory)
+    server = EmbeddedServer(directory=client.settings.embedded_directory)
     try:
         await asyncio.to_thread(server.start)
-        yield server.url, f"{server.software} {server.version}, embedded"
+        yield Server(server.url, f"{server.software} {server.version}, embedded", server)
     finally:
         # Not in a thread: this must happen also where a second cancellation would end an await. It takes moments.
         server.stop()
 
 
 @contextlib.asynccontextmanager
-async def _created(queue: AsyncQueue[bytes], bound: int) -> AsyncIterator[None]:
+async def _created(queue: AsyncQueue[bytes], bound: int, server: Server) -> AsyncIterator[None]:
     """Create the queue, and leave nothing of it on the server."""
     try:
         await queue.create(bound)
         yield
     finally:
-        try:
-            await queue.delete(timeout=5)
-        except QueueDoesNotExistError:
-            pass
-        except PressureError as error:
-            complain(f"apressure: the demo's queue {queue.name} could not be deleted: {error}")
+        # What is on a server of our own ends with it, unless it keeps its data.
+        if server.ours is None or (server.ours.directory is not None and server.ours.running):
+            try:
+                async with asyncio.timeout(_CLEANING):
+                    await queue.delete(timeout=_CLEANING / 2)
+            except QueueDoesNotExistError:
+                pass
+            except (PressureError, TimeoutError) as error:
+                complain(f"apressure: the demo's queue {queue.name} could not be deleted: {message_of(error)}")
 
 
 async def _all(*coroutines: Any) -> None:

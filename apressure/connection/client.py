@@ -9,6 +9,7 @@ from typing import Protocol, Self, Unpack
 
 from apressure.connection.link import Link
 from apressure.connection.server import Server
+from apressure.connection.settle import settled
 from apressure.connection.settings import ClientOptions, OtherOptions, resolve
 from apressure.exceptions import ClientClosedError, PressureError
 
@@ -82,9 +83,12 @@ class Client:
             dependent.client_closed(ClientClosedError("the client was closed while the operation waited"))
         if self._loop is None or self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
             return  # never used; or its connections are another loop's, or the parent's: not ours to touch
+        endings = asyncio.gather(*self._endings, return_exceptions=True)
         try:
-            if self._endings:
-                await asyncio.wait(self._endings, timeout=self.settings.settle_timeout)
+            await asyncio.wait((endings,), timeout=self.settings.settle_timeout)
+        except asyncio.CancelledError:
+            await settled(endings, self.settings.settle_timeout)
+            raise
         finally:
             await self.link.aclose(self.settings.settle_timeout)
 

@@ -40,9 +40,6 @@ class Put(Entry[int]):
         error.accepted = self.done  # type: ignore[attr-defined]  # for put_many, whatever the error
         super().fail(error)
 
-    def annotate(self, error: Exception) -> None:
-        error.accepted = self.done  # type: ignore[attr-defined]
-
 
 class PutLane(Lane[Put]):
     """What a client's tasks put.
@@ -145,10 +142,8 @@ class GetLane(Lane[Get]):
 
     def __init__(self, steps: Steps, waits: Waits, settle_timeout: float) -> None:
         super().__init__(steps, waits, settle_timeout)
-        self._series = steps.series()
         self._order = 0
         self._back: list[tuple[int, Sequence[bytes], asyncio.Future[None]]] = []
-        self._giving_back = False
 
     async def get(self, max_items: int = 1, timeout: float | None = None, now: bool = False) -> list[bytes]:
         """Get one to max_items messages, waiting while the queue is empty."""
@@ -159,16 +154,18 @@ class GetLane(Lane[Get]):
         """Make messages the first in line again; the future is done when they are, or when they are lost.
 
         What several cancelled tasks have to give back in one turn of the event loop goes back in one step, in the
-        order in which it was got; and one such step is on its way at a time, so that it can be sent again.
+        order in which it was got, and before the next step of this lane.
         """
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        if not self._back:
+            loop.call_soon(self._send_back)
         self._back.append((self._next_order() if order is None else order, messages, done))
-        if not self._giving_back:
-            self._giving_back = True
-            asyncio.get_running_loop().call_soon(self._send_back)
         return done
 
     def _send_back(self) -> None:
+        if not self._back:
+            return
         back, self._back = sorted(self._back, key=lambda given: given[0]), []
         messages = [message for _, given, _ in back for message in given]
 
@@ -183,18 +180,15 @@ class GetLane(Lane[Get]):
             for _, _, done in back:
                 if not done.done():
                     done.set_result(None)
-            if self._back:
-                self._send_back()
-            else:
-                self._giving_back = False
 
-        self._steps.give_back(self._series, messages, answered)
+        self._steps.give_back(messages, answered)
 
     def _next_order(self) -> int:
         self._order += 1
         return self._order
 
     def _send(self) -> bool:
+        self._send_back()
         wanted = 0
         for entry in self._entries:
             if wanted >= MAX_MESSAGES:

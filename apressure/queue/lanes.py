@@ -53,9 +53,6 @@ class Entry(Generic[R]):
             self.withdrawn = True
             self.future = asyncio.get_running_loop().create_future()
 
-    def annotate(self, error: Exception) -> None:
-        """Note on an error how far the operation had come."""
-
     def resolve(self, result: R) -> None:
         if not self.future.done():
             self.future.set_result(result)
@@ -190,7 +187,6 @@ class Lane(ABC, Generic[E]):
         for entry in list(self._entries) if everybody else in_flight:
             self._remove(entry)
             failure = copy.copy(error)  # one exception raised in many tasks would mix their tracebacks
-            entry.annotate(failure)
             entry.fail(failure)
 
     def _woken(self, parked: asyncio.Future[None]) -> None:

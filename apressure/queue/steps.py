@@ -17,7 +17,9 @@ from apressure.connection.link import Request
 from apressure.connection.script import Script
 from apressure.connection.settle import settled
 from apressure.exceptions import (
+    ROLES,
     LeaseLostError,
+    PressureError,
     QueueAlreadyExistsError,
     QueueClosedError,
     QueueDoesNotExistError,
@@ -88,8 +90,9 @@ class Steps:
         arguments: list[Argument] = [self._uid, held, max_items]
         self._send("get", self._plain_keys, arguments, on_answer, resend=False, role="consumer", held=held)
 
-    def give_back(self, series: Series, messages: Sequence[bytes], on_answer: OnAnswer) -> None:
+    def give_back(self, messages: Sequence[bytes], on_answer: OnAnswer) -> None:
         """Undo a get; messages oldest first. Answers with how many."""
+        series = self.series()
         arguments: list[Argument] = [series.next(), b"0", *messages]
         self._send("give_back", series.keys, arguments, on_answer, resend=True, again=1, whole=True)
 
@@ -172,13 +175,13 @@ class Steps:
             return done
 
         arguments: list[Argument] = [self._uid, role, held, token, lease]
-        return await self._run_step("occupy", self._plain_keys, arguments, resend=True, role=role, undo=undo)  # type: ignore[no-any-return]
+        return await self._run_step("occupy", self._plain_keys, arguments, resend=True, role=role, held=held, undo=undo)  # type: ignore[no-any-return]
 
     async def close(self, held: bytes, token: bytes) -> int | Wait:
         """Close the queue (specification: Close)."""
         series = self.series()
         arguments: list[Argument] = [self._uid, series.next(), b"0", held, token]
-        return await self._run_step("close", series.keys, arguments, resend=True, again=2, role="producer")  # type: ignore[no-any-return]
+        return await self._run_step("close", series.keys, arguments, resend=True, again=2, role="producer", held=held)  # type: ignore[no-any-return]
 
     async def doom(self) -> None:
         """End the queue's existence and wake everybody (specification: Delete, the first half)."""
@@ -188,7 +191,13 @@ class Steps:
     async def bury(self, held_producer: bytes, held_consumer: bytes) -> int | Wait:
         """Remove all keys once both roles are free (specification: Delete, the second half)."""
         arguments: list[Argument] = [held_producer, held_consumer]
-        answer = await self._run("bury", self._plain_keys, arguments, resend=True)
+        try:
+            answer = await self._run("bury", self._plain_keys, arguments, resend=True)
+        except PressureError:
+            for role, held in zip(ROLES, (held_producer, held_consumer), strict=True):
+                if held == b"1":
+                    self.unclaim(role)
+            raise
         if isinstance(answer, list) and answer[0] == b"recreated":
             return 1
         answer = self._read(answer, None)
@@ -228,8 +237,13 @@ class Steps:
         self._client.link.send(Request(script(name), keys, arguments, on_reply, resend, again, whole))
 
     async def _run_step(self, name: str, keys: Sequence[bytes], arguments: list[Argument], **how: Any) -> Any:
-        role = how.pop("role", None)
-        answer = self._read(await self._run(name, keys, arguments, **how), role)
+        role, held = how.pop("role", None), how.pop("held", b"0")
+        try:
+            answer = self._read(await self._run(name, keys, arguments, **how), role)
+        except PressureError:
+            if held == b"1":
+                self.unclaim(role)  # the step was refused before it could use the token that was claimed for it
+            raise
         if isinstance(answer, Exception):
             raise answer
         return answer

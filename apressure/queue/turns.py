@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from apressure.connection import background
@@ -120,11 +120,9 @@ class Turn:
                 raise await self.in_use(self._role) if await self.exists() else self._turns.missing()
             if not await self.exists():
                 # Deleted while this client waited; whoever deletes it waits for the role.
-                await self.ask(b"LPUSH", keys.free(self._role), 0)
+                await self.restore(b"LPUSH", keys.free(self._role), 0)
                 raise self._turns.missing()
         try:
-            if not await self.exists():
-                raise self._turns.missing()
             await self.ask(b"SET", keys.holder(self._role), self._turns.client.id)
         except BaseException:
             await self.__aexit__()
@@ -180,6 +178,7 @@ class Turns:
         self.identities: dict[AnyChannel, int] = {}
         self._lines: dict[Role, _Line] = {"producer": _Line(), "consumer": _Line()}
         self._idle: list[AnyChannel] = []
+        self._released = False
         client.server.on_shortage(self._give_up_one)
 
     def missing(self) -> QueueDoesNotExistError:
@@ -196,7 +195,7 @@ class Turns:
         operation: Callable[[Turn], Awaitable[T]],
         timeout: float | None,
         blocked: Wait,
-        undo: Callable[[T], Awaitable[None]] | None = None,
+        undo: Callable[[T], Coroutine[Any, Any, None]] | None = None,
     ) -> T:
         """Wait for this client's turn in the role, then run the operation.
 
@@ -237,8 +236,10 @@ class Turns:
             if not outcome.done():
                 turn.interrupted = True
                 await self._settle(turn, outcome)
-            elif undo is not None and not outcome.cancelled() and outcome.exception() is None:
-                await undo(outcome.result())
+            elif not outcome.cancelled() and outcome.exception() is None and undo is not None:
+                # In a task of its own: a second cancellation must not stop it half-way.
+                undoing = background.start(undo(outcome.result()), "giving back what a cancelled operation took")
+                await settled(undoing, self.client.settings.settle_timeout)
             raise
         try:
             return outcome.result()
@@ -266,6 +267,7 @@ class Turns:
     def release(self) -> None:
         """Let go of the connections that nothing uses."""
         self.client.server.forget(self._give_up_one)
+        self._released = True
         while self._give_up_one():
             pass
 
@@ -294,10 +296,11 @@ class Turns:
 
     def done_with(self, channel: AnyChannel) -> None:
         """An operation has ended: keep its connection for the next one."""
-        if channel.up:
+        if channel.up and not self._released:
             self._idle.append(channel)
-        else:
-            del self.identities[channel]
+            return
+        del self.identities[channel]
+        channel.abort("the queue object was closed")
 
     def _give_up_one(self) -> bool:
         if not self._idle:

@@ -120,15 +120,22 @@ class Waits:
                 raise answer.error(name)
             parked = self.park(answer, noted)
             try:
-                done, _ = await asyncio.wait((parked,), timeout=remaining)
-                if not done:
-                    raise answer.error(name)
-                parked.result()
-            except BaseException:
-                parked.cancel()
-                if answer.reason == "producer" or answer.reason == "consumer":
-                    self.hand_back(answer.reason)  # the token may have come in this very turn of the event loop
+                woken, _ = await asyncio.wait((parked,), timeout=remaining)
+            except asyncio.CancelledError:
+                self._stop(parked, answer.reason)
                 raise
+            if not woken:
+                self._stop(parked, answer.reason)
+                raise answer.error(name)
+            if parked.exception() is not None:
+                self._stop(parked, answer.reason)
+            parked.result()
+
+    def _stop(self, parked: asyncio.Future[None], reason: Reason) -> None:
+        """Nobody waits here any more; a token may have come in this very turn of the event loop."""
+        parked.cancel()
+        if reason == "producer" or reason == "consumer":  # noqa: PLR1714 (mypy narrows this)
+            self.hand_back(reason)
 
     def end(self, error: PressureError) -> int:
         """Fail everything that is parked; returns how many."""

@@ -154,7 +154,7 @@ Moment = int | float
 
 def some_moment(rng: random.Random) -> Moment:
     """When to cancel: often within the turns in which a reply arrives, sometimes later."""
-    return rng.randrange(14) if rng.random() < 0.5 else rng.uniform(0, 0.003)
+    return rng.randrange(14) if rng.random() < 0.5 else rng.uniform(0, 0.005)
 
 
 def _at(moment: Moment, act: Callable[[], object]) -> None:

@@ -137,10 +137,14 @@ async def gets(cell: Cell, queue: AsyncQueue[bytes], kind: str) -> None:
             account.arrived.extend(await queue.get_many(rng.choice((1, 3, 10))))
         elif kind == "receive":
             delivery = await queue.receive()
-            if rng.random() < 0.5:
-                await asyncio.sleep(0)
+            try:
+                if rng.random() < 0.5:
+                    await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                await delivery.nack()  # may be cancelled once more: given back all the same, as what is acknowledged is
+                raise
             if rng.random() < 0.7:
-                account.arrived.append(delivery.raw)  # a cancelled ack is an ack all the same
+                account.arrived.append(delivery.raw)
                 await delivery.ack()
             else:
                 await delivery.nack()
@@ -157,18 +161,7 @@ async def gets(cell: Cell, queue: AsyncQueue[bytes], kind: str) -> None:
         outcome = await cell.attempt(get)
         if outcome.ended == "error":
             assert isinstance(outcome.error, (QueueEmptyError, QueueInUseError)), outcome
-        if kind == "receive" and outcome.ended == "cancelled":
-            await settle_by_hand(queue)
         await asyncio.sleep(0)
-
-
-async def settle_by_hand(queue: AsyncQueue[bytes]) -> None:
-    """Give back what the victim had received and not settled when it was cancelled, as its `finally` would."""
-    lease = queue._by_hand
-    if lease is not None and lease.unsettled:
-        for number in sorted(lease.unsettled):
-            lease.nack(number)
-        await lease.flush()
 
 
 async def feed(cell: Cell, stop: asyncio.Event, producer: str = "feeder") -> None:

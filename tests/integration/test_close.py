@@ -309,3 +309,31 @@ async def test_after_a_fork_into_the_same_loop_the_error_says_so(
         with pytest.raises(RuntimeError, match="before a fork"):
             await queue.get()
     assert await queue.get() == b"x"
+
+
+async def test_connections_of_what_was_blocked_are_gone_after_aclose(
+    open_queue: Opener, url: str, db: redis.Redis, scripting: bool
+) -> None:
+    await open_queue()
+    before = len(db.client_list())
+    queue = AsyncQueue("jobs", url=url, scripting=scripting)
+    tasks = [asyncio.create_task(queue.get()), asyncio.create_task(queue.wait_closed())]
+    await blocked(db, 2)
+    await queue.aclose()
+    await in_time(asyncio.gather(*tasks, return_exceptions=True))
+    await eventually(lambda: len(db.client_list()) == before)
+
+
+async def test_a_cancelled_aclose_releases_the_connections(
+    open_queue: Opener, url: str, db: redis.Redis, scripting: bool
+) -> None:
+    await open_queue()
+    before = len(db.client_list())
+    queue = AsyncQueue("jobs", url=url, scripting=scripting)
+    task = asyncio.create_task(queue.get())
+    await blocked(db)
+    closing = asyncio.create_task(queue.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, task, return_exceptions=True)
+    await eventually(lambda: len(db.client_list()) == before)
