@@ -72,7 +72,7 @@ async def run_demo(common: Common, rows: int, bound: int, screen: screens.Screen
         screen.show(screens.Picture(total=rows, bound=bound))
         async with (
             _server(common) as server,
-            AsyncQueue(name, url=server.url, prefix=common.prefix) as queue,
+            AsyncQueue(name, url=server.url, prefix=common.prefix, settle_timeout=1.0) as queue,
             _created(queue, bound, server),
         ):
             orders = Orders(role="feeder", url=server.url, prefix=common.prefix, queue=name, rows=rows)

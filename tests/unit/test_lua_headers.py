@@ -94,7 +94,7 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         lambda steps, series: steps.get(HELD, 17, ignore),
         {b"UID": "uid", HELD: "was claimed", 17: "most messages"},
     ),
-    "give_back": (lambda steps, series: steps.give_back(series, [b"m1", b"m2"], ignore), {b"m1": "oldest first"}),
+    "give_back": (lambda steps, series: steps.give_back([b"m1", b"m2"], ignore), {b"m1": "oldest first"}),
     "receive": (
         lambda steps, series: steps.receive(TOKEN, True, HELD, 17, 30000, 19, [21, 22], ignore),
         {
@@ -103,8 +103,8 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         },
     ),
     "settle": (
-        lambda steps, series: steps.settle(series, TOKEN, 30000, False, [21, 22, 23], [24], ignore),
-        {TOKEN: "lease token", 30000: "milliseconds", 3: "number of acknowledgements", 21: "numbers to acknowledge"},
+        lambda steps, series: steps.settle(series, TOKEN, 30000, 18, [21, 22, 23], [24], ignore),
+        {TOKEN: "lease token", 30000: "milliseconds", 18: "never handed out", 3: "number of acknowledgements", 21: "numbers to acknowledge"},
     ),
     "leave": (
         lambda steps, series: steps.leave(series, TOKEN, 30000, False, ignore),
