@@ -100,6 +100,10 @@ class Account:
         self._possible.update(messages)
         self._batches.append(messages)
 
+    def missing(self) -> list[bytes]:
+        """Messages that were acknowledged, and have not arrived."""
+        return sorted(self._acknowledged - set(self.arrived))
+
     def row(self, ordered: bool = True, may_lose: int = 0) -> Row:
         """Settle the account, once everything was drained.
 

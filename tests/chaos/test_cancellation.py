@@ -87,11 +87,11 @@ class Cell:
 
     async def finish(self, recorder: Recorder, server: EmbeddedServer, name: str, ordered: bool = True) -> None:
         """Settle the account of a queue that is closed and drained; delete it and look for what is left."""
-        await check_tidy(self.queue, self.account)
-        await self.queue.delete(timeout=PATIENCE)
         row = self.account.row(ordered=ordered)
         recorder.add(f"cancelled {name}", server, row)
-        assert row.clean(), row
+        assert row.clean(), f"{row} {self.account.missing()}"
+        await check_tidy(self.queue, self.account)
+        await self.queue.delete(timeout=PATIENCE)
 
 
 async def puts(cell: Cell, queue: AsyncQueue[bytes], producer: str, exclusive: bool = False) -> None:
