@@ -89,16 +89,23 @@ class Channel(asyncio.Protocol):
             self._end()
 
     def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        while (reply := self._next_reply()) is not False:
+            on_reply, _ = self._pending.popleft()
+            on_reply(reply)
+
+    def _next_reply(self) -> Any:
+        """The next whole reply, or False."""
         try:
-            self._reader.feed(data)
             reply = self._reader.gets()
-            while reply is not False:
-                on_reply, _ = self._pending.popleft()
-                on_reply(reply)
-                reply = self._reader.gets()
-        except (ValueError, IndexError):
-            # Not RESP, or a reply that nobody asked for: whatever is at the other end, it is no Redis.
-            self.abort("the server does not speak the Redis protocol")
+        except ValueError:
+            reply = None
+        else:
+            if reply is False or self._pending:
+                return reply
+        # Not RESP, or a reply that nobody asked for: whatever is at the other end, it is no Redis.
+        self.abort("the server does not speak the Redis protocol")
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
@@ -169,6 +176,12 @@ async def connect(settings: Settings, response_timeout: float, on_lost: Callable
         raise ServerUnavailableError(
             f"cannot reach the server at {settings.address}: {error}. Is it running, and is the address right?"
         ) from None
+    except Exception as error:  # the program's own code: a credential provider, say
+        connection._close()  # noqa: SLF001
+        raise ServerUnavailableError(f"cannot connect to the server at {settings.address}: {error!r}") from error
+    except BaseException:
+        connection._close()  # noqa: SLF001
+        raise
     transport = _transport_of(connection)
     channel = Channel(connection, transport, response_timeout, on_lost)
     transport.set_protocol(channel)

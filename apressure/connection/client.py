@@ -9,8 +9,8 @@ from typing import Protocol, Self, Unpack
 
 from apressure.connection.link import Link
 from apressure.connection.server import Server
-from apressure.connection.settle import settled
 from apressure.connection.settings import ClientOptions, OtherOptions, resolve
+from apressure.connection.settle import settled
 from apressure.exceptions import ClientClosedError, PressureError
 
 

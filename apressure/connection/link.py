@@ -18,7 +18,7 @@ from apressure.connection.channel import ConnectionLost
 from apressure.connection.replies import NOT_EXECUTED
 from apressure.connection.script import Script
 from apressure.connection.server import AnyChannel, Server
-from apressure.exceptions import ClientClosedError, OutcomeUnknownError, PressureError, ServerError
+from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError
 
 
 class Request:
@@ -72,7 +72,8 @@ class Link:
         self._connected_at = -1.0
         self._pause = 0.01
         self._failures = 0
-        self._failure: PressureError | None = None
+        self._callers = 0
+        self._failure: Exception | None = None
         self._unanswered = 0
         self._drained: asyncio.Future[None] | None = None
         self._closed = False
@@ -107,7 +108,15 @@ class Link:
             self._connect_soon()
             failures = self._failures
             assert self._connecting is not None
-            await asyncio.wait((self._connecting,))
+            self._callers += 1
+            try:
+                await asyncio.wait((self._connecting,))
+            except asyncio.CancelledError:
+                if self._callers == 1 and not self._queued and self._connecting is not None:
+                    self._connecting.cancel()  # nobody else wants the connection
+                raise
+            finally:
+                self._callers -= 1
             if self._failures != failures and self._failure is not None:
                 raise copy.copy(self._failure)
         return self._channel
@@ -191,7 +200,7 @@ class Link:
             else:
                 self._pause = 0.01
             channel = await self._server.connect(lambda: None)
-        except PressureError as error:
+        except Exception as error:  # noqa: BLE001 (whatever it is, those who wait have to know)
             self._failures += 1
             self._failure = error
             self._connecting = None
@@ -211,7 +220,7 @@ class Link:
         for request in queued:
             self._transmit(channel, request)
 
-    def _fail_queued(self, error: PressureError) -> None:
+    def _fail_queued(self, error: Exception) -> None:
         queued, self._queued = self._queued, []
         for request in queued:
             if request.sent:

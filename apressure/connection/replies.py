@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from apressure.exceptions import (
     AuthenticationError,
     OutOfMemoryError,
@@ -12,8 +14,11 @@ from apressure.exceptions import (
     ServerTooOldError,
 )
 
-NOT_EXECUTED = frozenset({"LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "BUSY"})
+NOT_EXECUTED = frozenset({"LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "BUSY"})
 """Codes of replies that say "not now": the command was not carried out, and may be sent again a little later."""
+
+# Redis before 7 puts a preface before the error of a command that a script ran.
+_FROM_SCRIPT = re.compile(r"ERR Error running script .*?@user_script: ?\d+: -?([A-Z]+ .*)", re.DOTALL)
 
 _ERRORS: dict[str, tuple[type[ServerError], str]] = {
     "NOAUTH": (AuthenticationError, "give a password (and username) in the URL or as arguments"),
@@ -26,6 +31,9 @@ _ERRORS: dict[str, tuple[type[ServerError], str]] = {
 
 def error_from_reply(text: str) -> ServerError:
     """Turn the text of an error reply into the exception that says what to do."""
+    wrapped = _FROM_SCRIPT.match(text)
+    if wrapped:
+        text = wrapped[1].strip()
     code = text.partition(" ")[0]
     if "unknown command" in text.lower():
         name = text.partition("'")[2].partition("'")[0] or text.partition("`")[2].partition("`")[0]

@@ -14,13 +14,15 @@ seconds, after which the waiter's step has a look (leases may have expired meanw
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from apressure.connection import background
 from apressure.connection.channel import ConnectionLost
+from apressure.connection.replies import NOT_EXECUTED
 from apressure.connection.server import AnyChannel, Server
-from apressure.exceptions import OutOfMemoryError, PressureError, ServerError
+from apressure.exceptions import OutOfMemoryError, ServerError
 
 SLICE = 5
 """Seconds for which one blocking command lasts."""
@@ -119,7 +121,7 @@ class Waiter:
             self._channel = await self._server.connect(
                 lambda: None, self._seconds + self._server.settings.response_timeout
             )
-        except PressureError as error:
+        except Exception as error:  # noqa: BLE001 (whatever it is, those who wait have to know)
             self._connecting = None
             self._wake(error)
             return
@@ -133,7 +135,7 @@ class Waiter:
     def _woken(self, reply: Any) -> None:
         self._outstanding = False
         if isinstance(reply, (ConnectionLost, OutOfMemoryError)) or (
-            isinstance(reply, ServerError) and reply.code == "UNBLOCKED"
+            isinstance(reply, ServerError) and (reply.code == "UNBLOCKED" or reply.code in NOT_EXECUTED)
         ):
             # Nothing to tell a caller of: the step will say how things stand. Not too often, though.
             self._failures = min(self._failures + 1, 6)
@@ -157,7 +159,7 @@ class Waiter:
             if error is None:
                 future.set_result(None)
             else:
-                future.set_exception(error)
+                future.set_exception(copy.copy(error))
         return bool(watchers)
 
 

@@ -201,8 +201,8 @@ class GetLane(Lane[Get]):
     def _accept(self, answer: list[bytes]) -> Wait | None:
         begin = 0
         for entry in list(self._entries):
-            if entry.withdrawn:
-                continue
+            if entry.withdrawn or entry.future.cancelled():
+                continue  # also one that joined after the step had left, and was cancelled in this turn of the loop
             if begin == len(answer):
                 break
             share = answer[begin : begin + entry.max_items]

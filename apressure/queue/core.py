@@ -70,7 +70,7 @@ class Core(Generic[T]):
     def client_closed(self, error: PressureError) -> None:
         """Called by the client: fail everything that waits, and let go of connections."""
         self.operations.end(error)
-        self.operations.release()
+        self.operations.release(error)
         if self._by_hand is not None:
             self._by_hand.stop()
         self.client.discard(self)
@@ -146,9 +146,10 @@ class Core(Generic[T]):
         """Receive a message by hand, under a lease that lasts as long as something is in flight."""
         self.check()
         self._refuse("consumer")
-        if self._by_hand is None or self._by_hand.error is not None:
-            self._by_hand = Lease(self.scripted("receive"), lease, held=False)
         by_hand = self._by_hand
+        if by_hand is None or by_hand.error is not None:
+            by_hand = self._by_hand = Lease(self.scripted("receive"), lease, held=False)
+        by_hand.last(lease)
         try:
             received = await by_hand.receive(1, timeout)
         except asyncio.CancelledError:
@@ -237,12 +238,15 @@ async def _stream(
 ) -> None:
     """Put what an asynchronous iterable yields as it comes: what arrives during one step leaves with the next."""
     gathered: list[bytes] = []
+    size = 0
     sender: asyncio.Task[None] | None = None
 
     async def send() -> None:
+        nonlocal size
         while gathered:
-            portion = gathered[:MAX_MESSAGES]
-            del gathered[:MAX_MESSAGES]
+            portion = gathered[:]
+            gathered.clear()
+            size = 0
             await put(portion)
 
     try:
@@ -250,9 +254,10 @@ async def _stream(
         async with asyncio.TaskGroup() as group:
             async for item in items:
                 gathered.append(encode(item))
+                size += len(gathered[-1])
                 if sender is None or sender.done():
                     sender = group.create_task(send())
-                elif len(gathered) >= MAX_MESSAGES or len(gathered[-1]) >= MAX_BYTES:
+                elif len(gathered) >= MAX_MESSAGES or size >= MAX_BYTES:
                     await sender
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None

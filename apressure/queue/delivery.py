@@ -95,6 +95,10 @@ class Lease:
         """Give a message back likewise, first in line."""
         self._settle(self._nacks, number)
 
+    def last(self, seconds: float) -> None:
+        """Let the lease last for that long from its next renewal; what is in flight keeps a longer one."""
+        self._seconds = max(seconds, self._seconds) if self.unsettled else seconds
+
     def extend(self, seconds: float) -> None:
         """Make the lease last for at least that long from now, even when the event loop stands still."""
         self._until = asyncio.get_running_loop().time() + seconds
@@ -210,6 +214,8 @@ class Lease:
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
+        if not self._held and not self.unsettled:
+            self._renew = False  # the role goes back with the last message: there is no lease to renew
         if self._settling is not None or not self._pending:
             return
         settling: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -296,7 +302,7 @@ class Delivery(Generic[T]):
             LeaseLostError: The lease had run out; somebody else gets, or got, the message again.
             RuntimeError: It was acknowledged or given back before.
         """
-        self._take()
+        self._check()
         self._lease.ack(self._number)
         await self._lease.flush()
 
@@ -307,7 +313,7 @@ class Delivery(Generic[T]):
             LeaseLostError: The lease had run out: the message has been given back already.
             RuntimeError: It was acknowledged or given back before.
         """
-        self._take()
+        self._check()
         self._lease.nack(self._number)
         await self._lease.flush()
 
@@ -318,14 +324,15 @@ class Delivery(Generic[T]):
 
         Raises:
             LeaseLostError: The lease had run out.
+            RuntimeError: The delivery was acknowledged or given back before.
         """
         if not 0 < seconds <= 86400:
             raise ValueError(f"a lease can be extended by up to 86400 seconds, not {seconds}")
-        self._lease.check()
+        self._check()
         self._lease.extend(seconds)
         await self._lease.flush()
 
-    def _take(self) -> None:
+    def _check(self) -> None:
         self._lease.check()
         if self._number not in self._lease.unsettled:
             raise RuntimeError("this delivery was acknowledged or given back before")

@@ -35,9 +35,10 @@ class Entry(Generic[R]):
         in_flight: The step on its way carries (part of) it.
         withdrawn: The caller was cancelled, and waits only to learn the outcome.
         overdue: The timeout passed while a step was on its way.
+        ending: What to raise instead of waiting: the client was closed, or unblocked, while a step was on its way.
     """
 
-    __slots__ = ("asked", "future", "in_flight", "now", "overdue", "withdrawn")
+    __slots__ = ("asked", "ending", "future", "in_flight", "now", "overdue", "withdrawn")
 
     def __init__(self, now: bool) -> None:
         self.future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
@@ -46,6 +47,7 @@ class Entry(Generic[R]):
         self.in_flight = False
         self.withdrawn = False
         self.overdue = False
+        self.ending: PressureError | None = None
 
     def withdraw(self) -> None:
         """The caller was cancelled while a step is on its way: a fresh future says when the outcome is known."""
@@ -113,11 +115,13 @@ class Lane(ABC, Generic[E]):
                 timer.cancel()
 
     def end(self, error: PressureError) -> int:
-        """Fail every operation that is not on its way; returns how many."""
+        """Fail every operation that waits, now or when the step on its way says that it has to; returns how many."""
         ended = [entry for entry in self._entries if not entry.in_flight]
+        for entry in self._entries:
+            entry.ending = error
         for entry in ended:
             self._remove(entry)
-            entry.fail(error)
+            entry.fail(copy.copy(error))
         return len(ended)
 
     @abstractmethod
@@ -169,10 +173,7 @@ class Lane(ABC, Generic[E]):
                 self._remove(entry)
                 entry.future.cancel()
         if self._blocked_by is not None:
-            # An operation that does not wait, and stands behind others that have to: it would have to wait, too.
-            for entry in [entry for entry in self._entries if (entry.now and entry.asked) or entry.overdue]:
-                self._remove(entry)
-                entry.fail(self._timeout(entry))
+            self._fail_impatient()
         if self._busy:
             return
         if self._blocked_by is None or not all(entry.asked for entry in self._entries if entry.now):
@@ -180,6 +181,17 @@ class Lane(ABC, Generic[E]):
         elif self._entries:
             self._parked = self._waits.park(self._blocked_by, self._noted)
             self._parked.add_done_callback(self._woken)
+
+    def _fail_impatient(self) -> None:
+        """The queue makes its operations wait: fail those that do not, or no longer."""
+        for entry in list(self._entries):
+            if entry.ending is not None:
+                self._remove(entry)
+                entry.fail(copy.copy(entry.ending))
+            elif (entry.now and entry.asked) or entry.overdue:
+                # One that stands behind others that have to wait would have to wait, too.
+                self._remove(entry)
+                entry.fail(self._timeout(entry))
 
     def _fail(self, in_flight: Sequence[E], error: Exception) -> None:
         """A step failed. The queue is gone or closed for all; anything else is for those whose step it was."""

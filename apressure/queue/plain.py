@@ -178,9 +178,9 @@ class Plain:
         """Fail every operation that waits; returns how many."""
         return self._turns.end(error) + self._waits.end(error)
 
-    def release(self) -> None:
-        """Let go of the connections that nothing uses."""
-        self._waits.close()
+    def release(self, error: PressureError) -> None:
+        """Let go of the connections that nothing uses; what would wait from now on gets the error."""
+        self._waits.close(error)
         self._turns.release()
 
     def _ended(self) -> QueueClosedError:

@@ -184,7 +184,8 @@ class AsyncQueue(Generic[T]):
 
         Args:
             item: The item; bytes, or what the codec takes.
-            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+            timeout: Seconds to wait for the queue at most; None to wait for ever, 0 for a single try. (A connection
+                that is lost has a time of its own, `retry_timeout`.)
             force: Put it even when the queue is full ("extraordinary situations", says the specification).
 
         Raises:

@@ -288,7 +288,7 @@ class Consumer(Generic[T]):
         if self._lease is None:
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
         task = asyncio.current_task()
-        if self._task is None:
+        if self._task is None or self._task.done():
             self._task = task
         elif self._task is not task:
             raise RuntimeError(

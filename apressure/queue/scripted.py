@@ -93,6 +93,6 @@ class Scripted:
         """Fail every operation that waits; returns how many."""
         return self._puts.end(error) + self._forced.end(error) + self._gets.end(error) + self.waits.end(error)
 
-    def release(self) -> None:
-        """Let go of the waiters' connections."""
-        self.waits.close()
+    def release(self, error: PressureError) -> None:
+        """Let go of the waiters' connections; what would wait from now on gets the error."""
+        self.waits.close(error)

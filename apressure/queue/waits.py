@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable
 from typing import Literal, NamedTuple, TypeVar
 
@@ -75,6 +76,7 @@ class Waits:
             "consumer": (self._claims["consumer"],),
         }
         self._server = server
+        self._closed_by: PressureError | None = None
         server.on_shortage(self._give_up_one)
 
     def note(self) -> dict[Reason, tuple[int, ...]]:
@@ -86,6 +88,10 @@ class Waits:
 
         Cancelling it is how to stop waiting. Where a connection is out of reach, it has the exception.
         """
+        if self._closed_by is not None:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            ended.set_exception(copy.copy(self._closed_by))
+            return ended
         seconds = None if wait.lease is None else wait.lease / 1000 + 0.001
         future = park(self._waiters[wait.reason], noted[wait.reason], seconds)
         self._parked.add(future)
@@ -142,12 +148,13 @@ class Waits:
         ended = 0
         for future in list(self._parked):
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(copy.copy(error))
                 ended += 1
         return ended
 
-    def close(self) -> None:
-        """Let go of the connections."""
+    def close(self, error: PressureError) -> None:
+        """Let go of the connections; whoever parks from now on gets the error."""
+        self._closed_by = error
         self._server.forget(self._give_up_one)
         for waiter in (self._closed, self._messages, self._not_full, *self._claims.values()):
             waiter.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -10,13 +11,16 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
 import apressure
+from apressure import AsyncQueue, QueueClosedError, QueueEmptyError, QueueStatistics
+
+T = TypeVar("T")
 
 PATIENCE = 60.0
 """Seconds after which something that should happen counts as not happening."""
@@ -40,21 +44,21 @@ def environment(url: str | None = None, **more: str) -> dict[str, str]:
 
 
 class Commands:
-    """Runs commands against one server."""
+    """Runs commands against one server. What only prepares or looks is done by the library, which is quicker."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.environment = environment(url)
 
     def __call__(
-        self, *arguments: str | bytes, input: bytes = b"", code: int = 0, **more: str
+        self, *arguments: str | bytes, input: bytes = b"", code: int = 0, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command to its end, and check its exit code."""
         done = subprocess.run(
             [*COMMAND, *arguments],
             input=input,
             capture_output=True,
-            env={**self.environment, **more},
+            env={**self.environment, **(env or {})},
             timeout=PATIENCE,
             check=False,
         )
@@ -68,9 +72,41 @@ class Commands:
         """Run a command with `--json` and return what it prints."""
         return json.loads(self(*arguments, "--json").stdout)
 
-    def stat(self, name: str) -> Any:
-        """The statistics of a queue."""
-        return self.json("stat", name)
+    def library(self, name: str, use: Callable[[AsyncQueue[bytes]], Awaitable[T]]) -> T:
+        """Do something with a queue in this process."""
+
+        async def main() -> T:
+            async with AsyncQueue(name, url=self.url) as queue:
+                return await use(queue)
+
+        return asyncio.run(main())
+
+    def stat(self, name: str) -> QueueStatistics:
+        return self.library(name, lambda queue: queue.statistics())
+
+    def create(self, name: str, bound: int = 0) -> None:
+        self.library(name, lambda queue: queue.create(bound))
+
+    def fill(self, name: str, *items: bytes) -> None:
+        self.library(name, lambda queue: queue.put_many(items, force=True))
+
+    def empty(self, name: str) -> list[bytes]:
+        """Get everything that is there."""
+
+        async def get_all(queue: AsyncQueue[bytes]) -> list[bytes]:
+            items: list[bytes] = []
+            with contextlib.suppress(QueueEmptyError, QueueClosedError):
+                while True:
+                    items += await queue.get_many(1000, timeout=0)
+            return items
+
+        return self.library(name, get_all)
+
+    def close(self, name: str) -> None:
+        self.library(name, lambda queue: queue.close())
+
+    def delete(self, name: str) -> None:
+        self.library(name, lambda queue: queue.delete())
 
     @contextlib.contextmanager
     def running(self, *arguments: str, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:

@@ -35,13 +35,17 @@ def cli(url: str) -> Commands:
 @pytest.fixture
 def queue(cli: Commands) -> Iterator[str]:
     """A queue of ten, that is deleted after the test."""
-    cli("create", "orders", "--bound", "10")
+    cli.create("orders", 10)
     yield "orders"
-    cli("delete", "orders")
+    cli.delete("orders")
 
 
-def lines(*numbers: int) -> bytes:
-    return b"".join(b"%d\n" % number for number in range(*numbers))
+def items(number: int) -> list[bytes]:
+    return [b"%d" % index for index in range(number)]
+
+
+def lines(number: int) -> bytes:
+    return b"".join(item + b"\n" for item in items(number))
 
 
 def prefixed(*items: bytes) -> bytes:
@@ -49,7 +53,7 @@ def prefixed(*items: bytes) -> bytes:
 
 
 def is_waiting_consumer(cli: Commands, name: str) -> Callable[[], bool]:
-    return lambda: bool(cli.stat(name)["consumer"]["state"] == "leased")
+    return lambda: bool(cli.stat(name).consumer.state == "leased")
 
 
 class TestStory:
@@ -65,6 +69,7 @@ class TestStory:
         assert cli("delete", "orders").stdout == b"deleted orders\n"
         assert cli("ls").stdout == b""
 
+    @one_server
     def test_life_of_a_queue_in_json(self, cli: Commands) -> None:
         assert cli.json("create", "orders", "--bound", "10") == {"name": "orders", "bound": 10, "created": True}
         assert cli.json("create", "orders", "--exist-ok") == {"name": "orders", "bound": 10, "created": False}
@@ -72,14 +77,14 @@ class TestStory:
         assert put == {"name": "orders", "put": 2, "bytes": 3, "closed": True}
         free = {"state": "free", "since": None, "expires": None}
         [listed] = cli.json("ls")
-        assert listed == cli.stat("orders")
+        assert listed == cli.json("stat", "orders")
         assert (listed["name"], listed["length"], listed["bound"], listed["closed"]) == ("orders", 2, 10, True)
         assert {**listed["producer"], "holder": None} == {**free, "holder": None}
         assert (listed["produced_messages"], listed["produced_bytes"], listed["consumed_messages"]) == (2, 3, 0)
         assert cli.json("delete", "orders") == {"name": "orders", "deleted": True}
-        cli("create", "orders")
+        cli.create("orders")
         assert cli.json("close", "orders") == {"name": "orders", "closed": True}
-        cli("delete", "orders")
+        cli.delete("orders")
 
     def test_producer_and_consumer_in_one_pipeline_each(self, cli: Commands) -> None:
         """The example of the README: backpressure from end to end, and the end of input is the end of the queue."""
@@ -98,23 +103,21 @@ class TestStory:
 class TestPut:
     def test_every_line_is_an_item(self, cli: Commands, queue: str) -> None:
         cli("put", queue, input=b"\none\n\ntwo\r\nlast")
-        assert cli("get", queue, "--no-follow", "--length-prefixed").stdout == prefixed(
-            b"", b"one", b"", b"two\r", b"last"
-        )
+        assert cli.empty(queue) == [b"", b"one", b"", b"two\r", b"last"]
 
     def test_a_file_and_nothing(self, cli: Commands, queue: str, tmp_path: Path) -> None:
         (tmp_path / "items").write_bytes(b"from\na file\n")
         for source in (tmp_path / "items", Path(os.devnull)):
             with source.open("rb") as file, cli.running("put", queue, stdin=file) as process:
                 assert ended(process)[0] == 0
-        assert cli("get", queue, "--no-follow").stdout == b"from\na file\n"
+        assert cli.empty(queue) == [b"from", b"a file"]
 
     def test_a_terminal(self, cli: Commands, queue: str) -> None:
         ours, theirs = pty.openpty()
         with cli.running("put", queue, stdin=theirs) as process:
             os.close(theirs)
             os.write(ours, b"typed\n")
-            assert cli("get", queue, "-n", "1").stdout == b"typed\n"
+            wait_until(lambda: cli.empty(queue) == [b"typed"])
             os.write(ours, b"\x04")
             assert ended(process)[0] == 0
         os.close(ours)
@@ -125,11 +128,11 @@ class TestPut:
             for line in (b"one\n", b"two\n"):
                 process.stdin.write(line)
                 process.stdin.flush()
-                assert cli("get", queue, "-n", "1").stdout == line
+                wait_until(lambda line=line: cli.empty(queue) == [line.rstrip()])  # type: ignore[misc]
 
     def test_arguments_may_be_any_bytes(self, cli: Commands, queue: str) -> None:
         cli("put", queue, b"\xff\xfe", "ä", "", "--", "--close")
-        assert cli("get", queue, "--no-follow").stdout == b"\xff\xfe\n\xc3\xa4\n\n--close\n"
+        assert cli.empty(queue) == [b"\xff\xfe", b"\xc3\xa4", b"", b"--close"]
 
     def test_no_reading_ahead_of_a_full_queue(self, cli: Commands, queue: str) -> None:
         reading, writing = os.pipe()
@@ -139,14 +142,14 @@ class TestPut:
             os.close(reading)
             data = b"".join(b"%09d\n" % number for number in range(20_000))
             accepted, refused = _write(writing, data[:1000]), 0
-            wait_until(lambda: cli.stat(queue)["length"] == 10)
+            wait_until(lambda: cli.stat(queue).length == 10)
             # No room in the pipe, many times: the queue has stopped the command, and the command has stopped us.
             while accepted < len(data) and refused < 100:
                 written = _write(writing, data[accepted : accepted + 10])
                 accepted, refused = accepted + written, 0 if written else refused + 1
             # Ten in the queue, as many in the command's hands as it reads at a time, and what a small pipe takes.
             assert accepted <= 100 + 1024 + 2 * 4096
-            assert cli.stat(queue)["length"] == 10
+            assert cli.stat(queue).length == 10
             assert cli("get", queue, "-n", "50").stdout == data[:500]
             os.close(writing)
             assert cli("get", queue, "-n", str(accepted // 10 - 50)).stdout == data[500:accepted]
@@ -159,11 +162,11 @@ class TestPut:
         )
         done = cli("put", queue, "one more", "--timeout", "0.05", code=6)
         assert done.stderr == b"apressure: the queue 'orders' is full\n"
-        assert cli("get", queue, "--no-follow").stdout == lines(10)
+        assert b"".join(item + b"\n" for item in cli.empty(queue)) == lines(10)
 
     def test_force(self, cli: Commands, queue: str) -> None:
         cli("put", queue, "--force", input=lines(15))
-        assert cli.stat(queue)["length"] == 15
+        assert cli.stat(queue).length == 15
 
     def test_create_leaves_a_queue_as_it_is(self, cli: Commands, queue: str) -> None:
         with cli.running("put", queue, "--create", "--bound", "99", "x") as process:
@@ -173,16 +176,16 @@ class TestPut:
     def test_an_error_leaves_the_queue_open(self, cli: Commands, queue: str) -> None:
         done = cli("put", queue, "--close", "--length-prefixed", input=prefixed(b"whole") + b"\0\0\0\5ab", code=1)
         assert b"ends in the middle of a message: 2 of 5 bytes came; 1 items were put, 1 that had been" in done.stderr
-        assert not cli.stat(queue)["closed"]
-        assert cli("get", queue, "--no-follow").stdout == b"whole\n"
+        assert not cli.stat(queue).closed
+        assert cli.empty(queue) == [b"whole"]
 
     def test_closed_by_somebody_else(self, cli: Commands, queue: str) -> None:
         with cli.running("put", queue, "--json", stdin=subprocess.PIPE) as process:
             assert process.stdin is not None
             process.stdin.write(lines(15))
             process.stdin.flush()
-            wait_until(lambda: cli.stat(queue)["length"] == 10)
-            cli("close", queue)
+            wait_until(lambda: cli.stat(queue).length == 10)
+            cli.close(queue)
             code, _, errors = ended(process)
         assert code == 5
         told = json.loads(errors)
@@ -193,8 +196,8 @@ class TestPut:
 class TestFraming:
     @pytest.mark.parametrize("option", ["-0", "--null"])
     def test_nul(self, cli: Commands, queue: str, option: str) -> None:
-        items = [bytes(range(1, 256)), b"", b"two\nlines", random.randbytes(5000).replace(b"\0", b"")]
-        stream = b"".join(item + b"\0" for item in items)
+        binary = [bytes(range(1, 256)), b"", b"two\nlines", random.randbytes(5000).replace(b"\0", b"")]
+        stream = b"".join(item + b"\0" for item in binary)
         cli("put", queue, option, input=stream)
         assert cli("get", queue, option, "--no-follow").stdout == stream
 
@@ -206,7 +209,7 @@ class TestFraming:
     def test_limit(self, cli: Commands, queue: str) -> None:
         done = cli("put", queue, "--length-prefixed", "--max-size", "100", input=prefixed(b"ok", b"x" * 101), code=1)
         assert b"a message of 101 bytes is larger than the limit of 100 bytes" in done.stderr
-        assert cli("get", queue, "--no-follow").stdout == b"ok\n"
+        assert cli.empty(queue) == [b"ok"]
         done = cli("put", queue, "--max-size", "3", input=b"four\n", code=1)
         assert b"limit of 3 bytes" in done.stderr
 
@@ -214,14 +217,14 @@ class TestFraming:
     def test_an_item_that_would_become_two_stays(
         self, cli: Commands, queue: str, option: tuple[str, ...], item: bytes
     ) -> None:
-        cli("put", queue, "--length-prefixed", input=prefixed(b"first", item, b"last"))
+        cli.fill(queue, b"first", item, b"last")
         done = cli("get", queue, *option, code=1)
         assert done.stdout == (b"first\0" if option else b"first\n")
         assert b"--length-prefixed" in done.stderr
-        assert cli("get", queue, "--length-prefixed", "--no-follow").stdout == prefixed(item, b"last")
+        assert cli.empty(queue) == [item, b"last"]
 
     def test_what_was_taken_is_written_all_the_same(self, cli: Commands, queue: str) -> None:
-        cli("put", queue, "--length-prefixed", input=prefixed(b"two\nlines", b"a\nb"))
+        cli.fill(queue, b"two\nlines", b"a\nb")
         with cli.running("get", queue, "--at-most-once", "--no-follow") as process:
             code, output, errors = ended(process)
         assert (code, output) == (0, b"two\nlines\na\nb\n")
@@ -231,7 +234,8 @@ class TestFraming:
 @one_server
 class TestGet:
     def test_into_a_file(self, cli: Commands, queue: str, tmp_path: Path) -> None:
-        cli("put", queue, "--close", input=lines(5))
+        cli.fill(queue, *items(5))
+        cli.close(queue)
         with (tmp_path / "out").open("wb") as file, cli.running("get", queue, stdout=file) as process:
             assert ended(process)[0] == 0
         assert (tmp_path / "out").read_bytes() == lines(5)
@@ -240,90 +244,96 @@ class TestGet:
         with cli.running("get", queue) as process:
             assert process.stdout is not None
             for item in ("one", "two"):
-                cli("put", queue, item)
+                cli.fill(queue, item.encode())
                 assert process.stdout.readline() == item.encode() + b"\n"
             assert process.poll() is None
-            cli("close", queue)
+            cli.close(queue)
             assert ended(process) == (0, b"", b"")
 
     def test_no_follow(self, cli: Commands, queue: str) -> None:
         for option in ("--at-least-once", "--at-most-once"):
             assert cli("get", queue, "--no-follow", option).stdout == b""
-            cli("put", queue, input=lines(4))
+            cli.fill(queue, *items(4))
             assert cli("get", queue, "--no-follow", option, "-n", "1").stdout == b"0\n"
             assert cli("get", queue, "--no-follow", option, "-n", "9").stdout == b"1\n2\n3\n"
 
     def test_a_single_try_finds_what_is_there(self, cli: Commands, queue: str) -> None:
         for option in ("--at-least-once", "--at-most-once"):
-            cli("put", queue, "x")
+            cli.fill(queue, b"x")
             assert cli("get", queue, "-n", "1", "--timeout", "0", option).stdout == b"x\n"
             cli("get", queue, "-n", "1", "--timeout", "0", option, code=6)
 
     def test_timeout_gives_what_came_before(self, cli: Commands, queue: str) -> None:
         for option in ("--at-least-once", "--at-most-once"):
-            cli("put", queue, input=lines(3))
+            cli.fill(queue, *items(3))
             done = cli("get", queue, "--timeout", "0.1", option, code=6)
             assert (done.stdout, done.stderr) == (lines(3), b"apressure: the queue 'orders' is empty\n")
-        assert cli.stat(queue)["in_flight"] == 0
+        assert cli.stat(queue).in_flight == 0
 
     def test_closed_before_enough_came(self, cli: Commands, queue: str) -> None:
-        cli("put", queue, "x", "--close")
+        cli.fill(queue, b"x")
+        cli.close(queue)
         done = cli("get", queue, "-n", "2", code=5)
         assert (done.stdout, done.stderr) == (b"x\n", b"apressure: the queue 'orders' is closed: 1 of 2 items came\n")
         assert cli("get", queue).stdout == b""
 
     def test_delete_after_the_last_item(self, cli: Commands) -> None:
         for option in ("--at-least-once", "--at-most-once"):
-            cli("put", "jobs", "--create", "--close", "a", "b")
+            cli.create("jobs")
+            cli.fill("jobs", b"a", b"b")
+            cli.close("jobs")
             assert cli("get", "jobs", "--delete", "-n", "1", option).stdout == b"a\n"
             assert cli("get", "jobs", "--delete", option).stdout == b"b\n"
-            cli("stat", "jobs", code=3)
+            assert not cli.library("jobs", lambda queue: queue.exists())
 
     def test_at_most_once_has_taken_before_it_writes(self, cli: Commands, queue: str) -> None:
-        cli("put", queue, "a", "b")
+        cli.fill(queue, b"a", b"b")
         assert cli("get", queue, "--at-most-once", "-n", "1").stdout == b"a\n"
         statistics = cli.stat(queue)
-        assert (statistics["consumed_messages"], statistics["in_flight"], statistics["length"]) == (1, 0, 1)
+        assert (statistics.consumed_messages, statistics.in_flight, statistics.length) == (1, 0, 1)
 
     def test_another_consumer_has_the_role(self, cli: Commands, queue: str) -> None:
         with cli.running("get", queue):
             wait_until(is_waiting_consumer(cli, queue))
-            holder = cli.stat(queue)["consumer"]["holder"]
+            holder = cli.stat(queue).consumer.holder
             done = cli("get", queue, "--timeout", "0.05", "--json", code=6)
             told = json.loads(done.stderr)
             assert (told["error"], told["role"], told["holder"]) == ("QueueInUseError", "consumer", holder)
-            cli("put", queue, "x", "--close")
+            cli.fill(queue, b"x")
+            cli.close(queue)
 
 
 class TestPipeThatBreaks:
     def test_head(self, cli: Commands) -> None:
         """The first three go through the pipe; what the command had not written goes back, in order."""
-        items = [b"%06d %s" % (number, b"x" * 1000) for number in range(1000)]
-        cli("put", "orders", "--create", "--close", input=b"".join(item + b"\n" for item in items))
+        large = [b"%06d %s" % (number, b"x" * 1000) for number in range(1000)]
+        cli.create("orders")
+        cli.fill("orders", *large)
         script = f'{_shell()} get orders | head -3; echo "${{PIPESTATUS[0]}}"'
         done = subprocess.run(["bash", "-c", script], env=cli.environment, capture_output=True, timeout=60, check=True)
-        assert done.stdout == b"".join(item + b"\n" for item in items[:3]) + b"141\n"
+        assert done.stdout == b"".join(item + b"\n" for item in large[:3]) + b"141\n"
         assert done.stderr == b""
         statistics = cli.stat("orders")
-        assert statistics["in_flight"] == 0
-        assert statistics["consumer"]["state"] == "free"
+        assert statistics.in_flight == 0
+        assert statistics.consumer.state == "free"
         # The pipe itself holds 64 KiB: those were written, and whoever closed it has thrown them away.
-        written = statistics["consumed_messages"]
+        written = statistics.consumed_messages
         assert 3 <= written <= 200
-        assert statistics["length"] == 1000 - written
-        assert cli("get", "orders", "--delete").stdout == b"".join(item + b"\n" for item in items[written:])
+        assert statistics.length == 1000 - written
+        assert cli.empty("orders") == large[written:]
+        cli.delete("orders")
 
     @one_server
     @pytest.mark.parametrize("option", ["--at-least-once", "--at-most-once"])
     def test_reader_goes_while_the_queue_is_empty(self, cli: Commands, queue: str, option: str) -> None:
         with cli.running("get", queue, option) as process:
             assert process.stdout is not None
-            cli("put", queue, "x")
+            cli.fill(queue, b"x")
             assert process.stdout.readline() == b"x\n"
             process.stdout.close()
             process.stdout = None
             assert ended(process) == (141, b"", b"")
-        assert cli.stat(queue)["consumer"]["state"] == "free"
+        assert cli.stat(queue).consumer.state == "free"
 
     @one_server
     def test_listings(self, cli: Commands, queue: str) -> None:
@@ -342,23 +352,26 @@ class TestSignals:
         with cli.running("get", queue) as process:
             wait_until(is_waiting_consumer(cli, queue))
             assert stop(process, signum) == (code, b"", b"")
-        assert cli.stat(queue)["consumer"]["state"] == "free"
+        assert cli.stat(queue).consumer.state == "free"
 
     def test_get_whose_reader_does_not_read(self, cli: Commands) -> None:
-        items = b"".join(b"%06d %s\n" % (number, b"x" * 1000) for number in range(1000))
-        cli("put", "orders", "--create", "--close", input=items)
+        large = [b"%06d %s" % (number, b"x" * 1000) for number in range(1000)]
+        cli.create("orders")
+        cli.fill("orders", *large)
         with cli.running("get", "orders") as process:
             assert process.stdout is not None
-            wait_until(lambda: cli.stat("orders")["consumed_messages"] > 10)
+            wait_until(lambda: cli.stat("orders").consumed_messages > 10)
             code, output, errors = stop(process)
         assert (code, errors) == (130, b"")
         statistics = cli.stat("orders")
-        assert (statistics["in_flight"], statistics["consumer"]["state"]) == (0, "free")
-        rest = cli("get", "orders", "--delete").stdout
+        assert (statistics.in_flight, statistics.consumer.state) == (0, "free")
+        rest = cli.empty("orders")
+        cli.delete("orders")
         # At least once: what was written and acknowledged is not repeated, what was interrupted may be.
-        acknowledged = items[: len(items) - len(rest)]
-        assert output.startswith(acknowledged)
-        assert items.startswith(output)
+        acknowledged = large[: len(large) - len(rest)]
+        assert rest == large[len(acknowledged) :]
+        assert output.startswith(b"".join(item + b"\n" for item in acknowledged))
+        assert b"".join(item + b"\n" for item in large).startswith(output)
 
     @one_server
     def test_put_into_a_full_queue(self, cli: Commands, queue: str) -> None:
@@ -366,17 +379,17 @@ class TestSignals:
             assert process.stdin is not None
             process.stdin.write(lines(15) + b"the beginning of a line")
             process.stdin.flush()
-            wait_until(lambda: cli.stat(queue)["length"] == 10)
+            wait_until(lambda: cli.stat(queue).length == 10)
             code, _, errors = stop(process)
         assert code == 130
         assert errors == b"apressure: stopped by SIGINT; 10 items were put, 6 that had been read were not\n"
-        assert cli.stat(queue)["produced_messages"] == 10
-        assert cli("get", queue, "--no-follow").stdout == lines(10)
+        assert cli.stat(queue).produced_messages == 10
+        assert b"".join(item + b"\n" for item in cli.empty(queue)) == lines(10)
 
     @one_server
     def test_put_at_random_moments_keeps_its_books(self, cli: Commands) -> None:
-        cli("create", "orders", "--bound", "5")
         for _ in range(5):
+            cli.create("orders", 5)
             with (
                 cli.running("get", "orders") as consumer,
                 cli.running("put", "orders", "--json", stdin=subprocess.PIPE) as process,
@@ -391,14 +404,12 @@ class TestSignals:
                 code, _, errors = ended(process)
                 assert code == 130
                 told = json.loads(errors)
-                before = cli.stat("orders")["produced_messages"]
+                before = cli.stat("orders").produced_messages
                 assert stop(consumer)[0] == 130
             assert told["exit_code"] == 130
             assert told["put"] + told["not_put"] <= 8000
             assert before == told["put"], "what was told is what is on the server"
-            cli("delete", "orders")
-            cli("create", "orders", "--bound", "5")
-        cli("delete", "orders")
+            cli.delete("orders")
 
     @one_server
     def test_put_that_waits_for_input(self, cli: Commands, queue: str) -> None:
@@ -406,7 +417,7 @@ class TestSignals:
             assert process.stdin is not None
             process.stdin.write(b"x\n")
             process.stdin.flush()
-            wait_until(lambda: cli.stat(queue)["length"] == 1)
+            wait_until(lambda: cli.stat(queue).length == 1)
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 143  # although nobody has closed the pipe
 
@@ -417,7 +428,8 @@ class TestSignals:
         with running(["bash", "-c", script], env=cli.environment) as process:
             wait_until(is_waiting_consumer(cli, queue))
             process.send_signal(signal.SIGINT)
-            cli("put", queue, "x", "--close")
+            cli.fill(queue, b"x")
+            cli.close(queue)
             assert ended(process) == (0, b"x\n", b"")
 
 
@@ -437,7 +449,7 @@ class TestExitCodes:
         assert cli("create", queue, "--exist-ok").stdout == b"orders exists already (bound 10)\n"
 
     def test_closed(self, cli: Commands, queue: str) -> None:
-        cli("close", queue)
+        cli.close(queue)
         for arguments in (("close", queue), ("put", queue, "x"), ("put", queue, "--close"), ("get", queue, "-n", "1")):
             assert b"is closed" in cli(*arguments, code=5).stderr
 
@@ -465,8 +477,11 @@ class TestExitCodes:
         assert errors.startswith("apressure: ")
         assert errors.count("\n") == 1
         assert hint in errors
-        told = json.loads(cli(*arguments, "--json", code=2).stderr)
-        assert told["exit_code"] == 2
+
+    @pytest.mark.parametrize("arguments", [("put", "--json"), ("--json", "put", "orders", "-0", "--length-prefixed")])
+    def test_usage_in_json(self, cli: Commands, arguments: tuple[str, ...]) -> None:
+        told = json.loads(cli(*arguments, code=2).stderr)
+        assert (told["error"], told["exit_code"]) == ("UsageError", 2)
 
     def test_no_command(self, cli: Commands) -> None:
         assert b"Usage" in cli(code=2).stdout
@@ -486,7 +501,7 @@ class TestExitCodes:
             done = cli("stat", name, code=3)
             assert done.stderr.count(b"\n") == 1
             assert b"\x1b" not in done.stderr
-            assert json.loads(cli("stat", name, "--json", code=3).stderr)["name"] == name
+        assert json.loads(cli("stat", name, "--json", code=3).stderr)["name"] == name
 
 
 class TestServer:
@@ -512,14 +527,14 @@ class TestServer:
         variables = {"REDIS_SERVER": "127.0.0.1", "REDIS_PORT": str(server.port), "REDIS_DB": "3"}
         cli = Commands(url)
         del cli.environment["APRESSURE_URL"]
-        cli("create", "orders", PRESSURE_PREFIX="shop", **variables)
+        cli("create", "orders", env={**variables, "PRESSURE_PREFIX": "shop"})
         assert cli("ls", "--url", f"redis://127.0.0.1:{server.port}/3", "--prefix", "shop").stdout.startswith(
             b"orders\t"
         )
-        assert cli("--prefix", "other", "ls", "--prefix", "shop", **variables).stdout.startswith(b"orders\t")
+        assert cli("--prefix", "other", "ls", "--prefix", "shop", env=variables).stdout.startswith(b"orders\t")
         assert cli("--prefix", "shop", "--url", f"redis://127.0.0.1:{server.port}/3", "ls").stdout != b""
-        assert cli("ls", **variables).stdout == b""
-        cli("delete", "orders", PRESSURE_PREFIX="shop", **variables)
+        assert cli("ls", env=variables).stdout == b""
+        cli("delete", "orders", env={**variables, "PRESSURE_PREFIX": "shop"})
 
 
 @one_server
@@ -527,17 +542,16 @@ class TestLooking:
     def test_names_of_all_kinds(self, cli: Commands) -> None:
         names = ["[red]", "a b", "jobs:2", "tab\there", "ä", "z\x1b[0m"]
         for name in names:
-            cli("create", "--", name)
+            cli.create(name)
         assert sorted(found["name"] for found in cli.json("ls")) == sorted(names)
         listed = cli("ls").stdout.decode().splitlines()
         assert len(listed) == len(names)
         assert all(line.count("\t") == 3 and "\x1b" not in line for line in listed)
         for name in names:
-            assert cli.stat(name)["name"] == name
-            cli("delete", "--", name)
+            cli.delete(name)
 
     def test_tables_on_a_terminal(self, cli: Commands, queue: str) -> None:
-        cli("put", queue, input=lines(10))
+        cli.fill(queue, *items(10))
         for arguments in (("ls",), ("stat", queue)):
             shown = _on_a_terminal(cli, *arguments)
             assert "orders" in shown
@@ -548,17 +562,17 @@ class TestLooking:
         with cli.running("stat", queue, "--watch", "--json", "--interval", "0.05") as process:
             assert process.stdout is not None
             assert json.loads(process.stdout.readline())["length"] == 0
-            cli("put", queue, "x")
+            cli.fill(queue, b"x")
             wait_until(lambda: json.loads(process.stdout.readline())["length"] == 1)  # type: ignore[union-attr]
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130
 
     def test_watch_until_it_is_deleted(self, cli: Commands) -> None:
-        cli("create", "orders")
+        cli.create("orders")
         with cli.running("stat", "orders", "--watch", "--interval", "0.05") as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"orders\t0\t0\topen\n"
-            cli("delete", "orders")
+            cli.delete("orders")
             code, _, errors = ended(process)
         assert (code, errors) == (3, b"apressure: the queue 'orders' does not exist\n")
 

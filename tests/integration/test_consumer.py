@@ -169,7 +169,8 @@ async def test_manual_iteration_hands_out_deliveries(open_queue: Opener) -> None
             await delivery.ack()
         assert (await queue.statistics()).consumed_messages == 5
         await kept[1].nack()
-    assert await queue.get_many(20) == ITEMS[1::2]
+    # What the block still had goes back before what went back before.
+    assert await queue.get_many(20) == [*ITEMS[3::2], ITEMS[1]]
 
 
 async def test_deliveries_end_with_their_block(open_queue: Opener) -> None:

@@ -291,7 +291,8 @@ async def test_what_was_given_back_may_exceed_the_bound_and_puts_wait_meanwhile(
     await queue.put_many([b"1", b"2"])
     deliveries = [await queue.receive(), await queue.receive()]
     await other.put_many([b"3", b"4"])
-    await asyncio.gather(*(delivery.nack() for delivery in deliveries))
+    for delivery in reversed(deliveries):
+        await delivery.nack()
     assert await queue.qsize() == 4
     task = asyncio.create_task(other.put(b"5"))
     await blocked(db)

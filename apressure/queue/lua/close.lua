@@ -5,7 +5,7 @@
 --          {'busy', role, holder, milliseconds of its lease or -1}
 if ARGV[3] == '1' and recall(ARGV[2]) then return 1 end
 local bound, wrong = check(PRODUCER)
-if wrong then return refuse(wrong, PRODUCER, ARGV[4], ARGV[5]) end
+if wrong then return refuse(wrong, PRODUCER, ARGV[4], ARGV[5], bound) end
 local closed = call('EXISTS', CLOSED)
 if ARGV[5] == '' then heal_all(bound) end
 local entered, refusal = enter(PRODUCER, ARGV[4], ARGV[5])

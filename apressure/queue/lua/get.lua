@@ -5,7 +5,7 @@
 --          {'busy', role, holder, milliseconds of its lease or -1}
 local uid, held = ARGV[1], ARGV[2]
 local bound, wrong = check(CONSUMER)
-if wrong then return refuse(wrong, CONSUMER, held, '') end
+if wrong then return refuse(wrong, CONSUMER, held, '', bound) end
 local closed = call('EXISTS', CLOSED)
 heal_all(bound)
 local entered, refusal = enter(CONSUMER, held, '')

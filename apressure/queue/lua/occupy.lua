@@ -5,7 +5,7 @@
 --          {'busy', role, holder, milliseconds of its lease or -1}
 local role = ARGV[2] == 'producer' and PRODUCER or CONSUMER
 local bound, wrong = check(role)
-if wrong then return refuse(wrong, role, ARGV[3], '') end
+if wrong then return refuse(wrong, role, ARGV[3], '', bound) end
 if call('HGET', role.lease, 'token') == ARGV[4] then return 1 end  -- a repeat
 heal_all(bound)
 local entered, refusal = enter(role, ARGV[3], '')

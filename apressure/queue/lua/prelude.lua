@@ -182,8 +182,10 @@ end
 
 -- A step cannot be done. Where the queue is gone, a lease that this client still has ends, and what dead clients
 -- left is healed, so that whoever deletes the queue can finish.
-local function refuse(wrong, role, held, token)
-  if wrong[1] == 'missing' then
+local function refuse(wrong, role, held, token, bound)
+  if bound then
+    heal_all(bound, true)  -- a statistic that cannot be counted must not keep a dead client's role
+  elseif wrong[1] == 'missing' then
     if token ~= '' and call('HGET', role.lease, 'token') == token then
       if role == CONSUMER then call('DEL', INFLIGHT, ATTEMPTS) end
       call('DEL', role.lease)

@@ -10,7 +10,7 @@ if ARGV[3] == '1' then
   if before then return before end
 end
 local bound, wrong = check(PRODUCER)
-if wrong then return refuse(wrong, PRODUCER, held, ARGV[5]) end
+if wrong then return refuse(wrong, PRODUCER, held, ARGV[5], bound) end
 local closed = call('EXISTS', CLOSED)
 if ARGV[5] == '' then heal_all(bound, true) else heal(CONSUMER, bound, true) end
 local entered, refusal = enter(PRODUCER, held, ARGV[5])

@@ -9,7 +9,7 @@
 local uid, token, held, next_number = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[7])
 local bound, wrong = check(CONSUMER)
 local mine = call('HGET', CONSUMER.lease, 'token') == token
-if wrong then return refuse(wrong, CONSUMER, held, token) end
+if wrong then return refuse(wrong, CONSUMER, held, token, bound) end
 local closed = call('EXISTS', CLOSED)
 if mine then heal(PRODUCER, bound) else heal_all(bound) end
 local entered, refusal = enter(CONSUMER, held, (mine or ARGV[3] ~= '1') and token or '')

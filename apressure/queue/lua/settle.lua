@@ -10,14 +10,22 @@ if ARGV[5] == '1' then
 end
 if call('HGET', CONSUMER.lease, 'token') ~= ARGV[1] then return {'lost'} end
 local bound, wrong = check(CONSUMER)
-if wrong then return refuse(wrong, CONSUMER, '0', ARGV[1]) end
+local leave = ARGV[3] == '1'
+if bound and wrong and leave then
+  -- What cannot be counted cannot be acknowledged: all comes again, but the role is not stuck.
+  ignore_memory_limit()
+  return_everything()
+  normalise(bound)
+  call('DEL', CONSUMER.lease)
+  release(CONSUMER)
+end
+if wrong then return refuse(wrong, CONSUMER, '0', ARGV[1], bound) end
 ignore_memory_limit()
 local acks = tonumber(ARGV[7])
 local settled = acknowledge(ARGV, 8, 7 + acks)
 local returned = {}
 for i = 8 + acks, #ARGV do returned[#returned + 1] = ARGV[i] end
 settled = settled + return_deliveries(returned)
-local leave = ARGV[3] == '1'
 if leave then settled = settled + return_everything(tonumber(ARGV[6])) end
 normalise(bound)
 if leave or (call('HGET', CONSUMER.lease, 'hold') ~= '1' and call('EXISTS', INFLIGHT) == 0) then

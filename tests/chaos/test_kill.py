@@ -1,0 +1,216 @@
+"""Processes that are killed at random times: no queue is stuck afterwards, and the consumer role loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from apressure import AsyncQueue
+from apressure.embedded import EmbeddedServer
+from tests.chaos.support import PATIENCE, Account, Recorder, Row, check_server, check_tidy, drain, no_complaints, often
+from tests.chaos.workers import GET_MANY, PUT_MANY
+
+ROOT = Path(__file__).parents[2]
+PRODUCERS = {"put": often(17, 10), "put_many": often(17, 10), "exclusive": often(16, 10)}
+CONSUMERS = {"get": often(12, 10), "get_many": often(12, 10), "receive": often(13, 10), "consumer": often(13, 10)}
+"""How many of a kind are killed on one server."""
+
+IN_FLIGHT = {"put": 1, "put_many": PUT_MANY, "exclusive": 1, "get": 1, "get_many": GET_MANY}
+"""How many messages one operation of a kind moves: what its death leaves in doubt."""
+
+pytestmark = pytest.mark.timeout(often(120, 20))
+
+
+class Nursery:
+    """The process whose children are killed."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._asking = asyncio.Lock()
+        self._count = 0
+
+    async def _ask(self, line: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        async with self._asking:
+            self._process.stdin.write(f"{line}\n".encode())
+            return (await self._process.stdout.readline()).decode().strip()
+
+    async def start(self, kind: str, name: str, tag: str, log: Path) -> str:
+        self._count += 1
+        assert await self._ask(f"start {self._count} {kind} {name} {tag} {log}") == "started"
+        return str(self._count)
+
+    async def kill(self, worker: str) -> None:
+        """Kill a worker; one that has ended by itself is an error, whose traceback is in the captured output."""
+        assert await self._ask(f"kill {worker}") == str(-signal.SIGKILL)
+
+
+@contextlib.asynccontextmanager
+async def nursery(url: str) -> AsyncIterator[Nursery]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.chaos.workers", url,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert process.stdin is not None
+    try:
+        yield Nursery(process)
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+async def kill_in_turn(
+    nursery: Nursery, kind: str, times: int, rng: random.Random, folder: Path
+) -> tuple[list[Path], int]:
+    """Let one worker of a kind live after the other. Returns their logs, and how many were stuck."""
+    logs: list[Path] = []
+    stuck = 0
+    for number in range(times):
+        log = folder / f"{kind}{number}"
+        log.touch()
+        logs.append(log)
+        worker = await nursery.start(kind, kind, f"{kind}{number}", log)
+        if rng.random() < 0.25:
+            await asyncio.sleep(rng.uniform(0, 0.08))  # while it connects, takes the role, begins
+        else:
+            # The one before it died with the role: it must be free again, at the latest when the lease has ended.
+            stuck += not await _grows(log)
+            await asyncio.sleep(rng.uniform(0, 0.03))
+        await nursery.kill(worker)
+    return logs, stuck
+
+
+async def _grows(log: Path) -> bool:
+    deadline = asyncio.get_running_loop().time() + PATIENCE
+    while not log.stat().st_size:
+        if asyncio.get_running_loop().time() > deadline:
+            return False
+        await asyncio.sleep(0.005)
+    return True
+
+
+def lines(logs: list[Path], word: str) -> list[list[list[str]]]:
+    """What each worker has noted with a word. A line that was cut short is none: the worker died in writing it."""
+    found = []
+    for log in logs:
+        whole, _, _ = log.read_text().rpartition("\n")
+        found.append([rest for first, *rest in (line.split() for line in whole.splitlines()) if first == word])
+    return found
+
+
+async def producers_die(url: str, nursery: Nursery, kind: str, times: int, rng: random.Random, folder: Path) -> Row:
+    """Producers of one kind die one after the other. What was acknowledged is there, once and in order."""
+    account = Account()
+    async with AsyncQueue(kind, url=url) as queue:
+        await queue.create(rng.choice((0, 1, 5, 50)))
+        draining = asyncio.create_task(drain(queue, account))
+        logs, stuck = await kill_in_turn(nursery, kind, times, rng, folder)
+        async with AsyncQueue(kind, url=url) as fresh, asyncio.timeout(PATIENCE):
+            account.acknowledge([b"fresh:0:"])
+            await fresh.put(b"fresh:0:")
+            await fresh.close()
+            await draining
+        for log, noted in zip(logs, lines(logs, "put"), strict=True):
+            account.acknowledge(one.encode() for (one,) in noted)
+            account.perhaps([f"{log.name}:{len(noted) + i}:".encode() for i in range(IN_FLIGHT[kind])])
+        await check_tidy(queue, account)
+        await queue.delete(timeout=PATIENCE)
+    row = account.row()
+    row.tried, row.stuck = times, stuck
+    return row
+
+
+async def consumers_die(url: str, nursery: Nursery, kind: str, times: int, rng: random.Random, folder: Path) -> Row:
+    """Consumers of one kind die one after the other, while somebody puts."""
+    account = Account()
+    async with AsyncQueue(kind, url=url) as queue:
+        await queue.create(rng.choice((1, 5, 50)))
+        feeding = asyncio.create_task(feed(queue, account))
+        logs, stuck = await kill_in_turn(nursery, kind, times, rng, folder)
+        feeding.cancel()
+        await asyncio.wait((feeding,))
+        got = [(one.encode(), int(attempts)) for noted in lines(logs, "got") for one, attempts in noted]
+        acked = {one.encode() for noted in lines(logs, "acked") for (one,) in noted}
+        async with AsyncQueue(kind, url=url) as fresh, asyncio.timeout(PATIENCE):
+            await fresh.put(b"fresh:0:")
+            account.acknowledge([b"fresh:0:"])
+            await fresh.close()
+            async with fresh.consumer() as consumer:
+                async for item in consumer:
+                    got.append((item, consumer.attempts))
+        await check_tidy(queue, account, exact=False)
+        await queue.delete(timeout=PATIENCE)
+    row = settle_at_least_once(account, got, acked) if kind in {"receive", "consumer"} else settle_at_most_once(
+        account, got, times * IN_FLIGHT[kind]
+    )  # fmt: skip
+    row.tried, row.stuck = times, stuck
+    return row
+
+
+async def feed(queue: AsyncQueue[bytes], account: Account) -> None:
+    while True:
+        messages = account.fresh("feeder", 20)
+        try:
+            await queue.put_many(messages)
+        except asyncio.CancelledError:
+            account.perhaps(messages)
+            raise
+        account.acknowledge(messages)
+        await asyncio.sleep(0.002)
+
+
+def settle_at_most_once(account: Account, got: list[tuple[bytes, int]], in_flight: int) -> Row:
+    """Only what was on its way to the killed may be missing."""
+    account.arrived = [message for message, _ in got]
+    return account.row(may_lose=in_flight)
+
+
+def settle_at_least_once(account: Account, got: list[tuple[bytes, int]], acked: set[bytes]) -> Row:
+    """Everything was handed out; again only what had not been acknowledged, marked as such, and in order."""
+    seen: set[bytes] = set()
+    unmarked = 0
+    previous = -1
+    gaps = 0
+    for message, attempts in got:
+        name, number, _ = message.split(b":")
+        if name == b"feeder":
+            # Redelivery goes back to what was not acknowledged; nothing is ever passed over.
+            gaps += int(number) > previous + 1 and message not in seen and int(number) != len(seen)
+            previous = int(number)
+        if message in seen:
+            unmarked += attempts == 1
+        else:
+            account.arrived.append(message)
+            seen.add(message)
+    row = account.row()
+    again = [message for message in acked if sum(one == message for one, _ in got) > 1]
+    row.doubled += unmarked + len(again)
+    row.out_of_order += gaps
+    return row
+
+
+@pytest.mark.parametrize("side", ["producers", "consumers"])
+async def test_kills(
+    server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, tmp_path: Path, side: str
+) -> None:
+    """Workers of all kinds die at the same time, each kind on a queue of its own."""
+    kinds, die = (PRODUCERS, producers_die) if side == "producers" else (CONSUMERS, consumers_die)
+    async with no_complaints(), nursery(url) as hatchery:
+        rows = await asyncio.gather(
+            *(die(url, hatchery, kind, times, random.Random(rng.random()), tmp_path) for kind, times in kinds.items())
+        )
+    for kind, row in zip(kinds, rows, strict=True):
+        recorder.add(f"killed {kind}", server, row)
+    for kind, row in zip(kinds, rows, strict=True):
+        assert row.clean(), f"{kind}: {row}"
+    await check_server(server)
