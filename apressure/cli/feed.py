@@ -8,21 +8,19 @@ by `unblock`, which answers too, rather than by cancelling it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 from collections import deque
 from collections.abc import Coroutine, Iterable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from apressure import AsyncQueue
 from apressure.cli.framing import Decoder
 from apressure.cli.meter import Meter
 from apressure.cli.streams import Input
-from apressure.exceptions import OperationUnblockedError, QueueFullError, QueueInUseError
-
-_T = TypeVar("_T")
+from apressure.exceptions import QueueFullError, QueueInUseError
 
 _BATCH: Final = 1000
-"""Items in one put: the library sends these in one step."""
+"""Items in one put at most: the library sends these in one step."""
 
 _SMALLEST: Final = 512
 _LARGEST: Final = 64 * 1024
@@ -48,6 +46,7 @@ class Feeder:
         self._force = force
         self._unput: deque[bytes] = deque()
         self._decoder: Decoder | None = None
+        self._window = _BATCH
 
     @property
     def unput(self) -> int:
@@ -72,33 +71,34 @@ class Feeder:
         """Put some items in order, waiting for room."""
         self._unput.extend(items)
         while self._unput:
-            batch = [item for item, _ in zip(self._unput, range(_BATCH), strict=False)]
+            batch = list(itertools.islice(self._unput, self._window))
+            before = self._meter.messages
             try:
-                self._count(await self._certain(self._queue.put_many(batch, timeout=0, force=self._force)))
-            except (QueueFullError, QueueInUseError) as error:
-                self._count(error.accepted)
+                await self._step(self._queue.put_many(batch, timeout=0, force=self._force))
+                self._window = min(_BATCH, 2 * self._window)
+            except (QueueFullError, QueueInUseError):
+                # A queue that is nearly full takes few: no use in sending it a thousand each time.
+                self._window = max(1, 2 * (self._meter.messages - before))
                 if self._unput:
-                    first = self._unput[0]
-                    await self._certain(self._queue.put(first, timeout=self._timeout, force=self._force))
-                    self._count(1)
+                    await self._step(self._queue.put(self._unput[0], timeout=self._timeout, force=self._force))
 
-    def _count(self, accepted: int) -> None:
-        self._meter.add(accepted, sum(len(self._unput.popleft()) for _ in range(accepted)))
-
-    async def _certain(self, operation: Coroutine[Any, Any, _T]) -> _T:
-        """Return what the operation returns; when cancelled, end it so that it says whether it was carried out."""
+    async def _step(self, operation: Coroutine[Any, Any, int | None]) -> None:
+        """Count what the operation puts; when cancelled, end it in a way that says what it has put."""
         task = asyncio.ensure_future(operation)
         try:
-            return await asyncio.shield(task)
+            await asyncio.shield(task)
         except asyncio.CancelledError:
-            # Again and again, since unblocking reaches what is parked, and this may be between two attempts.
+            # Again and again, since unblocking reaches what waits, and this may be between two attempts.
             while not task.done():
                 await self._queue.unblock()
                 await asyncio.wait({task}, timeout=0.05)
-            with contextlib.suppress(OperationUnblockedError):
-                try:
-                    outcome = await task
-                    self._count(outcome if isinstance(outcome, int) else 1)
-                except (QueueFullError, QueueInUseError) as error:
-                    self._count(error.accepted)
             raise
+        finally:
+            if task.done() and not task.cancelled():
+                self._count(task)
+
+    def _count(self, task: asyncio.Task[int | None]) -> None:
+        error = task.exception()
+        # An error tells how many were put before, if any; `put` returns nothing for its one item.
+        accepted = (task.result() or 1) if error is None else getattr(error, "accepted", 0)
+        self._meter.add(accepted, sum(len(self._unput.popleft()) for _ in range(accepted)))

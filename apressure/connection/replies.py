@@ -46,6 +46,8 @@ def error_from_reply(text: str) -> ServerError:
         return ScriptingRefusedError(
             f"the server refuses scripts ({text}): allow them to the user, or use scripting=False", code=code
         )
+    if "ACL failure in script" in text or "user executing the script" in text:  # Valkey, Redis
+        return PermissionDeniedError(f"{text} (the server's user needs the command and the key)", code="NOPERM")
     if code in _ERRORS:
         kind, advice = _ERRORS[code]
         return kind(f"{text} ({advice})", code=code)

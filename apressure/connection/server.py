@@ -13,7 +13,13 @@ from apressure.connection import channel as channels
 from apressure.connection.channel import OnReply
 from apressure.connection.fake import FakeChannel
 from apressure.connection.settings import Settings, resolve
-from apressure.exceptions import ConnectionLimitError, ServerError, ServerTooOldError, ServerUnavailableError
+from apressure.exceptions import (
+    AuthenticationError,
+    ConnectionLimitError,
+    ServerError,
+    ServerTooOldError,
+    ServerUnavailableError,
+)
 
 OLDEST_VERSION = (6, 2)
 
@@ -142,6 +148,9 @@ class Server:
     async def _check_version(self, channel: channels.Channel) -> None:
         try:
             information = bytes(await channel.ask("INFO", "server"))
+        except AuthenticationError:
+            channel.abort("the server wants a password")  # later commands would say it less clearly
+            raise
         except ServerError:
             return  # a user with few rights may not ask; a missing command will tell
         except BaseException:

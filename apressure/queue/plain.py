@@ -220,6 +220,7 @@ class Plain:
             if popped is None:
                 raise Wait("full").error(self.name, done)
         try:
+            bound = await self._bound(turn)
             await self._count(turn, "producer", [message])  # first: a statistic that is no number stops it here
             try:
                 length = await turn.ask(b"LPUSH", keys.messages, message)
@@ -230,7 +231,6 @@ class Plain:
             if not force:
                 await turn.restore(b"LPUSH", keys.not_full, 0)
             raise
-        bound = int(await turn.ask(b"GET", keys.bound) or 0)
         if bound == 0 or length < bound:
             await turn.ask(b"LPUSH", keys.not_full, 0)
             await turn.ask(b"LTRIM", keys.not_full, 0, 0)
@@ -258,15 +258,24 @@ class Plain:
         if not messages:
             raise self._ended()
         try:
+            bound = await self._bound(turn)
             await self._count(turn, "consumer", messages)
         except ServerError:
             await turn.ask(b"RPUSH", keys.messages, *reversed(messages))
             raise
-        bound = int(await turn.ask(b"GET", keys.bound) or 0)
         if bound == 0 or await turn.ask(b"LLEN", keys.messages) < bound:
             await turn.ask(b"LPUSH", keys.not_full, 0)
             await turn.ask(b"LTRIM", keys.not_full, 0, 0)
         return messages
+
+    async def _bound(self, turn: Turn) -> int:
+        text = await turn.ask(b"GET", self.keys.bound) or b"0"
+        try:
+            return int(text)
+        except ValueError:
+            raise ServerError(
+                f"the queue {self.name!r} is damaged: its key :bound is not an integer; set the key right"
+            ) from None
 
     async def _count(self, turn: Turn, role: Role, messages: Sequence[bytes], sign: int = 1) -> None:
         await turn.ask(b"INCRBY", self.keys.messages_count(role), sign * len(messages))

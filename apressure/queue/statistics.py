@@ -67,21 +67,36 @@ def from_snapshot(name: str, snapshot: list[Any], waiting_putters: int, waiting_
         ValueError: A number of the specification's keys is none.
     """
     bound, length, closed, in_flight, counters, producer, consumer = snapshot
+    numbers = [
+        _number(name, what, text)
+        for what, text in zip(
+            ("bound", "stats:produced_messages", "stats:produced_bytes", "stats:consumed_messages", "stats:consumed_bytes"),
+            (bound, *counters),
+            strict=True,
+        )
+    ]
     return QueueStatistics(
         name=name,
         length=length,
-        bound=int(bound),
+        bound=numbers[0],
         closed=bool(closed),
         producer=_role(producer),
         consumer=_role(consumer),
-        produced_messages=int(counters[0]),
-        produced_bytes=int(counters[1]),
-        consumed_messages=int(counters[2]),
-        consumed_bytes=int(counters[3]),
+        produced_messages=numbers[1],
+        produced_bytes=numbers[2],
+        consumed_messages=numbers[3],
+        consumed_bytes=numbers[4],
         in_flight=in_flight,
         waiting_putters=waiting_putters,
         waiting_getters=waiting_getters,
     )
+
+
+def _number(queue: str, what: str, text: bytes) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"the queue {queue!r} is damaged: its key :{what} is not an integer but {text[:40]!r}") from None
 
 
 def _role(snapshot: list[Any]) -> RoleStatistics:

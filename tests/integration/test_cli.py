@@ -293,14 +293,13 @@ class TestGet:
         assert (statistics.consumed_messages, statistics.in_flight, statistics.length) == (1, 0, 1)
 
     def test_another_consumer_has_the_role(self, cli: Commands, queue: str) -> None:
-        with cli.running("get", queue):
+        with cli.running("get", queue) as process:
             wait_until(is_waiting_consumer(cli, queue))
             holder = cli.stat(queue).consumer.holder
             done = cli("get", queue, "--timeout", "0.05", "--json", code=6)
             told = json.loads(done.stderr)
             assert (told["error"], told["role"], told["holder"]) == ("QueueInUseError", "consumer", holder)
-            cli.fill(queue, b"x")
-            cli.close(queue)
+            assert stop(process)[0] == 130
 
 
 class TestPipeThatBreaks:

@@ -23,7 +23,7 @@ from apressure import (
     ServerUnavailableError,
 )
 from apressure.embedded import EmbeddedServer
-from tests.integration.conftest import Opener, blocked, everything, in_time
+from tests.integration.conftest import Opener, blocked, eventually, everything, in_time
 from tests.servers import SERVERS, admin
 
 Make = Callable[..., EmbeddedServer]
@@ -60,11 +60,15 @@ async def test_every_operation_on_a_server_that_is_down_fails_with_one_clear_err
     await queue.aclose()
 
 
-async def test_an_object_recovers_when_the_server_comes() -> None:
+async def test_an_object_works_when_the_server_comes_back(make_server: Make, scripting: bool) -> None:
     port = port_without_server()
-    queue = AsyncQueue("jobs", url=f"redis://127.0.0.1:{port}")
+    queue = AsyncQueue("jobs", port=port, scripting=scripting)
     with pytest.raises(ServerUnavailableError):
         await queue.exists()
+    make_server(port=port)
+    await queue.create()
+    await queue.put(b"x")
+    assert await queue.get() == b"x"
     await queue.aclose()
 
 
@@ -82,7 +86,7 @@ async def test_a_unix_socket_that_does_not_exist_is_named(tmp_path: Any) -> None
 async def test_a_password_is_wanted_and_checked(make_server: Make, kind: str, scripting: bool) -> None:
     server = make_server(kind, config={"requirepass": SECRET})
     port = server.url.rpartition(":")[2].partition("/")[0]
-    for url, says in ((f"redis://127.0.0.1:{port}", "NOAUTH|password"), (f"redis://:wr0ng@127.0.0.1:{port}", "refused")):
+    for url, says in ((f"redis://127.0.0.1:{port}", "refused|password"), (f"redis://:wr0ng@127.0.0.1:{port}", "refused")):
         queue = AsyncQueue("jobs", url=url, scripting=scripting)
         for operation in (queue.create, queue.get, queue.statistics):
             with pytest.raises(AuthenticationError, match=says) as raised:
@@ -92,8 +96,9 @@ async def test_a_password_is_wanted_and_checked(make_server: Make, kind: str, sc
     async with AsyncQueue("jobs", host="127.0.0.1", port=int(port), password=SECRET, scripting=scripting) as queue:
         await queue.create()
         await queue.put(b"x")
+        assert await queue.get() == b"x"
         with pytest.raises(TimeoutError):
-            await queue.put(b"y", timeout=0) if await queue.bound() else await queue.get_many(1, 0) and await queue.get(0.05)
+            await queue.get(timeout=0.05)  # the waiters' connections have the password, too
         await queue.delete()
 
 
@@ -130,7 +135,7 @@ async def test_a_user_without_a_right_is_told_which(make_server: Make, kind: str
         await owner.put(b"x")
         url = allow(server, "reader", "+@all", "-lpush")
         async with AsyncQueue("jobs", url=url, scripting=scripting) as queue:
-            with pytest.raises(PermissionDeniedError, match="NOPERM|permission") as raised:
+            with pytest.raises(PermissionDeniedError, match="needs the command") as raised:
                 await in_time(queue.close())
             assert isinstance(raised.value, PermissionError)
 
@@ -249,15 +254,15 @@ async def test_a_blocked_wait_on_a_full_server_recovers(make_server: Make, kind:
 
 @both
 async def test_a_read_only_replica_says_so(make_server: Make, kind: str, scripting: bool) -> None:
-    primary, replica = make_server(kind), make_server(kind)
+    config = {"repl-diskless-sync-delay": "0"}
+    primary, replica = make_server(kind, config=config), make_server(kind, config=config)
     port = primary.url.rpartition(":")[2].partition("/")[0]
     with admin(replica) as db:
         db.execute_command("REPLICAOF", "127.0.0.1", port)
         async with AsyncQueue("jobs", url=primary.url) as owner:
             await owner.create()
             await owner.put(b"x")
-            with admin(primary) as primary_db:
-                assert primary_db.wait(1, 10_000) == 1
+            await eventually(lambda: db.exists("__pressure__:jobs"))
         async with AsyncQueue("jobs", url=replica.url, scripting=scripting) as queue:
             for operation in (queue.put(b"y"), queue.get(), queue.close(), queue.delete(), queue.put_nowait(b"y")):
                 with pytest.raises(ReadOnlyError, match="primary"):
@@ -301,6 +306,8 @@ async def test_a_damaged_key_is_a_clear_error_and_nothing_is_written(
         for operation in (queue.put(b"x", 0), queue.put_many([b"x", b"y"], 0), queue.get(0), queue.receive(0)):
             try:
                 await in_time(operation)
+            except TimeoutError:
+                before = everything(db)  # full or empty, as it should be: this operation does not use the key
             except ServerError as error:
                 refused += 1
                 assert "jobs" in str(error) or "WRONGTYPE" in str(error)
@@ -319,7 +326,7 @@ async def test_without_scripts_a_damaged_number_strands_no_role_and_no_message(
         await queue.create()
         good = db.get(f"__pressure__:jobs{suffix}") or b"0"
         db.set(f"__pressure__:jobs{suffix}", "many")
-        with pytest.raises((ServerError, ValueError)):
+        with pytest.raises(ServerError):
             await in_time(queue.put(b"x"))
         assert db.llen("__pressure__:jobs:producer_free") == 1
         assert db.llen("__pressure__:jobs") == 0

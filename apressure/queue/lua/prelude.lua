@@ -126,7 +126,9 @@ local function heal(role, bound, careful)
   local deadline = call('HGET', role.lease, 'deadline')
   local expired = deadline and now() >= tonumber(deadline)
   local orphaned = role == CONSUMER and (expired or not deadline) and call('EXISTS', INFLIGHT) == 1
-  if careful and (expired or orphaned) then respect_memory_limit() end
+  if expired or orphaned then
+    if careful then respect_memory_limit() else ignore_memory_limit() end
+  end
   if orphaned and bound then
     return_everything()
     normalise(bound)
