@@ -68,7 +68,8 @@ async def test_a_database_by_its_number(
         await queue.put(b"x")
         with pytest.raises(TimeoutError):
             await queue.get_many(5) and await queue.get(timeout=0.05)
-        with redis.Redis.from_url(url, db=3) as three, redis.Redis.from_url(url, db=0) as zero:
+        hosts = {"host": str(address.hostname), "port": address.port or 0}
+        with redis.Redis(**hosts, db=3) as three, redis.Redis(**hosts, db=0) as zero:
             assert three.exists("__pressure__:jobs:bound")
             assert not zero.keys()
     await theirs.aclose()
@@ -151,7 +152,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(url: str) -> Non
 
 
 async def test_tls_to_a_server_without_it_is_a_clear_error(url: str) -> None:
-    queue = AsyncQueue("jobs", url=url.replace("redis://", "rediss://"))
+    queue = AsyncQueue("jobs", url=url.replace("redis://", "rediss://"), connect_timeout=0.5)
     with pytest.raises(ServerUnavailableError, match="cannot reach the server"):
         await in_time(queue.exists())
     await queue.aclose()

@@ -127,7 +127,7 @@ async def test_two_clients_of_one_fake_server() -> None:
     assert await one.ping()
 
 
-async def test_a_fake_client_that_decodes_is_refused_or_works() -> None:
+async def test_a_fake_client_that_decodes_its_own_replies() -> None:
     async with AsyncQueue("jobs", redis=fakeredis.FakeAsyncRedis(decode_responses=True)) as queue:
         await queue.create()
         await queue.put(b"\xff\x00")

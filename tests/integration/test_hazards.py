@@ -1,0 +1,192 @@
+"""Traps that a queue on Redis can fall into, and once did."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import pytest
+import redis as redis_py
+
+from apressure import AsyncQueue, QueueClosedError, QueueFullError
+from apressure.queue.steps import Steps
+
+BASE = "__pressure__:jobs"
+
+
+@pytest.fixture
+def admin(url: str) -> Any:
+    client = redis_py.Redis.from_url(url)
+    yield client
+    client.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_get_cancelled_in_the_turn_in_which_its_reply_comes_loses_nothing(url: str, seed: int) -> None:
+    """A cancellation cancels the future at once, and the task notices later: the reply may be handled in between."""
+    rnd = random.Random(seed)
+    count, got, cancelled = 700, [], 0
+    loop = asyncio.get_running_loop()
+    async with AsyncQueue("jobs", url=url) as queue, AsyncQueue("jobs", url=url) as other:
+        await queue.create(bound=5)
+
+        async def feed() -> None:
+            async with other.producer() as producer:
+                for number in range(count):
+                    await producer.put(b"%d" % number)
+
+        feeder = asyncio.ensure_future(feed())
+        while True:
+            getting = asyncio.ensure_future(queue.get())
+            for _ in range(rnd.randrange(4)):
+                await asyncio.sleep(0)
+            if rnd.random() < 0.5:
+                time.sleep(rnd.choice((0, 0.0002, 0.0005)))  # the reply is in the socket when the loop goes on
+                loop.call_soon(getting.cancel)
+                cancelled += 1
+            try:
+                got.append(int(await getting))
+            except asyncio.CancelledError:
+                pass
+            except QueueClosedError:
+                break
+        await feeder
+        assert got == list(range(count)), f"seed {seed}"
+        assert cancelled > count / 4
+        assert (await queue.statistics()).consumed_messages == count
+        await queue.delete()
+
+
+async def test_several_gets_cancelled_at_once_give_back_in_order(url: str) -> None:
+    async with AsyncQueue("jobs", url=url) as queue:
+        await queue.create()
+        await queue.put_many([b"%d" % number for number in range(6)])
+        getting = [asyncio.ensure_future(queue.get()) for _ in range(4)]
+        while not any(task.done() for task in getting):
+            await asyncio.sleep(0)
+        taken = [task for task in getting if task.done()]
+        for task in getting:
+            task.cancel()
+        await asyncio.wait(getting)
+        kept = [task.result() for task in taken]
+        assert kept + await queue.get_many(10) == [b"%d" % number for number in range(6)]
+        await queue.delete()
+
+
+async def test_a_step_that_the_server_has_to_learn_first_is_not_overtaken(url: str, admin: redis_py.Redis) -> None:
+    async with AsyncQueue("jobs", url=url) as queue:
+        await queue.create()
+        await queue.put_many([b"1", b"2", b"3"])
+        admin.script_flush()
+        getting = asyncio.ensure_future(queue.get())
+        await asyncio.sleep(0)
+        getting.cancel()
+        await asyncio.wait([getting])
+        assert [await queue.get() for _ in range(3)] == [b"1", b"2", b"3"]
+        await queue.delete()
+
+
+async def test_a_long_put_many_into_a_nearly_full_queue_does_not_send_everything_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    put = Steps.put
+
+    def counting(self: Steps, series: Any, messages: Any, *rest: Any) -> None:
+        sent.append(len(messages))
+        put(self, series, messages, *rest)
+
+    monkeypatch.setattr(Steps, "put", counting)
+    async with AsyncQueue("jobs", url=url) as queue:
+        await queue.create(bound=10)
+        feeding = asyncio.ensure_future(queue.put_many(b"%d" % number for number in range(2000)))
+        got = [await queue.get() for _ in range(1500)]
+        assert got == [b"%d" % number for number in range(1500)]
+        feeding.cancel()
+        await asyncio.wait([feeding])
+        # The first step does not know how full the queue is. Each later one sends at most twice what fitted, or 16.
+        assert sum(sent[1:]) <= 2 * 1510 + 16 * len(sent)
+        await queue.delete()
+
+
+async def test_the_bound_is_read_at_each_step(url: str, admin: redis_py.Redis) -> None:
+    async with AsyncQueue("jobs", url=url) as queue:
+        await queue.create(bound=1)
+        await queue.put(b"1")
+        with pytest.raises(QueueFullError):
+            await queue.put_nowait(b"2")
+        admin.set(f"{BASE}:bound", 3)
+        await queue.put_nowait(b"2")
+        await queue.put_nowait(b"3")
+        with pytest.raises(QueueFullError):
+            await queue.put_nowait(b"4")
+        assert await queue.bound() == 3
+        await queue.delete()
+
+
+async def test_every_step_makes_not_full_exactly_one_token_or_none(url: str, admin: redis_py.Redis) -> None:
+    """A client of version 0.1 leaves two, one that died leaves none."""
+    async with AsyncQueue("jobs", url=url) as queue:
+        await queue.create(bound=3)
+        for tokens in (0, 1, 2, 3):
+            admin.delete(f"{BASE}:not_full")
+            if tokens:
+                admin.lpush(f"{BASE}:not_full", *[0] * tokens)
+            await queue.put(b"1")
+            assert admin.llen(f"{BASE}:not_full") == 1
+            admin.lpush(f"{BASE}:not_full", 0, 0)
+            await queue.get()
+            assert admin.llen(f"{BASE}:not_full") == 1
+        await queue.put_many([b"1"] * 4, force=True)
+        assert admin.llen(f"{BASE}:not_full") == 0
+        await queue.get()  # an overfilled queue is full still
+        assert admin.llen(f"{BASE}:not_full") == 0
+        await queue.get()
+        assert admin.llen(f"{BASE}:not_full") == 1
+        await queue.delete()
+
+
+async def test_two_tokens_of_a_role_are_never_two_holders(url: str, admin: redis_py.Redis) -> None:
+    """A step-by-step client of an earlier life of the queue gives its role back to the new one."""
+    async with AsyncQueue("jobs", url=url) as queue, AsyncQueue("jobs", url=url) as other:
+        await queue.create()
+        admin.lpush(f"{BASE}:consumer_free", 0)
+        async with queue.consumer(), asyncio.timeout(10):
+            assert admin.llen(f"{BASE}:consumer_free") == 0
+            assert (await other.statistics()).consumer.state == "leased"
+        assert admin.llen(f"{BASE}:consumer_free") == 1
+        await queue.delete()
+
+
+async def test_a_blocking_command_outlives_the_wait_that_made_it(url: str, admin: redis_py.Redis) -> None:
+    async with AsyncQueue("jobs", url=url) as queue:
+        await queue.create()
+        admin.config_resetstat()
+        for _ in range(50):
+            getting = asyncio.ensure_future(queue.get())
+            await asyncio.sleep(0.005)
+            getting.cancel()
+            await asyncio.wait([getting])
+        # One on the messages, one on :closed; perhaps another after a slice on a slow machine.
+        calls = admin.info("commandstats").get("cmdstat_blmove", {}).get("calls", 0)
+        blocked = admin.info("clients")["blocked_clients"]
+        assert calls + blocked <= 6
+        await queue.put(b"1")
+        assert await queue.get() == b"1"
+        await queue.delete()
+
+
+async def test_what_was_put_while_a_step_said_empty_is_not_slept_through(url: str) -> None:
+    """A wake-up between the answer of a step and the wait for the next one counts."""
+    async with AsyncQueue("jobs", url=url) as queue, AsyncQueue("jobs", url=url) as other:
+        await queue.create()
+        for number in range(300):
+            getting = asyncio.ensure_future(queue.get())
+            if number % 3:
+                await asyncio.sleep(random.random() * 0.002)
+            await other.put(b"%d" % number)
+            async with asyncio.timeout(4):  # less than a slice
+                assert await getting == b"%d" % number
+        await queue.delete()
