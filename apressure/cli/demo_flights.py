@@ -18,9 +18,6 @@ from typing import Any, Final
 
 from apressure.exceptions import MissingExtraError
 
-TOTAL: Final = 336_776
-"""How many flights there are."""
-
 LATE: Final = 15
 """A flight is late if it arrives more than so many minutes after its schedule."""
 

@@ -9,9 +9,8 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.live import Live
 
+from apressure import AsyncQueue
 from apressure.cli import show
 from apressure.cli.options import Common, Json, Name, Prefix, Timeout, Url, execute
 from apressure.exceptions import QueueDoesNotExistError
@@ -89,11 +88,15 @@ def ls(context: typer.Context, url: Url = None, prefix: Prefix = None, json: Jso
         async with common.client() as client:
             for name in await client.queues():
                 with contextlib.suppress(QueueDoesNotExistError):  # deleted meanwhile
-                    found.append(await common.queue(name, client).statistics())
+                    found.append(await AsyncQueue(name, client=client).statistics())
         if common.json:
             _print_json([show.as_dict(statistics) for statistics in found])
         elif sys.stdout.isatty():
-            Console().print(show.queues_table(found))
+            from rich.console import Console
+
+            from apressure.cli.tables import queues_table
+
+            Console().print(queues_table(found))
         else:
             for statistics in found:
                 sys.stdout.write(show.queue_line(statistics) + "\n")
@@ -119,32 +122,41 @@ def stat(
 
     async def command() -> None:
         async with common.queue(name) as queue:
-            statistics = await queue.statistics()
-            if not watch:
+            if sys.stdout.isatty() and not common.json:
+                await _look(queue, interval if watch else None)
+                return
+            while True:
+                statistics = await queue.statistics()
                 if common.json:
                     _print_json(show.as_dict(statistics))
-                elif sys.stdout.isatty():
-                    Console().print(show.statistics_view(statistics))
                 else:
-                    sys.stdout.write("".join(line + "\n" for line in show.statistics_lines(statistics)))
-            elif sys.stdout.isatty() and not common.json:
-                rates = show.Rates()
-                with Live(show.statistics_view(statistics, rates.of(statistics)), auto_refresh=False) as live:
-                    while True:
-                        await asyncio.sleep(interval)
-                        statistics = await queue.statistics()
-                        live.update(show.statistics_view(statistics, rates.of(statistics)), refresh=True)
-            else:
-                while True:
-                    if common.json:
-                        _print_json(show.as_dict(statistics))
-                    else:
-                        sys.stdout.write(show.queue_line(statistics) + "\n")
-                    sys.stdout.flush()
-                    await asyncio.sleep(interval)
-                    statistics = await queue.statistics()
+                    shown = [show.queue_line(statistics)] if watch else show.statistics_lines(statistics)
+                    sys.stdout.write("".join(line + "\n" for line in shown))
+                sys.stdout.flush()
+                if not watch:
+                    return
+                await asyncio.sleep(interval)
 
     execute(common, command())
+
+
+async def _look(queue: AsyncQueue[bytes], interval: float | None) -> None:
+    """Show statistics on a terminal, again and again if there is an interval."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from apressure.cli.tables import Rates, statistics_view
+
+    statistics = await queue.statistics()
+    if interval is None:
+        Console().print(statistics_view(statistics))
+        return
+    rates = Rates()
+    with Live(statistics_view(statistics, rates.of(statistics)), auto_refresh=False) as live:
+        while True:
+            await asyncio.sleep(interval)
+            statistics = await queue.statistics()
+            live.update(statistics_view(statistics, rates.of(statistics)), refresh=True)
 
 
 def _answer(common: Common, data: dict[str, Any], text: str) -> None:

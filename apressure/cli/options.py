@@ -80,10 +80,8 @@ class Common:
         """Return a new client of the server."""
         return Client(self.url, prefix=self.prefix)
 
-    def queue(self, name: str, client: Client | None = None) -> AsyncQueue[bytes]:
-        """Return the queue `name`, with a client of its own unless there is one."""
-        if client is not None:
-            return AsyncQueue(name, client=client)
+    def queue(self, name: str) -> AsyncQueue[bytes]:
+        """Return the queue `name` with a client of its own."""
         return AsyncQueue(name, url=self.url, prefix=self.prefix)
 
 

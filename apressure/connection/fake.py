@@ -64,7 +64,9 @@ class FakeChannel:
         while not self._queue.empty():
             command, on_reply = self._queue.get_nowait()
             try:
-                reply = await self._client.execute_command(*command, NEVER_DECODE=True)  # whatever the program's client does
+                reply = await self._client.execute_command(
+                    *command, NEVER_DECODE=True
+                )  # whatever the program's client does
             except NoScriptError:
                 reply = error_from_reply("NOSCRIPT No matching script.")
             except RedisError as error:

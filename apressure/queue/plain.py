@@ -209,7 +209,10 @@ class Plain:
         keys = self.keys
         if await turn.ask(b"EXISTS", keys.closed):
             raise self._ended()
-        if not force and await turn.ask(b"RPOP", keys.not_full) is None:
+        # The overfilling put takes the permit, too, where there is one: left behind in a queue that is full now, it
+        # would let the next put in.
+        permit = await turn.ask(b"RPOP", keys.not_full) is not None
+        if not permit and not force:
             popped = await turn.pop(keys.not_full)
             if not await turn.exists():
                 raise self._turns.missing()
@@ -219,6 +222,7 @@ class Plain:
                 raise Interrupted
             if popped is None:
                 raise Wait("full").error(self.name, done)
+            permit = True
         try:
             bound = await self._bound(turn)
             await self._count(turn, "producer", [message])  # first: a statistic that is no number stops it here
@@ -228,7 +232,7 @@ class Plain:
                 await self._count(turn, "producer", [message], -1)
                 raise
         except ServerError:
-            if not force:
+            if permit:
                 await turn.restore(b"LPUSH", keys.not_full, 0)
             raise
         if bound == 0 or length < bound:

@@ -394,6 +394,16 @@ class AsyncQueue(Generic[T]):
         _seconds(lease)
         return Producer(self._core, close, exclusive, lease, timeout)
 
+    @overload
+    def consumer(
+        self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float = ...,
+        timeout: float | None = ...,
+    ) -> Consumer[T]: ...  # fmt: skip
+    @overload
+    def consumer(
+        self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float = ...,
+        timeout: float | None = ...,
+    ) -> Consumer[Delivery[T]]: ...  # fmt: skip
     def consumer(
         self,
         ack: Literal["auto", "manual"] = "auto",
@@ -401,7 +411,7 @@ class AsyncQueue(Generic[T]):
         prefetch: int | None = None,
         lease: float = DEFAULT_LEASE,
         timeout: float | None = None,
-    ) -> Consumer[T]:
+    ) -> Consumer[Any]:
         """Return the consuming end of the queue, for `async with` and `async for`: at-least-once.
 
         Args:

@@ -7,7 +7,7 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterable, Iterable
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 from apressure.exceptions import (
     LeaseLostError,
@@ -163,12 +163,12 @@ class Consumer(Generic[T]):
     redelivered; and so does everything that was prefetched.
 
     An iteration belongs to the task that began it. A task that the body starts and does not wait for is not covered
-    by the acknowledgement.
+    by the acknowledgement. `T` is what the iteration hands out: an item, or with `ack="manual"` its `Delivery`.
     """
 
     def __init__(
         self,
-        queue: Core[T],
+        queue: Core[Any],
         ack: Literal["auto", "manual"],
         delete: bool,
         prefetch: int | None,
@@ -237,7 +237,7 @@ class Consumer(Generic[T]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> T:
         """Return the next item; with `ack="manual"` the next `Delivery`.
 
         Cancelled while it waits, nothing is lost: what was received is given back when the block ends.
@@ -264,10 +264,13 @@ class Consumer(Generic[T]):
                 self._ended = True
                 raise StopAsyncIteration from None
             self._portion_began = asyncio.get_running_loop().time()
+        handed_out: Any
         if self._manual:
-            return Delivery(lease, received, self._queue.decode)
-        self._current = received
-        return self._queue.decode(received.raw)
+            handed_out = Delivery(lease, received, self._queue.decode)
+        else:
+            self._current = received
+            handed_out = self._queue.decode(received.raw)
+        return cast("T", handed_out)
 
     @property
     def attempts(self) -> int:

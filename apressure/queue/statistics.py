@@ -70,7 +70,13 @@ def from_snapshot(name: str, snapshot: list[Any], waiting_putters: int, waiting_
     numbers = [
         _number(name, what, text)
         for what, text in zip(
-            ("bound", "stats:produced_messages", "stats:produced_bytes", "stats:consumed_messages", "stats:consumed_bytes"),
+            (
+                "bound",
+                "stats:produced_messages",
+                "stats:produced_bytes",
+                "stats:consumed_messages",
+                "stats:consumed_bytes",
+            ),
             (bound, *counters),
             strict=True,
         )
@@ -96,7 +102,9 @@ def _number(queue: str, what: str, text: bytes) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"the queue {queue!r} is damaged: its key :{what} is not an integer but {text[:40]!r}") from None
+        raise ValueError(
+            f"the queue {queue!r} is damaged: its key :{what} is not an integer but {text[:40]!r}"
+        ) from None
 
 
 def _role(snapshot: list[Any]) -> RoleStatistics:

@@ -35,7 +35,6 @@ class Nursery:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._asking = asyncio.Lock()
-        self._count = 0
 
     async def _ask(self, line: str) -> str:
         assert self._process.stdin is not None
@@ -45,9 +44,8 @@ class Nursery:
             return (await self._process.stdout.readline()).decode().strip()
 
     async def start(self, kind: str, name: str, tag: str, log: Path) -> str:
-        self._count += 1
-        assert await self._ask(f"start {self._count} {kind} {name} {tag} {log}") == "started"
-        return str(self._count)
+        assert await self._ask(f"start {tag} {kind} {name} {tag} {log}") == "started"
+        return tag
 
     async def kill(self, worker: str) -> None:
         """Kill a worker; one that has ended by itself is an error, whose traceback is in the captured output."""
@@ -99,13 +97,15 @@ async def _grows(log: Path) -> bool:
     return True
 
 
-def lines(logs: list[Path], word: str) -> list[list[list[str]]]:
-    """What each worker has noted with a word. A line that was cut short is none: the worker died in writing it."""
-    found = []
-    for log in logs:
-        whole, _, _ = log.read_text().rpartition("\n")
-        found.append([rest for first, *rest in (line.split() for line in whole.splitlines()) if first == word])
-    return found
+Note = tuple[str, bytes, int]
+"""What a worker has noted: a word, a message, and for `got` the attempts."""
+
+
+def notes(log: Path) -> list[Note]:
+    """What a worker has noted. A line that was cut short is none: the worker died in writing it."""
+    whole, _, _ = log.read_text().rpartition("\n")
+    words = [[*line.split(), "0"] for line in whole.splitlines()]
+    return [(word[0], word[1].encode(), int(word[2])) for word in words]
 
 
 async def producers_die(url: str, nursery: Nursery, kind: str, times: int, rng: random.Random, folder: Path) -> Row:
@@ -116,12 +116,11 @@ async def producers_die(url: str, nursery: Nursery, kind: str, times: int, rng: 
         draining = asyncio.create_task(drain(queue, account))
         logs, stuck = await kill_in_turn(nursery, kind, times, rng, folder)
         async with AsyncQueue(kind, url=url) as fresh, asyncio.timeout(PATIENCE):
-            account.acknowledge([b"fresh:0:"])
-            await fresh.put(b"fresh:0:")
-            await fresh.close()
+            await finish(fresh, account)
             await draining
-        for log, noted in zip(logs, lines(logs, "put"), strict=True):
-            account.acknowledge(one.encode() for (one,) in noted)
+        for log in logs:
+            noted = notes(log)
+            account.acknowledge(message for _, message, _ in noted)
             account.perhaps([f"{log.name}:{len(noted) + i}:".encode() for i in range(IN_FLIGHT[kind])])
         await check_tidy(queue, account)
         await queue.delete(timeout=PATIENCE)
@@ -139,22 +138,30 @@ async def consumers_die(url: str, nursery: Nursery, kind: str, times: int, rng: 
         logs, stuck = await kill_in_turn(nursery, kind, times, rng, folder)
         feeding.cancel()
         await asyncio.wait((feeding,))
-        got = [(one.encode(), int(attempts)) for noted in lines(logs, "got") for one, attempts in noted]
-        acked = {one.encode() for noted in lines(logs, "acked") for (one,) in noted}
+        noted = [note for log in logs for note in notes(log)]
         async with AsyncQueue(kind, url=url) as fresh, asyncio.timeout(PATIENCE):
-            await fresh.put(b"fresh:0:")
-            account.acknowledge([b"fresh:0:"])
-            await fresh.close()
+            finishing = asyncio.create_task(finish(fresh, account))  # the queue may be full
             async with fresh.consumer() as consumer:
                 async for item in consumer:
-                    got.append((item, consumer.attempts))
+                    noted.append(("got", item, consumer.attempts))
+            await finishing
         await check_tidy(queue, account, exact=False)
         await queue.delete(timeout=PATIENCE)
-    row = settle_at_least_once(account, got, acked) if kind in {"receive", "consumer"} else settle_at_most_once(
-        account, got, times * IN_FLIGHT[kind]
-    )  # fmt: skip
+    if kind in IN_FLIGHT:
+        # At most once: only what was on its way to the killed may be missing.
+        account.arrived = [message for _, message, _ in noted]
+        row = account.row(may_lose=times * IN_FLIGHT[kind])
+    else:
+        row = settle_at_least_once(account, noted)
     row.tried, row.stuck = times, stuck
     return row
+
+
+async def finish(queue: AsyncQueue[bytes], account: Account) -> None:
+    """A fresh client puts and closes."""
+    await queue.put(b"fresh:0:")
+    account.acknowledge([b"fresh:0:"])
+    await queue.close()
 
 
 async def feed(queue: AsyncQueue[bytes], account: Account) -> None:
@@ -169,32 +176,28 @@ async def feed(queue: AsyncQueue[bytes], account: Account) -> None:
         await asyncio.sleep(0.002)
 
 
-def settle_at_most_once(account: Account, got: list[tuple[bytes, int]], in_flight: int) -> Row:
-    """Only what was on its way to the killed may be missing."""
-    account.arrived = [message for message, _ in got]
-    return account.row(may_lose=in_flight)
-
-
-def settle_at_least_once(account: Account, got: list[tuple[bytes, int]], acked: set[bytes]) -> Row:
+def settle_at_least_once(account: Account, noted: list[Note]) -> Row:
     """Everything was handed out; again only what had not been acknowledged, marked as such, and in order."""
-    seen: set[bytes] = set()
-    unmarked = 0
+    acked: set[bytes] = set()
+    doubled = gaps = 0
     previous = -1
-    gaps = 0
-    for message, attempts in got:
+    for word, message, attempts in noted:
+        if word == "acked":
+            acked.add(message)
+            continue
+        again = message in account.arrived
+        if message in acked or (again and attempts == 1):
+            doubled += 1
+            print(f"{message!r} came again, attempt {attempts}, acknowledged: {message in acked}")
+        if not again:
+            account.arrived.append(message)
         name, number, _ = message.split(b":")
         if name == b"feeder":
-            # Redelivery goes back to what was not acknowledged; nothing is ever passed over.
-            gaps += int(number) > previous + 1 and message not in seen and int(number) != len(seen)
+            # It may go back to what was in flight, and passes over nothing.
+            gaps += int(number) > previous + 1
             previous = int(number)
-        if message in seen:
-            unmarked += attempts == 1
-        else:
-            account.arrived.append(message)
-            seen.add(message)
     row = account.row()
-    again = [message for message in acked if sum(one == message for one, _ in got) > 1]
-    row.doubled += unmarked + len(again)
+    row.doubled += doubled
     row.out_of_order += gaps
     return row
 
@@ -206,11 +209,13 @@ async def test_kills(
     """Workers of all kinds die at the same time, each kind on a queue of its own."""
     kinds, die = (PRODUCERS, producers_die) if side == "producers" else (CONSUMERS, consumers_die)
     async with no_complaints(), nursery(url) as hatchery:
-        rows = await asyncio.gather(
-            *(die(url, hatchery, kind, times, random.Random(rng.random()), tmp_path) for kind, times in kinds.items())
-        )
-    for kind, row in zip(kinds, rows, strict=True):
+        async with asyncio.TaskGroup() as group:
+            tasks = {
+                kind: group.create_task(die(url, hatchery, kind, times, random.Random(rng.random()), tmp_path))
+                for kind, times in kinds.items()
+            }
+    rows = {kind: task.result() for kind, task in tasks.items()}
+    for kind, row in rows.items():
         recorder.add(f"killed {kind}", server, row)
-    for kind, row in zip(kinds, rows, strict=True):
-        assert row.clean(), f"{kind}: {row}"
+    assert all(row.clean() for row in rows.values()), rows
     await check_server(server)

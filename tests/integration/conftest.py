@@ -42,9 +42,7 @@ async def open_queue(url: str) -> AsyncIterator[Opener]:
     """Open queues on the server of the test. Each is deleted at the end, where that was not done yet."""
     opened: list[AsyncQueue[Any]] = []
 
-    async def opener(
-        name: str = "jobs", *, bound: int = 0, create: bool = True, **options: Any
-    ) -> AsyncQueue[Any]:
+    async def opener(name: str = "jobs", *, bound: int = 0, create: bool = True, **options: Any) -> AsyncQueue[Any]:
         if "client" not in options and "redis" not in options:
             options = {"url": url, **options}
         queue: AsyncQueue[Any] = AsyncQueue(name, **options)
@@ -87,17 +85,13 @@ async def blocked(db: redis.Redis, clients: int = 1) -> None:
 
 def everything(db: redis.Redis) -> dict[bytes, Any]:
     """All keys with their values, comparable; records of operations are left out."""
-    read: dict[str, Callable[[bytes], Any]] = {
-        "string": db.get,
-        "list": lambda key: db.lrange(key, 0, -1),
-        "hash": db.hgetall,
-        "set": db.smembers,
+    read: dict[Any, Callable[[bytes], Any]] = {
+        b"string": db.get,
+        b"list": lambda key: db.lrange(key, 0, -1),
+        b"hash": db.hgetall,
+        b"set": db.smembers,
     }
-    return {
-        key: read[db.type(key).decode()](key)
-        for key in sorted(db.scan_iter(count=1000))
-        if b":op:" not in key
-    }
+    return {key: read[db.type(key)](key) for key in sorted(db.scan_iter(count=1000)) if b":op:" not in key}
 
 
 async def in_time(awaitable: Any) -> Any:

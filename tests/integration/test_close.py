@@ -213,7 +213,9 @@ async def test_every_operation_of_a_closed_object_says_so(open_queue: Opener, sc
             await in_time(operation)
 
 
-async def test_connections_are_gone_after_aclose(open_queue: Opener, url: str, db: redis.Redis, scripting: bool) -> None:
+async def test_connections_are_gone_after_aclose(
+    open_queue: Opener, url: str, db: redis.Redis, scripting: bool
+) -> None:
     await open_queue(bound=1)
     before = len(db.client_list())
     async with AsyncQueue("jobs", url=url, scripting=scripting) as queue:

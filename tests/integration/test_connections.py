@@ -56,19 +56,19 @@ async def test_a_database_by_its_number(
         monkeypatch.setenv("REDIS_PORT", str(address.port))
         monkeypatch.setenv("REDIS_DB", "3")
     theirs = redis.asyncio.Redis(host=str(address.hostname), port=address.port or 0, db=3)
-    options: dict[str, Any] = {
+    settings: dict[str, dict[str, Any]] = {
         "url": {"url": f"redis://{address.hostname}:{address.port}/3"},
         "argument": {"url": url, "db": 3},
         "unix": {"url": f"unix://{server.socket_path}?db=3"},
         "environment": {},
         "redis": {"redis": theirs},
-    }[how]
-    async with AsyncQueue("jobs", **options) as queue:
+    }
+    async with AsyncQueue("jobs", **settings[how]) as queue:
         await queue.create()
         await queue.put(b"x")
         with pytest.raises(TimeoutError):
             await queue.get_many(5) and await queue.get(timeout=0.05)
-        hosts = {"host": str(address.hostname), "port": address.port or 0}
+        hosts: dict[str, Any] = {"host": str(address.hostname), "port": address.port or 0}
         with redis.Redis(**hosts, db=3) as three, redis.Redis(**hosts, db=0) as zero:
             assert three.exists("__pressure__:jobs:bound")
             assert not zero.keys()
@@ -144,7 +144,7 @@ async def test_tls_of_a_client_that_the_program_has(url: str) -> None:
 async def test_a_certificate_that_nobody_vouches_for_is_refused(url: str) -> None:
     async with tls_in_front_of(url) as port:
         queue = AsyncQueue("jobs", url=f"rediss://localhost:{port}")
-        with pytest.raises(ServerUnavailableError, match="(?i)certificate"):
+        with pytest.raises(ServerUnavailableError, match=r"(?i)certificate"):
             await in_time(queue.exists())
         await queue.aclose()
         async with AsyncQueue("jobs", url=f"rediss://localhost:{port}?ssl_cert_reqs=none") as trusting:

@@ -338,9 +338,7 @@ async def test_a_block_on_a_missing_queue_raises(open_queue: Opener) -> None:
         pass
 
 
-async def test_a_queue_deleted_under_the_block_ends_the_loop_with_an_error(
-    open_queue: Opener, db: redis.Redis
-) -> None:
+async def test_a_queue_deleted_under_the_block_ends_the_loop_with_an_error(open_queue: Opener, db: redis.Redis) -> None:
     queue = await open_queue()
     other = await open_queue(create=False)
     await queue.put_many(ITEMS)

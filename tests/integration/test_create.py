@@ -41,9 +41,7 @@ async def test_create_says_that_the_queue_is_new(open_queue: Opener, scripting: 
     assert await queue.exists()
 
 
-async def test_a_second_create_raises_and_changes_nothing(
-    open_queue: Opener, db: redis.Redis, scripting: bool
-) -> None:
+async def test_a_second_create_raises_and_changes_nothing(open_queue: Opener, db: redis.Redis, scripting: bool) -> None:
     queue = await open_queue(bound=2, scripting=scripting)
     await queue.put(b"x")
     before = everything(db)
@@ -144,15 +142,13 @@ async def test_queues_that_would_share_a_key_are_refused(
     queue = await open_queue(second, create=False, scripting=scripting)
     before = everything(db)
     for exist_ok in (False, True):
-        with pytest.raises(QueueAlreadyExistsError, match="share a key|exists already"):
+        with pytest.raises(QueueAlreadyExistsError, match=r"share a key|exists already"):
             await queue.create(exist_ok=exist_ok)
     assert everything(db) == before
 
 
 @pytest.mark.parametrize("second", ["jobs:processing", "jobs:lease", "job", "jobs:", "jobs:closed:x", "jobs:inflight"])
-async def test_names_that_only_look_alike_live_side_by_side(
-    open_queue: Opener, scripting: bool, second: str
-) -> None:
+async def test_names_that_only_look_alike_live_side_by_side(open_queue: Opener, scripting: bool, second: str) -> None:
     one = await open_queue("jobs", bound=1, scripting=scripting)
     two = await open_queue(second, bound=1, scripting=scripting)
     await one.put(b"1")
@@ -175,7 +171,12 @@ async def test_create_clears_what_an_earlier_life_left_behind(
         db.set(key, b"old")
     queue = await open_queue(bound=1, scripting=scripting)
     statistics = await queue.statistics()
-    assert (statistics.length, statistics.closed, statistics.produced_messages, statistics.in_flight) == (0, False, 0, 0)
+    assert (statistics.length, statistics.closed, statistics.produced_messages, statistics.in_flight) == (
+        0,
+        False,
+        0,
+        0,
+    )
     assert not db.keys("apressure:*_lease") + db.keys("apressure:*_claim*") + db.keys("apressure:*:inflight")
     await queue.put(b"new")
     assert await queue.get() == b"new"

@@ -27,6 +27,7 @@ import psutil
 import pytest
 
 from apressure.cli import demo_flights as flights
+from apressure.cli.demo import ALL_FLIGHTS
 from apressure.cli.demo_crew import WorkerDiedError
 from tests.integration.commands import (
     COMMAND,
@@ -165,11 +166,11 @@ class TestData:
 class TestRun:
     def test_all_flights(self, demo: Demo) -> None:
         result = json.loads(demo.run("--json").stdout)
-        assert result["rows_sent"] == result["rows_received"] == flights.TOTAL == 336_776
+        assert result["rows_sent"] == result["rows_received"] == ALL_FLIGHTS == 336_776
         assert result["proven"] is True
         assert result["in_order"] is True
         expected = flights.StreamProof()
-        for message in flights.numbered(flights.lines(flights.data_directory(), flights.TOTAL)):
+        for message in flights.numbered(flights.lines(flights.data_directory(), ALL_FLIGHTS)):
             expected.add(message)
         assert result["sha256_sent"] == result["sha256_received"] == expected.sha256
         assert 0 < result["peak_depth"] <= result["bound"] == 1000

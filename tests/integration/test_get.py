@@ -97,9 +97,7 @@ async def test_get_many_waits_while_there_is_nothing(open_queue: Opener, db: red
 @pytest.mark.parametrize(
     ("most", "error"), [(0, ValueError), (-1, ValueError), (True, TypeError), ("5", TypeError), (1.0, TypeError)]
 )
-async def test_get_many_wants_a_positive_whole_number(
-    open_queue: Opener, most: Any, error: type[Exception]
-) -> None:
+async def test_get_many_wants_a_positive_whole_number(open_queue: Opener, most: Any, error: type[Exception]) -> None:
     queue = await open_queue()
     with pytest.raises(error, match="max_items"):
         await queue.get_many(most)
@@ -133,9 +131,7 @@ async def test_a_waiting_get_ends_when_the_queue_is_closed(
     assert await queue.closed()
 
 
-async def test_a_queue_that_does_not_exist_gives_nothing(
-    open_queue: Opener, db: redis.Redis, scripting: bool
-) -> None:
+async def test_a_queue_that_does_not_exist_gives_nothing(open_queue: Opener, db: redis.Redis, scripting: bool) -> None:
     queue = await open_queue(create=False, scripting=scripting)
     for get in (queue.get(), queue.get_nowait(), queue.get_many(2), queue.peek(), queue.peek_newest()):
         with pytest.raises(QueueDoesNotExistError, match="'jobs' does not exist"):
@@ -172,9 +168,7 @@ async def test_iterating_ends_when_the_queue_is_closed_and_drained(open_queue: O
     assert [item async for item in queue] == []
 
 
-async def test_iterating_a_queue_that_is_deleted_raises(
-    open_queue: Opener, db: redis.Redis, scripting: bool
-) -> None:
+async def test_iterating_a_queue_that_is_deleted_raises(open_queue: Opener, db: redis.Redis, scripting: bool) -> None:
     queue = await open_queue(scripting=scripting)
     other = await open_queue(create=False, scripting=scripting)
 
@@ -204,9 +198,7 @@ async def test_several_iterations_share_the_items(open_queue: Opener, scripting:
 
 
 @pytest.mark.parametrize("many", [False, True])
-async def test_a_cancelled_get_takes_nothing(
-    open_queue: Opener, db: redis.Redis, scripting: bool, many: bool
-) -> None:
+async def test_a_cancelled_get_takes_nothing(open_queue: Opener, db: redis.Redis, scripting: bool, many: bool) -> None:
     queue = await open_queue(scripting=scripting)
     task = asyncio.create_task(queue.get_many(5) if many else queue.get())
     await blocked(db)
@@ -218,9 +210,7 @@ async def test_a_cancelled_get_takes_nothing(
     assert await in_time(queue.get()) == b"x"
 
 
-async def test_a_get_in_a_timeout_of_asyncio_raises_that_and_takes_nothing(
-    open_queue: Opener, scripting: bool
-) -> None:
+async def test_a_get_in_a_timeout_of_asyncio_raises_that_and_takes_nothing(open_queue: Opener, scripting: bool) -> None:
     queue = await open_queue(scripting=scripting)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):

@@ -23,7 +23,9 @@ async def test_blocked_clients_send_next_to_nothing(open_queue: Opener, db: redi
     db.config_resetstat()
     await asyncio.sleep(6)
     commands = {name: figures["calls"] for name, figures in db.info("commandstats").items()}
-    sent = sum(calls for name, calls in commands.items() if name.partition("_")[2].partition("|")[0] not in ("info", "config"))
+    sent = sum(
+        calls for name, calls in commands.items() if name.partition("_")[2].partition("|")[0] not in ("info", "config")
+    )
     # Six seconds hold one or two slices of five; each is a blocking command and a step with what it runs inside.
     assert sent <= 160, commands
     outer = sum(commands.get(f"cmdstat_{name}", 0) for name in ("blmove", "brpop", "evalsha", "eval"))

@@ -118,9 +118,7 @@ async def test_what_a_killed_consumer_had_comes_again_first_in_line(
     assert (statistics.consumed_messages, statistics.in_flight) == (6, 0)
 
 
-async def test_what_a_killed_receiver_had_not_acknowledged_comes_again_in_order(
-    open_queue: Opener, url: str
-) -> None:
+async def test_what_a_killed_receiver_had_not_acknowledged_comes_again_in_order(open_queue: Opener, url: str) -> None:
     queue = await open_queue()
     await queue.put_many([b"%d" % index for index in range(5)])
     with running(RECEIVER, url) as process:

@@ -16,9 +16,7 @@ EACH = 4
 
 
 @pytest.mark.parametrize("bound", [0, 3])
-async def test_a_thousand_tasks_put_and_get_on_one_object(
-    open_queue: Opener, db: redis.Redis, bound: int
-) -> None:
+async def test_a_thousand_tasks_put_and_get_on_one_object(open_queue: Opener, db: redis.Redis, bound: int) -> None:
     queue = await open_queue(bound=bound)
     got: dict[int, list[int]] = {}
     most = 0
@@ -94,9 +92,7 @@ async def test_the_end_of_one_queue_leaves_the_others_of_its_client(open_queue: 
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-async def test_too_few_connections_to_wait_are_a_clear_error_and_no_deadlock(
-    open_queue: Opener, limit: int
-) -> None:
+async def test_too_few_connections_to_wait_are_a_clear_error_and_no_deadlock(open_queue: Opener, limit: int) -> None:
     queue = await open_queue(bound=1, max_connections=limit)
     for wait in (queue.get(), queue.get(timeout=5)):
         with pytest.raises(ConnectionLimitError, match=f"max_connections={limit}"):

@@ -44,7 +44,9 @@ async def test_objects_pass_in_every_way(open_queue: Opener, codec: Any, items: 
         assert [item async for item in consumer] == items
 
 
-@pytest.mark.parametrize(("codec", "bad"), [("text", 5), ("json", {1, 2}), ("json", float("nan")), (Order, {"number": 1})])
+@pytest.mark.parametrize(
+    ("codec", "bad"), [("text", 5), ("json", {1, 2}), ("json", float("nan")), (Order, {"number": 1})]
+)
 async def test_what_cannot_be_encoded_is_refused_and_nothing_is_put(
     open_queue: Opener, scripting: bool, codec: Any, bad: Any
 ) -> None:

@@ -49,9 +49,7 @@ async def test_an_exception_leaves_the_queue_open(open_queue: Opener, exclusive:
 
 
 @pytest.mark.parametrize("exclusive", [False, True])
-async def test_a_cancellation_leaves_the_queue_open(
-    open_queue: Opener, db: redis.Redis, exclusive: bool
-) -> None:
+async def test_a_cancellation_leaves_the_queue_open(open_queue: Opener, db: redis.Redis, exclusive: bool) -> None:
     queue = await open_queue(bound=1)
 
     async def produce() -> None:
@@ -201,7 +199,13 @@ async def _drain(queue: object) -> list[bytes]:
 async def test_the_block_uses_the_role_through_its_own_object(open_queue: Opener) -> None:
     queue = await open_queue(client_id="me")
     async with queue.producer(exclusive=True) as producer:
-        for operation in (queue.put(b"x"), queue.put_nowait(b"x"), queue.put_many([b"x"]), queue.close(), queue.delete()):
+        for operation in (
+            queue.put(b"x"),
+            queue.put_nowait(b"x"),
+            queue.put_many([b"x"]),
+            queue.close(),
+            queue.delete(),
+        ):
             with pytest.raises(QueueInUseError, match="itself") as raised:
                 await in_time(operation)
             assert (raised.value.role, raised.value.holder) == ("producer", "me")

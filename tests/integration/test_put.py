@@ -124,9 +124,7 @@ async def test_the_overfilling_put_puts_and_later_puts_wait_until_below_the_boun
     assert await queue.get_many(10) == [b"5", b"6"]
 
 
-async def test_an_overfilling_put_does_not_wait_behind_others(
-    open_queue: Opener, db: redis.Redis
-) -> None:
+async def test_an_overfilling_put_does_not_wait_behind_others(open_queue: Opener, db: redis.Redis) -> None:
     queue = await open_queue(bound=1)
     await queue.put(b"1")
     task = asyncio.create_task(queue.put(b"3"))
@@ -146,9 +144,7 @@ async def test_a_closed_queue_takes_nothing(open_queue: Opener, scripting: bool)
     assert (await queue.statistics()).produced_messages == 1
 
 
-async def test_a_blocked_put_ends_when_the_queue_is_closed(
-    open_queue: Opener, db: redis.Redis
-) -> None:
+async def test_a_blocked_put_ends_when_the_queue_is_closed(open_queue: Opener, db: redis.Redis) -> None:
     queue = await open_queue(bound=1)
     other = await open_queue(create=False)
     await queue.put(b"x")
@@ -160,9 +156,7 @@ async def test_a_blocked_put_ends_when_the_queue_is_closed(
     assert await queue.get_many(5) == [b"x"]
 
 
-async def test_a_queue_that_does_not_exist_takes_nothing(
-    open_queue: Opener, db: redis.Redis, scripting: bool
-) -> None:
+async def test_a_queue_that_does_not_exist_takes_nothing(open_queue: Opener, db: redis.Redis, scripting: bool) -> None:
     queue = await open_queue(create=False, scripting=scripting)
     for put in (queue.put(b"y"), queue.put_nowait(b"y"), queue.put(b"y", force=True), queue.put_many([b"y"])):
         with pytest.raises(QueueDoesNotExistError, match="'jobs' does not exist") as raised:
@@ -172,9 +166,7 @@ async def test_a_queue_that_does_not_exist_takes_nothing(
 
 
 @pytest.mark.parametrize("item", ["text", 5, None, [b"x"], {"a": 1}])
-async def test_what_is_no_bytes_is_refused_and_nothing_is_put(
-    open_queue: Opener, scripting: bool, item: Any
-) -> None:
+async def test_what_is_no_bytes_is_refused_and_nothing_is_put(open_queue: Opener, scripting: bool, item: Any) -> None:
     queue = await open_queue(scripting=scripting)
     for put in (queue.put(item), queue.put_nowait(item), queue.put_many([item])):
         with pytest.raises(TypeError, match="must be bytes"):
@@ -182,9 +174,7 @@ async def test_what_is_no_bytes_is_refused_and_nothing_is_put(
     assert await queue.qsize() == 0
 
 
-async def test_a_message_that_is_too_large_is_refused_and_nothing_is_put(
-    open_queue: Opener, scripting: bool
-) -> None:
+async def test_a_message_that_is_too_large_is_refused_and_nothing_is_put(open_queue: Opener, scripting: bool) -> None:
     queue = await open_queue(scripting=scripting, max_message_size=10)
     await queue.put(b"x" * 10)
     for put in (queue.put(b"x" * 11), queue.put_nowait(b"x" * 11), queue.put_many([b"x" * 11])):

@@ -57,9 +57,7 @@ async def test_questions_about_a_missing_queue_raise(open_queue: Opener, scripti
         await getattr(queue, question)()
 
 
-async def test_waiting_tasks_of_this_object_are_counted(
-    open_queue: Opener, db: redis.Redis, scripting: bool
-) -> None:
+async def test_waiting_tasks_of_this_object_are_counted(open_queue: Opener, db: redis.Redis, scripting: bool) -> None:
     full = await open_queue("full", bound=1, scripting=scripting)
     empty = await open_queue("empty", scripting=scripting)
     await full.put(b"x")

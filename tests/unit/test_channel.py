@@ -158,9 +158,7 @@ async def test_a_call_on_a_lost_connection_is_answered_but_not_at_once() -> None
 
 async def test_ask_raises_what_the_server_answers() -> None:
     fixture = Fixture()
-    asking = asyncio.gather(
-        *(fixture.channel.ask("GET", "k") for _ in range(3)), return_exceptions=True
-    )
+    asking = asyncio.gather(*(fixture.channel.ask("GET", "k") for _ in range(3)), return_exceptions=True)
     await asyncio.sleep(0)
     fixture.channel.data_received(b"$1\r\nv\r\n-ERR no\r\n")
     fixture.channel.abort("gone")
@@ -242,10 +240,10 @@ async def test_a_server_that_is_no_redis_is_one_clear_error(answer: Callable[[by
 
 async def test_a_redis_py_that_hides_its_transport_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Elsewhere(redis.asyncio.connection.Connection):
-        async def connect(self) -> None:  # type: ignore[override]
+        async def connect(self) -> None:
             self._writer = None
 
     settings = resolve({"url": "redis://127.0.0.1:1"}, {})
     hidden = cast("Any", settings).__class__(**{**vars(settings), "connection_class": Elsewhere})
-    with pytest.raises(ServerError, match="redis-py.*pyproject"):
+    with pytest.raises(ServerError, match=r"redis-py.*pyproject"):
         await channels.connect(hidden, 1.0, lambda: None)

@@ -61,7 +61,7 @@ def test_raw_takes_whatever_is_bytes(item: Any) -> None:
 
 @pytest.mark.parametrize("item", ["text", 5, None, [b"a"], {}, object()])
 def test_raw_refuses_what_is_no_bytes_and_names_the_way(item: Any) -> None:
-    with pytest.raises(TypeError, match="must be bytes, not .*codec="):
+    with pytest.raises(TypeError, match=r"must be bytes, not .*codec="):
         RawCodec().encode(item)
 
 
@@ -185,7 +185,7 @@ def test_codec_names_and_classes_are_resolved() -> None:
 
 
 def test_a_codec_that_is_none_is_refused_in_clear_words() -> None:
-    with pytest.raises(ValueError, match="'yaml'.*'json'"):
+    with pytest.raises(ValueError, match=r"'yaml'.*'json'"):
         resolve("yaml")
     with pytest.raises(TypeError, match="encode and decode"):
         resolve(5)  # type: ignore[arg-type]
@@ -194,9 +194,7 @@ def test_a_codec_that_is_none_is_refused_in_clear_words() -> None:
 
 
 @pytest.mark.parametrize("codec", ["msgpack", Order], ids=["msgpack", "class"])
-def test_a_missing_package_is_named_with_the_extra_that_brings_it(
-    codec: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(codec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "msgspec", None)
     with pytest.raises(MissingExtraError, match=r"msgspec: pip install 'apressure\[") as raised:
         resolve(codec)

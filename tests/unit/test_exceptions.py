@@ -14,13 +14,15 @@ import apressure
 from apressure import exceptions
 from apressure.exceptions import PressureError, QueueError
 
-SERVER = dict.fromkeys(
-    (
-        "ServerError", "AuthenticationError", "PermissionDeniedError", "OutOfMemoryError", "ReadOnlyError",
-        "ServerTooOldError", "ScriptingRefusedError",
-    ),
-    {"code": "CODE"},
-)  # fmt: skip
+SERVER: dict[str, dict[str, Any]] = {
+    "ServerError": {"code": "ERR"},
+    "AuthenticationError": {"code": "NOAUTH"},
+    "PermissionDeniedError": {"code": "NOPERM"},
+    "OutOfMemoryError": {"code": "OOM"},
+    "ReadOnlyError": {"code": "READONLY"},
+    "ServerTooOldError": {"code": "ERR"},
+    "ScriptingRefusedError": {"code": "NOPERM"},
+}
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "PressureError": {},
     "QueueError": {"name": "jobs"},
@@ -127,8 +129,8 @@ def test_a_closed_queue_is_asyncios_shut_down_queue_where_python_has_that() -> N
 
 
 def test_errors_about_a_queue_are_one_family_and_errors_of_a_server_another() -> None:
-    for name in ATTRIBUTES:
-        assert isinstance(make(name), QueueError) == ("name" in ATTRIBUTES[name])
+    for name, attributes in ATTRIBUTES.items():
+        assert isinstance(make(name), QueueError) == ("name" in attributes)
         assert isinstance(make(name), exceptions.ServerError) == (name in SERVER)
 
 

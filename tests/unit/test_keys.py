@@ -13,7 +13,19 @@ names = st.text(alphabet="ab:", min_size=1, max_size=8) | st.builds(
     ":".join,
     st.lists(
         st.sampled_from(
-            ["a", "b", "", "bound", "closed", "stats", "produced_bytes", "producer_lease", "inflight", "op", "apressure"]
+            [
+                "a",
+                "b",
+                "",
+                "bound",
+                "closed",
+                "stats",
+                "produced_bytes",
+                "producer_lease",
+                "inflight",
+                "op",
+                "apressure",
+            ]
         ),
         min_size=1,
         max_size=4,
@@ -40,7 +52,12 @@ def test_the_reference_client_spells_the_same_keys() -> None:
 
 def test_each_key_has_the_name_of_what_it_holds() -> None:
     keys = Keys("p", "q")
-    assert (keys.messages, keys.bound, keys.not_full, keys.closed) == (b"p:q", b"p:q:bound", b"p:q:not_full", b"p:q:closed")
+    assert (keys.messages, keys.bound, keys.not_full, keys.closed) == (
+        b"p:q",
+        b"p:q:bound",
+        b"p:q:not_full",
+        b"p:q:closed",
+    )
     for role, verb in (("producer", "produced"), ("consumer", "consumed")):
         assert keys.holder(role) == f"p:q:{role}".encode()
         assert keys.free(role) == f"p:q:{role}_free".encode()

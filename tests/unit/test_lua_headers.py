@@ -104,7 +104,10 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
     ),
     "settle": (
         lambda steps, series: steps.settle(series, TOKEN, 30000, 18, [21, 22, 23], [24], ignore),
-        {TOKEN: "lease token", 30000: "milliseconds", 18: "never handed out", 3: "number of acknowledgements", 21: "numbers to acknowledge"},
+        {
+            TOKEN: "lease token", 30000: "milliseconds", 18: "never handed out", 3: "number of acknowledgements",
+            21: "numbers to acknowledge",
+        },
     ),
     "leave": (
         lambda steps, series: steps.leave(series, TOKEN, 30000, False, ignore),

@@ -21,7 +21,12 @@ from apressure.exceptions import (
     [
         ("NOAUTH Authentication required.", AuthenticationError, "NOAUTH", "password"),
         ("WRONGPASS invalid username-password pair or user is disabled.", AuthenticationError, "WRONGPASS", "check"),
-        ("NOPERM this user has no permissions to run the 'lpush' command", PermissionDeniedError, "NOPERM", "user needs"),
+        (
+            "NOPERM this user has no permissions to run the 'lpush' command",
+            PermissionDeniedError,
+            "NOPERM",
+            "user needs",
+        ),
         ("NOPERM No permissions to access a key", PermissionDeniedError, "NOPERM", "key"),
         (
             "NOPERM this user has no permissions to run the 'evalsha' command or its subcommand",

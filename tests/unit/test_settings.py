@@ -68,7 +68,9 @@ def test_arguments_go_before_the_environment() -> None:
 
 
 def test_arguments_go_before_the_url() -> None:
-    settings = resolve(url="redis://me:one@url.example:7002/5", host="argument.example", port=7003, db=6, password="two")
+    settings = resolve(
+        url="redis://me:one@url.example:7002/5", host="argument.example", port=7003, db=6, password="two"
+    )
     assert where(settings) == ("argument.example", 7003, 6)
     assert settings.connection_options["username"] == "me"
     assert settings.connection_options["password"] == "two"
@@ -232,7 +234,7 @@ def test_a_redis_client_has_an_address_of_its_own(also: dict[str, Any]) -> None:
     [
         redis.Redis(),
         redis.asyncio.RedisCluster(host="h"),
-        redis.asyncio.Sentinel([("h", 26379)]).master_for("mymaster"),
+        redis.asyncio.Sentinel([("h", 26379)]).master_for("mymaster"),  # type: ignore[no-untyped-call]
         "redis://h",
         object(),
     ],

@@ -1,0 +1,114 @@
+"""A bad line to the server: it cuts connections, loses replies, falls silent, and is slow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import random
+from collections.abc import AsyncIterator
+from urllib.parse import urlparse
+
+
+@dataclasses.dataclass
+class Trouble:
+    """How likely it is, for each portion of bytes, that …
+
+    Attributes:
+        cut: the connection is cut before a request gets through.
+        lose: it is cut instead of delivering a reply: the server has done what nobody hears of.
+        silence: the reply is swallowed, and the connection stays open, without a word.
+        delay: Seconds that a portion takes at most.
+    """
+
+    cut: float = 0.0
+    lose: float = 0.0
+    silence: float = 0.0
+    delay: float = 0.0
+
+
+class Proxy:
+    """Passes bytes on, as badly as `trouble` says; to begin with, well.
+
+    Attributes:
+        url: Where clients connect to.
+        cuts: How many connections were cut or silenced.
+    """
+
+    def __init__(self, target: str, rng: random.Random) -> None:
+        self._target = urlparse(target)
+        self._rng = rng
+        self._open: set[asyncio.StreamWriter] = set()
+        self.trouble = Trouble()
+        self.url = ""
+        self.cuts = 0
+
+    async def serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        try:
+            server, to_server = await asyncio.open_connection(self._target.hostname, self._target.port)
+        except OSError:
+            to_client.transport.abort()
+            return
+        both = (to_client, to_server)
+        self._open.update(both)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pass_on(client, to_server, both, request=True))
+                group.create_task(self._pass_on(server, to_client, both, request=False))
+        finally:
+            self._cut(both)
+
+    async def _pass_on(
+        self,
+        source: asyncio.StreamReader,
+        target: asyncio.StreamWriter,
+        both: tuple[asyncio.StreamWriter, ...],
+        request: bool,
+    ) -> None:
+        silent = False
+        with contextlib.suppress(OSError):
+            while data := await source.read(65536):
+                trouble = self.trouble
+                if trouble.delay:
+                    await asyncio.sleep(self._rng.uniform(0, trouble.delay))
+                if self._rng.random() < (trouble.cut if request else trouble.lose):
+                    self.cuts += 1
+                    break
+                if not request and not silent and self._rng.random() < trouble.silence:
+                    self.cuts += 1
+                    silent = True
+                if not silent:
+                    target.write(data)
+        self._cut(both)
+
+    def _cut(self, both: tuple[asyncio.StreamWriter, ...]) -> None:
+        for writer in both:
+            writer.transport.abort()
+            self._open.discard(writer)
+
+    def cut_all(self) -> None:
+        """Cut every connection."""
+        self.cuts += len(self._open) // 2
+        self._cut(tuple(self._open))
+
+
+@contextlib.asynccontextmanager
+async def proxy(target: str, rng: random.Random) -> AsyncIterator[Proxy]:
+    """A proxy in front of the server at `target`, on a port of its own."""
+    made = Proxy(target, rng)
+    tasks: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(made.serve(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    made.url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+    try:
+        yield made
+    finally:
+        server.close()
+        made.cut_all()
+        if tasks:
+            await asyncio.wait(tasks)

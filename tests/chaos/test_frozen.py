@@ -1,0 +1,158 @@
+"""A server that does not answer: cancelled operations wait for it, without spinning and not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from apressure import AsyncQueue, Client, OutcomeUnknownError, ServerUnavailableError
+from apressure.embedded import EmbeddedServer
+from tests.chaos.support import PATIENCE, check_server, no_complaints
+from tests.servers import SERVERS
+
+STALL = 1.5
+
+pytestmark = pytest.mark.parametrize("program", SERVERS)
+
+
+@contextmanager
+def frozen(server: EmbeddedServer, seconds: float | None = None) -> Iterator[None]:
+    """Freeze a server; it thaws after some seconds, or with the end of the block."""
+    os.kill(server.pid, signal.SIGSTOP)
+    thaw = threading.Timer(seconds, os.kill, (server.pid, signal.SIGCONT)) if seconds else None
+    if thaw is not None:
+        thaw.start()
+    try:
+        yield
+    finally:
+        if thaw is not None:
+            thaw.join()
+        else:
+            os.kill(server.pid, signal.SIGCONT)
+
+
+class Victims:
+    """A queue for each kind of operation, so that one operation of each can be on its way to a frozen server."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._stack = AsyncExitStack()
+        self.queues: dict[str, AsyncQueue[bytes]] = {}
+        self.operations: dict[str, Callable[[], Awaitable[Any]]] = {}
+
+    async def prepare(self) -> None:
+        for kind in ("put", "put_many", "get", "get_many", "receive", "advance", "close", "exclusive"):
+            queue = self.queues[kind] = AsyncQueue(kind, client=self._client)
+            await queue.create(5)
+            if kind in {"get", "get_many", "receive", "advance"}:
+                await queue.put_many([b"1", b"2", b"3"])
+        of = self.queues
+        # The channel knows all scripts of the operations below only when they have run once; a step that the server does
+        # not know yet is one round trip more, and no other test.
+        consumer = await self._stack.enter_async_context(of["advance"].consumer(prefetch=1))
+        assert await anext(consumer) == b"1"
+        self.operations = {
+            "put": lambda: of["put"].put(b"1"),
+            "put_many": lambda: of["put_many"].put_many([b"1", b"2", b"3"]),
+            "get": lambda: of["get"].get(),
+            "get_many": lambda: of["get_many"].get_many(2),
+            "receive": lambda: of["receive"].receive(),
+            "advance": lambda: anext(consumer),
+            "close": lambda: of["close"].close(),
+            "exclusive": lambda: of["exclusive"].producer(exclusive=True).__aenter__(),
+        }
+
+    async def leave_block(self) -> None:
+        await self._stack.aclose()
+
+    async def check(self) -> None:
+        """Every operation was carried out wholly or not at all, and nothing that was taken is gone."""
+        async with asyncio.timeout(PATIENCE):
+            for kind, most in (("put", 1), ("put_many", 3)):
+                assert await self.queues[kind].qsize() in {0, most}
+            for kind in ("get", "get_many", "receive"):
+                assert await self.queues[kind].get_many(5) == [b"1", b"2", b"3"], kind
+            assert await self.queues["advance"].get_many(5) == [b"2", b"3"]  # asking for more acknowledged the first
+            for kind, queue in self.queues.items():
+                if not await queue.closed():
+                    await queue.put(b"last")
+                else:
+                    assert kind == "close"
+                seen = await queue.statistics()
+                assert (seen.producer.state, seen.consumer.state, seen.in_flight) == ("free", "free", 0), (kind, seen)
+                await queue.delete()
+
+
+@asynccontextmanager
+async def victims(url: str, **settings: Any) -> AsyncIterator[Victims]:
+    async with no_complaints(), Client(url, **settings) as client:
+        made = Victims(client)
+        await made.prepare()
+        yield made
+
+
+async def cancel_soon(operation: Callable[[], Awaitable[Any]], kind: str) -> str:
+    """Cancel by an anyio scope, which cancels again and again as long as its task does not end."""
+    with anyio.move_on_after(0.05) as scope:
+        await operation()
+    assert scope.cancelled_caught, kind
+    return kind
+
+
+async def test_a_cancelled_operation_waits_without_spinning(
+    make_server: Callable[..., EmbeddedServer], program: str
+) -> None:
+    server = make_server(program)
+    async with victims(server.url) as made:
+        await asyncio.sleep(0.05)
+        with frozen(server, STALL):
+            before = time.process_time()
+            await asyncio.gather(*(cancel_soon(operation, kind) for kind, operation in made.operations.items()))
+            spent = time.process_time() - before
+        # A loop that wakes for each of anyio's cancellations burns the whole stall.
+        assert spent < STALL / 2, f"{spent:.2f} s of CPU in a stall of {STALL} s"
+        await made.leave_block()
+        await made.check()
+    await check_server(server)
+
+
+async def test_a_cancelled_operation_gives_up_after_settle_timeout(
+    make_server: Callable[..., EmbeddedServer], program: str
+) -> None:
+    """The server stays frozen: the tasks go on, and what became of the operations is seen to when it thaws."""
+    server = make_server(program)
+    async with victims(server.url, settle_timeout=0.3) as made:
+        with frozen(server):
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.gather(*(cancel_soon(operation, kind) for kind, operation in made.operations.items()))
+        await made.leave_block()
+        await made.check()
+    await check_server(server)
+
+
+async def test_response_timeout(make_server: Callable[..., EmbeddedServer], program: str) -> None:
+    """Without a cancellation, operations that were sent end with an unknown outcome; later ones cannot reach it."""
+    server = make_server(program)
+    settings = {"response_timeout": 0.3, "connect_timeout": 0.3, "retry_timeout": 0.3}
+    async with victims(server.url, **settings) as made:
+        with frozen(server):
+            async with asyncio.timeout(PATIENCE):
+                results = await asyncio.gather(
+                    *(operation() for operation in made.operations.values()), return_exceptions=True
+                )
+                for kind, result in zip(made.operations, results, strict=True):
+                    assert isinstance(result, OutcomeUnknownError), f"{kind}: {result!r}"
+                with pytest.raises(ServerUnavailableError):
+                    await made.queues["put"].put(b"later")
+        async with asyncio.timeout(PATIENCE):
+            assert await made.queues["put"].qsize() <= 1
+            assert await made.queues["get"].get_many(5) in ([b"1", b"2", b"3"], [b"2", b"3"])

@@ -1,0 +1,161 @@
+"""What users' type checkers see. mypy checks this file; nothing runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from typing import Any, TypedDict, assert_type
+
+import fakeredis
+import redis.asyncio
+
+from apressure import (
+    AsyncQueue,
+    Client,
+    Consumer,
+    Delivery,
+    Producer,
+    QueueClosedError,
+    QueueFullError,
+    QueueInUseError,
+    QueueStatistics,
+    RoleStatistics,
+    TypedCodec,
+)
+from apressure.exceptions import Role
+
+
+@dataclasses.dataclass
+class Order:
+    number: int
+
+
+class Address(TypedDict):
+    city: str
+
+
+class Hexadecimal:
+    """A codec as users write it."""
+
+    def encode(self, item: int, /) -> bytes:
+        return b"%x" % item
+
+    def decode(self, data: bytes, /) -> int:
+        return int(data, 16)
+
+
+def the_codec_decides_what_items_are(client: Client) -> None:
+    assert_type(AsyncQueue("q"), AsyncQueue[bytes])
+    assert_type(AsyncQueue("q", codec=None), AsyncQueue[bytes])
+    assert_type(AsyncQueue("q", codec="raw", url="redis://h"), AsyncQueue[bytes])
+    assert_type(AsyncQueue("q", codec="text", client=client), AsyncQueue[str])
+    assert_type(AsyncQueue("q", codec="json"), AsyncQueue[Any])
+    assert_type(AsyncQueue("q", codec="msgpack"), AsyncQueue[Any])
+    assert_type(AsyncQueue("q", codec=Order), AsyncQueue[Order])
+    assert_type(AsyncQueue("q", codec=Address), AsyncQueue[Address])
+    assert_type(AsyncQueue("q", codec=TypedCodec(Order, "msgpack")), AsyncQueue[Order])
+    assert_type(AsyncQueue("q", codec=Hexadecimal()), AsyncQueue[int])
+
+
+async def bytes_go_in_and_come_out() -> None:
+    async with AsyncQueue("q", url="redis://h", max_connections=3) as queue:
+        assert_type(queue, AsyncQueue[bytes])
+        assert_type(await queue.create(bound=5, exist_ok=True), bool)
+        assert_type(await queue.put_many([b"a"]), int)
+        assert_type(await queue.get(timeout=1), bytes)
+        assert_type(await queue.get_nowait(), bytes)
+        assert_type(await queue.get_many(5), list[bytes])
+        assert_type(await queue.peek(), bytes)
+        assert_type(await queue.peek_newest(), bytes)
+        await queue.put("text")  # type: ignore[arg-type]
+        await queue.put_many(["text"])  # type: ignore[list-item]
+        async for item in queue:
+            assert_type(item, bytes)
+
+
+async def text_goes_in_and_comes_out() -> None:
+    async with AsyncQueue("q", codec="text") as queue:
+        await queue.put("text")
+        await queue.put_nowait(b"bytes")  # type: ignore[arg-type]
+        assert_type(await queue.get(), str)
+        async for item in queue:
+            assert_type(item, str)
+
+
+async def orders_go_in_and_come_out(queue: AsyncQueue[Order]) -> None:
+    async def generate() -> AsyncIterator[Order]:
+        yield Order(1)
+
+    async with queue.producer(close=False, exclusive=True) as producer:
+        assert_type(producer, Producer[Order])
+        await producer.put(Order(1))
+        await producer.put(5)  # type: ignore[arg-type]
+        assert_type(await producer.put_many(generate()), int)
+    delivery = await queue.receive(lease=5)
+    assert_type(delivery, Delivery[Order])
+    assert_type(delivery.item, Order)
+    assert_type(delivery.raw, bytes)
+    assert_type(delivery.attempts, int)
+    assert_type(delivery.redelivered, bool)
+    await delivery.extend(10)
+    await delivery.ack()
+
+
+async def the_consumer_iterates_items(queue: AsyncQueue[Order]) -> None:
+    async with queue.consumer(delete=True) as consumer:
+        async for item in consumer:
+            assert_type(item, Order)
+        assert_type(consumer.attempts, int)
+
+
+async def the_manual_consumer_iterates_deliveries(queue: AsyncQueue[Order]) -> None:
+    async with queue.consumer(ack="manual") as consumer:
+        async for delivery in consumer:
+            assert_type(delivery, Delivery[Order])
+    queue.consumer(ack="never")  # type: ignore[call-overload]
+
+
+async def questions_have_typed_answers(queue: AsyncQueue[bytes], client: Client) -> None:
+    assert_type(await queue.exists(), bool)
+    assert_type(await queue.qsize(), int)
+    assert_type(await queue.bound(), int)
+    assert_type(await queue.closed(), bool)
+    assert_type(await queue.unblock(), int)
+    statistics = await queue.statistics()
+    assert_type(statistics, QueueStatistics)
+    assert_type(statistics.producer, RoleStatistics)
+    assert_type(statistics.producer.holder, str | None)
+    assert_type(queue.name, str)
+    assert_type(queue.prefix, str)
+    assert_type(queue.client, Client)
+    assert_type(client.id, str)
+    assert_type(await client.queues(), list[str])
+
+
+async def options_are_checked() -> None:
+    AsyncQueue("q", hots="h")  # type: ignore[call-overload]
+    AsyncQueue("q", port="6379")  # type: ignore[call-overload]
+    Client(hots="h")  # type: ignore[call-arg]
+    Client("redis://h", db=1, prefix="p", client_id="me", scripting=False)
+    Client(redis=redis.asyncio.Redis())
+    AsyncQueue("q", redis=fakeredis.FakeAsyncRedis())
+
+
+async def errors_have_typed_attributes(queue: AsyncQueue[bytes]) -> None:
+    try:
+        await queue.put(b"x", timeout=1)
+    except QueueFullError as full:
+        assert_type(full.accepted, int)
+        twin: asyncio.QueueFull = full
+        late: TimeoutError = full
+        print(twin, late)
+    except QueueInUseError as used:
+        assert_type(used.role, Role)
+        assert_type(used.holder, str | None)
+    except QueueClosedError as closed:
+        assert_type(closed.name, str)
+
+
+def consumers_have_names(consumer: Consumer[Order]) -> None:
+    assert_type(consumer.attempts, int)
