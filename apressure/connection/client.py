@@ -107,10 +107,10 @@ class Client:
             raise ClientClosedError("the client was closed; open a new one")
         if self._loop is None:
             self._loop, self._pid = loop, os.getpid()
-        elif self._loop is not loop:
-            raise RuntimeError("this client belongs to another event loop: open one client for each event loop")
         elif self._pid != os.getpid():
             raise RuntimeError("this client was opened before a fork: open a new one in the child process")
+        elif self._loop is not loop:
+            raise RuntimeError("this client belongs to another event loop: open one client for each event loop")
 
     def add(self, dependent: Dependent) -> None:
         """A queue begins to use this client."""

@@ -8,13 +8,13 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import anyio
 import pytest
 
-from apressure import AsyncQueue, Client, OutcomeUnknownError, ServerUnavailableError
+from apressure import AsyncQueue, Client, OutcomeUnknownError, PressureError, ServerUnavailableError
 from apressure.embedded import EmbeddedServer
 from tests.chaos.support import PATIENCE, check_server, no_complaints
 from tests.servers import SERVERS
@@ -56,20 +56,36 @@ class Victims:
             if kind in {"get", "get_many", "receive", "advance"}:
                 await queue.put_many([b"1", b"2", b"3"])
         of = self.queues
-        # The channel knows all scripts of the operations below only when they have run once; a step that the server does
-        # not know yet is one round trip more, and no other test.
-        consumer = await self._stack.enter_async_context(of["advance"].consumer(prefetch=1))
-        assert await anext(consumer) == b"1"
+        self._consumer = await self._stack.enter_async_context(of["advance"].consumer(prefetch=1))
         self.operations = {
             "put": lambda: of["put"].put(b"1"),
             "put_many": lambda: of["put_many"].put_many([b"1", b"2", b"3"]),
             "get": lambda: of["get"].get(),
             "get_many": lambda: of["get_many"].get_many(2),
             "receive": lambda: of["receive"].receive(),
-            "advance": lambda: anext(consumer),
+            "advance": lambda: anext(self._consumer),
             "close": lambda: of["close"].close(),
             "exclusive": lambda: of["exclusive"].producer(exclusive=True).__aenter__(),
         }
+
+    async def begin(self, cancel: bool) -> list[asyncio.Task[Any]]:
+        """Tasks that wait for `go` to start their operation; they end it themselves if they are to."""
+        self.go = asyncio.Event()
+        ready = asyncio.Barrier(len(self.operations) + 1)
+
+        async def work(kind: str, operation: Callable[[], Awaitable[Any]]) -> None:
+            if kind == "advance":  # an iteration belongs to one task
+                assert await anext(self._consumer) == b"1"
+            await ready.wait()
+            await self.go.wait()
+            # anyio cancels again and again as long as the task does not end.
+            with anyio.move_on_after(0.05 if cancel else None) as scope:
+                await operation()
+            assert scope.cancelled_caught, kind
+
+        tasks = [asyncio.create_task(work(*item), name=item[0]) for item in self.operations.items()]
+        await ready.wait()
+        return tasks
 
     async def leave_block(self) -> None:
         await self._stack.aclose()
@@ -98,14 +114,8 @@ async def victims(url: str, **settings: Any) -> AsyncIterator[Victims]:
         made = Victims(client)
         await made.prepare()
         yield made
-
-
-async def cancel_soon(operation: Callable[[], Awaitable[Any]], kind: str) -> str:
-    """Cancel by an anyio scope, which cancels again and again as long as its task does not end."""
-    with anyio.move_on_after(0.05) as scope:
-        await operation()
-    assert scope.cancelled_caught, kind
-    return kind
+        with suppress(PressureError):
+            await made.leave_block()
 
 
 async def test_a_cancelled_operation_waits_without_spinning(
@@ -113,10 +123,11 @@ async def test_a_cancelled_operation_waits_without_spinning(
 ) -> None:
     server = make_server(program)
     async with victims(server.url) as made:
-        await asyncio.sleep(0.05)
+        tasks = await made.begin(cancel=True)
         with frozen(server, STALL):
             before = time.process_time()
-            await asyncio.gather(*(cancel_soon(operation, kind) for kind, operation in made.operations.items()))
+            made.go.set()
+            await asyncio.gather(*tasks)
             spent = time.process_time() - before
         # A loop that wakes for each of anyio's cancellations burns the whole stall.
         assert spent < STALL / 2, f"{spent:.2f} s of CPU in a stall of {STALL} s"
@@ -131,9 +142,11 @@ async def test_a_cancelled_operation_gives_up_after_settle_timeout(
     """The server stays frozen: the tasks go on, and what became of the operations is seen to when it thaws."""
     server = make_server(program)
     async with victims(server.url, settle_timeout=0.3) as made:
+        tasks = await made.begin(cancel=True)
         with frozen(server):
+            made.go.set()
             async with asyncio.timeout(PATIENCE):
-                await asyncio.gather(*(cancel_soon(operation, kind) for kind, operation in made.operations.items()))
+                await asyncio.gather(*tasks)
         await made.leave_block()
         await made.check()
     await check_server(server)
@@ -144,13 +157,12 @@ async def test_response_timeout(make_server: Callable[..., EmbeddedServer], prog
     server = make_server(program)
     settings = {"response_timeout": 0.3, "connect_timeout": 0.3, "retry_timeout": 0.3}
     async with victims(server.url, **settings) as made:
+        tasks = await made.begin(cancel=False)
         with frozen(server):
+            made.go.set()
             async with asyncio.timeout(PATIENCE):
-                results = await asyncio.gather(
-                    *(operation() for operation in made.operations.values()), return_exceptions=True
-                )
-                for kind, result in zip(made.operations, results, strict=True):
-                    assert isinstance(result, OutcomeUnknownError), f"{kind}: {result!r}"
+                for task, result in zip(tasks, await asyncio.gather(*tasks, return_exceptions=True), strict=True):
+                    assert isinstance(result, OutcomeUnknownError), f"{task.get_name()}: {result!r}"
                 with pytest.raises(ServerUnavailableError):
                     await made.queues["put"].put(b"later")
         async with asyncio.timeout(PATIENCE):
