@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from abc import ABC, abstractmethod
 from typing import Final
 
 from apressure.exceptions import PressureError
@@ -97,7 +98,7 @@ def fits(message: bytes, framing: Framing) -> bool:
     return framing is Framing.LENGTH_PREFIXED or _DELIMITERS[framing] not in message
 
 
-class Decoder:
+class Decoder(ABC):
     """Bytes in, messages out, in pieces of any size.
 
     An error in the middle of a chunk never costs the messages before it: they are returned first, and the error
@@ -114,9 +115,9 @@ class Decoder:
         self._error: FramingError | None = None
 
     @property
+    @abstractmethod
     def pending(self) -> int:
         """How many bytes of an unfinished message (and its length) have come."""
-        raise NotImplementedError
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take the next bytes of the stream and return the messages that they complete.
@@ -146,11 +147,13 @@ class Decoder:
             raise self._error
         return self._rest()
 
+    @abstractmethod
     def _split(self, data: bytes, messages: list[bytes]) -> None:
-        raise NotImplementedError
+        """Append the messages that the data complete."""
 
+    @abstractmethod
     def _rest(self) -> list[bytes]:
-        raise NotImplementedError
+        """Return what is left at the end of the stream."""
 
     def _too_large(self, size: str) -> MessageTooLargeError:
         return MessageTooLargeError(

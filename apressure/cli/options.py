@@ -25,9 +25,8 @@ Url = Annotated[
     str | None,
     typer.Option(
         "--url",
-        envvar="APRESSURE_URL",
         metavar="URL",
-        help="redis://, rediss://, unix:// or embedded:///DIR; by default as REDIS_SERVER, REDIS_PORT, REDIS_DB say.",
+        help="redis://, rediss://, unix:// or embedded:///DIR; else APRESSURE_URL, or REDIS_SERVER, REDIS_PORT, REDIS_DB.",
         show_default=False,
         rich_help_panel=_SERVER_PANEL,
     ),
@@ -70,8 +69,9 @@ class Common:
     def of(cls, context: typer.Context, url: str | None, prefix: str | None, json: bool) -> Common:
         """Return what was said after the command's name, completed by what was said before it."""
         before = context.obj if isinstance(context.obj, cls) else cls()
+        # The variable comes last, here and not in the option: it must not win over what stands before the command.
         return cls(
-            url=before.url if url is None else url,
+            url=url or before.url or os.environ.get("APRESSURE_URL") or None,
             prefix=before.prefix if prefix is None else prefix,
             json=json or before.json,
         )

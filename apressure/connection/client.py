@@ -136,7 +136,7 @@ class Client:
         names: set[str] = set()
         cursor: bytes = b"0"
         while True:
-            cursor, keys = await self.link.ask(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", 1000)
+            cursor, keys = await self.link.ask(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", 1000, b"TYPE", b"string")
             names.update(key[len(head) : -len(tail)].decode(errors="surrogateescape") for key in keys)
             if cursor == b"0":
                 return sorted(names)

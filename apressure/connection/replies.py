@@ -20,6 +20,9 @@ NOT_EXECUTED = frozenset({"LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "N
 # Redis before 7 puts a preface before the error of a command that a script ran.
 _FROM_SCRIPT = re.compile(r"ERR Error running script .*?@user_script: ?\d+: -?([A-Z]+ .*)", re.DOTALL)
 
+# Later ones put it behind.
+_AT_SCRIPT = re.compile(r",? script: [0-9a-f]{40}, on @user_script:\d+\.?$")
+
 _ERRORS: dict[str, tuple[type[ServerError], str]] = {
     "NOAUTH": (AuthenticationError, "give a password (and username) in the URL or as arguments"),
     "WRONGPASS": (AuthenticationError, "check username and password"),
@@ -34,6 +37,7 @@ def error_from_reply(text: str) -> ServerError:
     wrapped = _FROM_SCRIPT.match(text)
     if wrapped:
         text = wrapped[1].strip()
+    text = _AT_SCRIPT.sub("", text)
     code = text.partition(" ")[0]
     if "unknown command" in text.lower():
         name = text.partition("'")[2].partition("'")[0] or text.partition("`")[2].partition("`")[0]

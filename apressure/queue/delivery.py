@@ -56,6 +56,7 @@ class Lease:
         self._done = 0
         self._soon: asyncio.Handle | None = None
         self._receiving: asyncio.Future[Any] | None = None
+        self._receivers = 0
         self._timer: asyncio.TimerHandle | None = None
         self._until = 0.0
         self.unsettled: set[int] = set()
@@ -82,10 +83,14 @@ class Lease:
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
-        while not self.buffer:
-            remaining = None if deadline is None else max(0.0, deadline - loop.time())
-            await self._queue.waits.until(lambda: self._receive_step(max_items), remaining, self._queue.name)
-        return self.buffer.popleft()
+        self._receivers += 1
+        try:
+            while not self.buffer:
+                remaining = None if deadline is None else max(0.0, deadline - loop.time())
+                await self._queue.waits.until(lambda: self._receive_step(max_items), remaining, self._queue.name)
+            return self.buffer.popleft()
+        finally:
+            self._receivers -= 1
 
     def ack(self, number: int) -> None:
         """Acknowledge a message with the next step that leaves, at the latest in the next turn of the event loop."""
@@ -182,6 +187,10 @@ class Lease:
             elif isinstance(reply, Exception):
                 self._acks = acks + self._acks  # acknowledging twice does no harm, forgetting it would
             answer.set_result(reply)
+            if not (self._held or self._receivers):
+                # Whoever asked was cancelled, and has stopped waiting for the outcome (settle_timeout): not theirs.
+                while self.buffer:
+                    self.nack(self.buffer.pop().number)
 
         self._queue.steps.receive(
             self._token, fresh, held, max_items, self._milliseconds(), self._number, acks, on_answer

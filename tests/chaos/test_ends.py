@@ -78,12 +78,12 @@ def one_loop(url: str, account: Account, rng: random.Random, heard: list[Any]) -
         how = rng.choice(("own blocks", "own blocks", "one block", "closed first"))
         if how == "own blocks":  # they are closed by the cancellation
             tasks += [loop.create_task(in_its_own_block(url, *work)) for work in works]
-            await asyncio.sleep(rng.uniform(0, 0.012))
+            await asyncio.sleep(rng.uniform(0, 0.05))
         else:  # closed before the tasks end: they get ClientClosedError, or the cancellation
             async with Client(url) as client:
                 for work, *arguments in works:
                     tasks.append(loop.create_task(work(AsyncQueue(NAME, client=client), *arguments)))
-                await asyncio.sleep(rng.uniform(0, 0.008))
+                await asyncio.sleep(rng.uniform(0, 0.04))
                 if how == "closed first":
                     for task in tasks:
                         task.cancel()
