@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json as jsons
 import sys
 from typing import Annotated, Any
@@ -12,8 +11,9 @@ import typer
 
 from apressure import AsyncQueue
 from apressure.cli import show
-from apressure.cli.options import Common, Json, Name, Prefix, Timeout, Url, execute
-from apressure.exceptions import QueueDoesNotExistError
+from apressure.cli.exits import Exit, message_of
+from apressure.cli.options import Common, Json, Name, Prefix, Timeout, Url, complain, execute
+from apressure.exceptions import QueueDoesNotExistError, ServerError
 
 
 def create(
@@ -84,11 +84,16 @@ def ls(context: typer.Context, url: Url = None, prefix: Prefix = None, json: Jso
     common = Common.of(context, url, prefix, json)
 
     async def command() -> None:
-        found = []
+        found, damaged = [], False
         async with common.client() as client:
             for name in await client.queues():
-                with contextlib.suppress(QueueDoesNotExistError):  # deleted meanwhile
+                try:
                     found.append(await AsyncQueue(name, client=client).statistics())
+                except QueueDoesNotExistError:
+                    pass  # deleted meanwhile
+                except (ServerError, ValueError) as error:
+                    damaged = True
+                    complain(f"apressure: {show.printable(name)}: {message_of(error)}")
         if common.json:
             _print_json([show.as_dict(statistics) for statistics in found])
         elif sys.stdout.isatty():
@@ -100,6 +105,8 @@ def ls(context: typer.Context, url: Url = None, prefix: Prefix = None, json: Jso
         else:
             for statistics in found:
                 sys.stdout.write(show.queue_line(statistics) + "\n")
+        if damaged:
+            raise typer.Exit(int(Exit.ERROR))
 
     execute(common, command())
 
