@@ -26,7 +26,7 @@ Url = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="redis://, rediss://, unix:// or embedded:///DIR; else APRESSURE_URL, or REDIS_SERVER, REDIS_PORT, REDIS_DB.",
+        help="redis://, rediss://, unix:// or embedded:///DIR; else APRESSURE_URL, REDIS_SERVER, REDIS_PORT, REDIS_DB.",
         show_default=False,
         rich_help_panel=_SERVER_PANEL,
     ),

@@ -28,6 +28,7 @@ _ERRORS: dict[str, tuple[type[ServerError], str]] = {
     "WRONGPASS": (AuthenticationError, "check username and password"),
     "NOPERM": (PermissionDeniedError, "the server's user needs the command and the key"),
     "OOM": (OutOfMemoryError, "raise the server's maxmemory or consume some messages; nothing was written"),
+    "WRONGTYPE": (ServerError, "a key of the queue holds something else than a queue does; nothing was written"),
     "READONLY": (ReadOnlyError, "connect to the primary; nothing was written"),
 }
 
