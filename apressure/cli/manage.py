@@ -91,7 +91,7 @@ def ls(context: typer.Context, url: Url = None, prefix: Prefix = None, json: Jso
                     found.append(await AsyncQueue(name, client=client).statistics())
                 except QueueDoesNotExistError:
                     pass  # deleted meanwhile
-                except (ServerError, ValueError) as error:
+                except ServerError as error:
                     damaged = True
                     complain(f"apressure: {show.printable(name)}: {message_of(error)}")
         if common.json:

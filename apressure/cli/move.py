@@ -14,7 +14,7 @@ from apressure import AsyncQueue
 from apressure.cli.drain import Drain
 from apressure.cli.exits import UsageError
 from apressure.cli.feed import Feeder
-from apressure.cli.framing import DEFAULT_LIMIT, Framing, decoder
+from apressure.cli.framing import DEFAULT_LIMIT, Framing, FramingError, decoder
 from apressure.cli.meter import Meter
 from apressure.cli.options import Common, Json, Name, Prefix, Remains, Timeout, Url, complain, execute
 from apressure.cli.streams import Input, Output
@@ -75,9 +75,10 @@ def put(
     shown = not given and _is_shown(progress, busy=0)
     meter = Meter(f"put {name}", shown=shown, total_bytes=None if given else _input_size())
     feeder: Feeder | None = None
+    cut_short = False
 
     async def command() -> None:
-        nonlocal feeder
+        nonlocal feeder, cut_short
         framing = _framing(null, length_prefixed)
         if bound is not None and not create:
             raise UsageError("--bound goes with --create")
@@ -89,7 +90,11 @@ def put(
                 if given:
                     await feeder.put(given)
                 else:
-                    await feeder.put_stream(Input(), decoder(framing, limit=max_size))
+                    try:
+                        await feeder.put_stream(Input(), decoder(framing, limit=max_size))
+                    except FramingError:
+                        cut_short = True
+                        raise
                 if close:
                     await queue.close(timeout)
         if common.json:
@@ -99,8 +104,11 @@ def put(
 
     def remains() -> Remains | None:
         # What was read and is not in the queue is in nobody's hands any more. For a single item the error says it all.
-        if feeder is None or not feeder.unput or len(given) == 1:
+        if feeder is None or len(given) == 1 or not (feeder.unput or cut_short):
             return None
+        if not feeder.unput:
+            text = f"{meter.messages} items were put, this one and what comes behind it were not"
+            return Remains(text, {"put": meter.messages})
         which = "" if given else " that had been read"
         text = f"{meter.messages} items were put, {feeder.unput}{which} were not"
         return Remains(text, {"put": meter.messages, "not_put": feeder.unput})

@@ -62,7 +62,11 @@ class Client:
 
     async def __aenter__(self) -> Self:
         self.check()
-        await self.link.connected()
+        try:
+            await self.link.connected()
+        except asyncio.CancelledError:
+            await self.aclose()  # the block is never entered, so nobody else would release the connection
+            raise
         return self
 
     async def __aexit__(

@@ -124,9 +124,13 @@ class Link:
     async def aclose(self, patience: float) -> None:
         """Wait up to `patience` seconds for replies that are on their way, then end the connection."""
         try:
-            if self._unanswered and not self._closed:
-                self._drained = asyncio.get_running_loop().create_future()
-                await asyncio.wait((self._drained,), timeout=patience)
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + patience
+            await self._settle_down()
+            while self._unanswered and not self._closed and loop.time() < deadline:
+                self._drained = loop.create_future()
+                await asyncio.wait((self._drained,), timeout=deadline - loop.time())
+                await self._settle_down()
         finally:
             self._closed = True
             if self._connecting is not None:
@@ -134,6 +138,11 @@ class Link:
             if self._channel is not None:
                 self._channel.abort("the client was closed")
             self._fail_queued(ClientClosedError("the client was closed"))
+
+    async def _settle_down(self) -> None:
+        """Let the tasks run that were answered or cancelled just now: they may have something to give back."""
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     def _transmit(self, channel: AnyChannel, request: Request) -> None:
         request.sent = True

@@ -169,7 +169,7 @@ class AsyncQueue(Generic[T]):
 
         Raises:
             QueueDoesNotExistError: There is no such queue.
-            ValueError: One of the specification's numbers is none.
+            ServerError: One of the specification's numbers is none.
         """
         self._core.check()
         operations = self._core.operations

@@ -6,6 +6,8 @@ import dataclasses
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from apressure.exceptions import ServerError
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RoleStatistics:
@@ -64,7 +66,7 @@ def from_snapshot(name: str, snapshot: list[Any], waiting_putters: int, waiting_
     """Read the answer of the step `inspect`.
 
     Raises:
-        ValueError: A number of the specification's keys is none.
+        ServerError: A number of the specification's keys is none.
     """
     bound, length, closed, in_flight, counters, producer, consumer = snapshot
     numbers = [
@@ -102,7 +104,7 @@ def _number(queue: str, what: str, text: bytes) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(
+        raise ServerError(
             f"the queue {queue!r} is damaged: its key :{what} is not an integer but {text[:40]!r}"
         ) from None
 

@@ -36,8 +36,8 @@ from tests.chaos.support import (
     often,
     some_moment,
 )
-from tests.reference import ReferenceQueue, connect
 from tests.reference import QueueClosedError as ReferenceClosedError
+from tests.reference import ReferenceQueue, connect
 
 BOUNDS = (1, 2, 5, 0)
 PORTION = often(60, 35)
@@ -63,7 +63,7 @@ class Cell:
         self.queue = await self.open()
         return self
 
-    async def __aexit__(self, *error: Any) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._stack.__aexit__(*error)
 
     async def open(self, client: Client | None = None) -> AsyncQueue[bytes]:
@@ -122,7 +122,9 @@ async def puts(cell: Cell, queue: AsyncQueue[bytes], producer: str, exclusive: b
         elif outcome.ended == "cancelled":
             account.perhaps(messages)
         elif outcome.ended == "error":
-            assert isinstance(outcome.error, (QueueFullError, QueueInUseError)), outcome  # a timeout is certain: nothing was put
+            assert isinstance(outcome.error, (QueueFullError, QueueInUseError)), (
+                outcome
+            )  # a timeout is certain: nothing was put
         await asyncio.sleep(0)
 
 
@@ -274,9 +276,7 @@ async def finish_feeding(cell: Cell, stop: asyncio.Event, feeding: list[asyncio.
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
-async def test_both_sides(
-    server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, bound: int
-) -> None:
+async def test_both_sides(server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, bound: int) -> None:
     """Many putters and getters, all of them cancelled, on few clients. The order is nobody's here."""
     async with Cell(url, rng) as cell:
         await cell.queue.create(bound)

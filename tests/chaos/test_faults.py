@@ -14,8 +14,18 @@ import pytest
 
 from apressure import AsyncQueue, Client, OutcomeUnknownError, QueueClosedError, QueueEmptyError, ServerUnavailableError
 from apressure.embedded import EmbeddedServer
-from tests.chaos.proxy import Proxy, Trouble, proxy
-from tests.chaos.support import NAME, PATIENCE, Account, Recorder, Row, check_server, check_tidy, drain, no_complaints, often
+from tests.chaos.proxy import Trouble, proxy
+from tests.chaos.support import (
+    NAME,
+    PATIENCE,
+    Account,
+    Recorder,
+    check_server,
+    check_tidy,
+    drain,
+    no_complaints,
+    often,
+)
 from tests.servers import SERVERS, admin
 
 COUNT = often(150, 10)
@@ -27,7 +37,9 @@ pytestmark = pytest.mark.timeout(often(120, 10))
 
 
 def some_trouble(rng: random.Random) -> Trouble:
-    return Trouble(cut=rng.uniform(0.01, 0.04), lose=rng.uniform(0.03, 0.08), silence=rng.uniform(0, 0.002), delay=0.001)
+    return Trouble(
+        cut=rng.uniform(0.01, 0.04), lose=rng.uniform(0.03, 0.08), silence=rng.uniform(0, 0.002), delay=0.001
+    )
 
 
 async def settle(

@@ -208,12 +208,11 @@ async def test_kills(
 ) -> None:
     """Workers of all kinds die at the same time, each kind on a queue of its own."""
     kinds, die = (PRODUCERS, producers_die) if side == "producers" else (CONSUMERS, consumers_die)
-    async with no_complaints(), nursery(url) as hatchery:
-        async with asyncio.TaskGroup() as group:
-            tasks = {
-                kind: group.create_task(die(url, hatchery, kind, times, random.Random(rng.random()), tmp_path))
-                for kind, times in kinds.items()
-            }
+    async with no_complaints(), nursery(url) as hatchery, asyncio.TaskGroup() as group:
+        tasks = {
+            kind: group.create_task(die(url, hatchery, kind, times, random.Random(rng.random()), tmp_path))
+            for kind, times in kinds.items()
+        }
     rows = {kind: task.result() for kind, task in tasks.items()}
     for kind, row in rows.items():
         recorder.add(f"killed {kind}", server, row)

@@ -353,7 +353,7 @@ async def test_statistics_of_a_damaged_queue_name_what_is_wrong(
     async with AsyncQueue("jobs", url=url, scripting=scripting) as queue:
         await queue.create()
         db.set(f"__pressure__:jobs{suffix}", "many")
-        with pytest.raises(ValueError, match=r"'jobs'.*(bound|produced_messages|consumed_bytes)"):
+        with pytest.raises(ServerError, match=r"'jobs'.*(bound|produced_messages|consumed_bytes)"):
             await queue.statistics()
 
 
