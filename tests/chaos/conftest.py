@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import secrets
-from collections.abc import Iterator
 
 import pytest
 
@@ -36,10 +35,10 @@ def recorder(request: pytest.FixtureRequest) -> Recorder:
 
 
 @pytest.fixture
-def rng(request: pytest.FixtureRequest) -> Iterator[random.Random]:
+def rng(request: pytest.FixtureRequest) -> random.Random:
     """The randomness of one test: its own, whatever ran before."""
     print(f"APRESSURE_SEED={_SEED}")  # what is captured is shown when the test fails
-    yield random.Random(f"{_SEED} {request.node.nodeid}")
+    return random.Random(f"{_SEED} {request.node.nodeid}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import random
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -57,7 +57,7 @@ class Cell:
         self.goal = PORTION
         self._stack = contextlib.AsyncExitStack()
 
-    async def __aenter__(self) -> Cell:
+    async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(no_complaints())
         await self._stack.enter_async_context(asyncio.timeout(PATIENCE if PORTION == 60 else 1800))
         self.queue = await self.open()

@@ -60,11 +60,11 @@ class Victims:
         self.operations = {
             "put": lambda: of["put"].put(b"1"),
             "put_many": lambda: of["put_many"].put_many([b"1", b"2", b"3"]),
-            "get": lambda: of["get"].get(),
+            "get": of["get"].get,
             "get_many": lambda: of["get_many"].get_many(2),
-            "receive": lambda: of["receive"].receive(),
+            "receive": of["receive"].receive,
             "advance": lambda: anext(self._consumer),
-            "close": lambda: of["close"].close(),
+            "close": of["close"].close,
             "exclusive": lambda: of["exclusive"].producer(exclusive=True).__aenter__(),
         }
 
