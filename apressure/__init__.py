@@ -2,6 +2,7 @@
 
 from apressure.codecs import Codec, TypedCodec
 from apressure.connection.client import Client
+from apressure.connection.settings import ClientOptions
 from apressure.exceptions import (
     AuthenticationError,
     ClientClosedError,
@@ -39,6 +40,7 @@ __all__ = [
     "AuthenticationError",
     "Client",
     "ClientClosedError",
+    "ClientOptions",
     "Codec",
     "ConnectionLimitError",
     "Consumer",

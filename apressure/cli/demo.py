@@ -28,7 +28,7 @@ def demo(
     """Send the flights of New York City in 2013 from one process to another, through a queue.
 
     A feeder process puts every row, a consumer process takes them and sums up the delays, and at the end there is
-    proof that every row arrived, in order. It runs on a server of its own unless there is a --url.
+    proof that every row arrived, in order. It runs on a server of its own unless there is a --url (or APRESSURE_URL).
     """
     common = Common.of(context, url, prefix, json)
     # Here, and not above: the other commands need nothing of it, and begin sooner without.

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from apressure import AsyncQueue, Client
-from apressure.cli.exits import HANDLED, Exit, as_dict, code_of, message_of
+from apressure.cli.exits import HANDLED, Exit, UsageError, as_dict, code_of, message_of
 from apressure.cli.running import StoppedBySignalError, run
 
 _T = TypeVar("_T")
@@ -78,11 +78,20 @@ class Common:
 
     def client(self) -> Client:
         """Return a new client of the server."""
+        self._check_url()
         return Client(self.url, prefix=self.prefix)
 
     def queue(self, name: str) -> AsyncQueue[bytes]:
         """Return the queue `name` with a client of its own."""
+        self._check_url()
         return AsyncQueue(name, url=self.url, prefix=self.prefix)
+
+    def _check_url(self) -> None:
+        if self.url == "embedded://":
+            raise UsageError(
+                "embedded:// is a server of one process alone, and ends with this command: "
+                "use embedded:///some/dir, which keeps the queues, or a server"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

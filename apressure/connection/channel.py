@@ -173,8 +173,11 @@ async def connect(settings: Settings, response_timeout: float, on_lost: Callable
     except ResponseError as error:
         raise ServerError(f"the server at {settings.address} refused the connection: {error}") from None
     except (RedisError, OSError) as error:
+        # redis-py names the address again, and wraps the system's own words.
+        cause = error.__context__ if isinstance(error.__context__, OSError) else error
         raise ServerUnavailableError(
-            f"cannot reach the server at {settings.address}: {error}. Is it running, and is the address right?"
+            f"cannot reach the server at {settings.address}: {str(cause).rstrip('.') or type(cause).__name__}. "
+            "Is it running, and is the address right?"
         ) from None
     except Exception as error:  # the program's own code: a credential provider, say
         connection._close()  # noqa: SLF001

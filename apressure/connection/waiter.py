@@ -103,7 +103,8 @@ class Waiter:
     def close(self) -> None:
         """End the connection; who still waits is left to the caller."""
         if self._connecting is not None:
-            self._connecting.cancel()
+            connecting, self._connecting = self._connecting, None
+            connecting.cancel()
         if self._channel is not None:
             channel, self._channel = self._channel, None
             self._outstanding = False
@@ -117,18 +118,24 @@ class Waiter:
             self._connecting = background.start(self._connect(), "connecting a waiter to the server")
 
     async def _connect(self) -> None:
+        mine = asyncio.current_task()
         try:
-            self._channel = await self._server.connect(
-                lambda: None, self._seconds + self._server.settings.response_timeout
-            )
+            channel = await self._server.connect(lambda: None, self._seconds + self._server.settings.response_timeout)
         except Exception as error:  # noqa: BLE001 (whatever it is, those who wait have to know)
-            self._connecting = None
-            self._wake(error)
+            if self._connecting is mine:
+                self._connecting = None
+                self._wake(error)
             return
         except BaseException:
-            self._connecting = None
+            if self._connecting is mine:
+                self._connecting = None
             raise
+        if self._connecting is not mine:
+            # Closed meanwhile: a cancellation that comes when the connection is there already goes unnoticed.
+            channel.abort("the wait was ended")
+            return
         self._connecting = None
+        self._channel = channel
         if self._watchers and not self._outstanding:
             self._block()
 

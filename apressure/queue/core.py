@@ -84,6 +84,7 @@ class Core(Generic[T]):
         lane: PutLane | None = None,
     ) -> None:
         """Put encoded messages, in an exclusive producer's lane or in everybody's."""
+        check_timeout(timeout)
         if lane is not None:
             self.client.check()
             await lane.put(messages, timeout, now)
@@ -99,6 +100,7 @@ class Core(Generic[T]):
         lane: PutLane | None = None,
     ) -> int:
         """Encode and put items in portions; an error says how many were put before."""
+        check_timeout(timeout)
         if isinstance(items, (str, bytes, bytearray, memoryview)):
             raise TypeError(f"put_many takes an iterable of items, not {type(items).__name__}: use put for one item")
         loop = asyncio.get_running_loop()
@@ -128,6 +130,7 @@ class Core(Generic[T]):
 
     async def get(self, max_items: int, timeout: float | None, now: bool = False) -> list[T]:
         """Get and decode one to max_items messages."""
+        check_timeout(timeout)
         self.check("consumer")
         messages = await self.operations.get(max_items, timeout, now)
         items: list[T] = []
@@ -144,6 +147,7 @@ class Core(Generic[T]):
 
     async def receive(self, timeout: float | None, lease: float) -> Delivery[T]:
         """Receive a message by hand, under a lease that lasts as long as something is in flight."""
+        check_timeout(timeout)
         self.check()
         self._refuse("consumer")
         by_hand = self._by_hand
@@ -217,6 +221,12 @@ class Core(Generic[T]):
         if isinstance(self.operations, Scripted):
             return self.operations
         raise ScriptingRefusedError(f"{what} needs scripts on the server: open the queue without scripting=False")
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Raise TypeError where a timeout is no number of seconds."""
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
+        raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}")
 
 
 def _portions(items: Iterable[T], encode: Callable[[T], bytes]) -> Iterator[list[bytes]]:

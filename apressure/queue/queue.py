@@ -10,7 +10,7 @@ from apressure.codecs import Codec, resolve
 from apressure.connection.client import Client
 from apressure.connection.settings import ClientOptions
 from apressure.exceptions import OperationUnblockedError, QueueAlreadyExistsError, QueueClosedError
-from apressure.queue.core import Core
+from apressure.queue.core import Core, check_timeout
 from apressure.queue.delivery import Delivery
 from apressure.queue.roles import Consumer, Producer
 from apressure.queue.statistics import QueueStatistics, from_snapshot
@@ -334,6 +334,7 @@ class AsyncQueue(Generic[T]):
 
         Cancelled while it waits, the queue is open still; while the step is on its way, it is closed or not.
         """
+        check_timeout(timeout)
         self._core.check("producer")
         await self._core.operations.close(timeout)
 
@@ -346,6 +347,7 @@ class AsyncQueue(Generic[T]):
 
         Cancelled, nothing has changed.
         """
+        check_timeout(timeout)
         self._core.check()
         await self._core.operations.wait_closed(timeout)
 
@@ -362,6 +364,7 @@ class AsyncQueue(Generic[T]):
 
         Cancelled, the same holds: the queue has ended, or is untouched.
         """
+        check_timeout(timeout)
         self._core.check("producer", "consumer")
         await self._core.operations.delete(timeout)
 
@@ -392,6 +395,7 @@ class AsyncQueue(Generic[T]):
             timeout: Seconds to wait for the role at most; None to wait for ever.
         """
         _seconds(lease)
+        check_timeout(timeout)
         return Producer(self._core, close, exclusive, lease, timeout)
 
     @overload
@@ -427,6 +431,7 @@ class AsyncQueue(Generic[T]):
         if prefetch is not None:
             _positive(prefetch, "prefetch")
         _seconds(lease)
+        check_timeout(timeout)
         return Consumer(self._core, ack, delete, prefetch, lease, timeout)
 
     def __aiter__(self) -> AsyncIterator[T]:

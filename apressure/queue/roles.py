@@ -37,6 +37,7 @@ class Producer(Generic[T]):
         self._queue = queue
         self._close = close
         self._exclusive = _Exclusive(queue, lease, timeout) if exclusive else None
+        self._entered = False
 
     async def __aenter__(self) -> Self:
         if self._exclusive is not None:
@@ -45,11 +46,13 @@ class Producer(Generic[T]):
             raise QueueDoesNotExistError(
                 f"the queue {self._queue.name!r} does not exist: create it first", name=self._queue.name
             )
+        self._entered = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._entered = False
         close = self._close and kind is None
         if self._exclusive is not None:
             await self._exclusive.exit(close)
@@ -74,6 +77,8 @@ class Producer(Generic[T]):
         return await self._queue.put_many(items, timeout, lane=self._lane())
 
     def _lane(self) -> PutLane | None:
+        if not self._entered:
+            raise RuntimeError("put inside the producer's block: async with queue.producer() as producer")
         return None if self._exclusive is None else self._exclusive.checked_lane()
 
 
@@ -220,7 +225,8 @@ class Consumer(Generic[T]):
             if kind is None:
                 finished = self._ended and not lease.unsettled
                 await lease.leave()
-                if self._delete and finished:
+                # The queue is closed: what is in it now is what was given back, and nobody has done that work.
+                if self._delete and finished and not (await self._queue.operations.inspect())[1]:
                     self._queue.leave("consumer")
                     await self._queue.operations.delete(None)
             else:

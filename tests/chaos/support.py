@@ -244,9 +244,9 @@ async def cancelled(way: str, moment: Moment, operation: Callable[[], Awaitable[
     assert outcome.ended != "begun"
     # The cancellation that came out of the operation is the one that its way waits for, and nothing is left of it.
     assert hit or outcome.ended in {"done", "error"}, f"{way} was not seen: {outcome}"
-    task = asyncio.current_task()
-    assert task is not None
-    assert not task.cancelling(), way
+    caller = asyncio.current_task()
+    assert caller is not None
+    assert not caller.cancelling(), way
     return outcome
 
 

@@ -7,6 +7,7 @@ import contextlib
 import random
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
 from typing import Any, Self
 
 import pytest
@@ -63,8 +64,10 @@ class Cell:
         self.queue = await self.open()
         return self
 
-    async def __aexit__(self, *error: object) -> None:
-        await self._stack.__aexit__(*error)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, traceback)
 
     async def open(self, client: Client | None = None) -> AsyncQueue[bytes]:
         """A queue object; with a client of its own, or with the given one."""

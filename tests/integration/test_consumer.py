@@ -372,3 +372,32 @@ async def test_without_scripts_there_is_no_consumer_role(open_queue: Opener) -> 
             pytest.fail("no lease without scripts")
     await queue.put(b"x")
     assert await queue.get() == b"x"
+
+
+async def test_delete_keeps_a_queue_into_which_something_was_given_back(open_queue: Opener) -> None:
+    queue = await open_queue()
+    await queue.put_many([b"1", b"2"])
+    await queue.close()
+    held = []
+    async with queue.consumer(ack="manual", delete=True) as consumer:
+        async for delivery in consumer:
+            held.append(delivery)
+        await held[0].nack()
+        await held[1].ack()
+    assert await queue.qsize() == 1
+    async with queue.consumer(delete=True) as consumer:
+        assert [item async for item in consumer] == [b"1"]
+    assert not await queue.exists()
+
+
+async def test_a_loop_goes_on_with_what_was_given_back_after_its_end(open_queue: Opener) -> None:
+    queue = await open_queue()
+    await queue.put_many([b"1", b"2"])
+    await queue.close()
+    async with queue.consumer(ack="manual", delete=True) as consumer:
+        for delivery in [delivery async for delivery in consumer]:
+            await (delivery.nack() if delivery.item == b"2" else delivery.ack())
+        async for delivery in consumer:
+            assert (delivery.item, delivery.attempts) == (b"2", 2)
+            await delivery.ack()
+    assert not await queue.exists()

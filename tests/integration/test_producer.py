@@ -257,3 +257,16 @@ async def test_without_scripts_no_producer_is_exclusive(open_queue: Opener) -> N
         async with queue.producer(exclusive=True):
             pytest.fail("no lease without scripts")
     await in_time(queue.put(b"x"))
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+async def test_a_producer_puts_inside_its_block_only(open_queue: Opener, exclusive: bool) -> None:
+    queue = await open_queue()
+    producer = queue.producer(exclusive=exclusive)
+    with pytest.raises(RuntimeError, match="inside the producer's block"):
+        await producer.put(b"too early")
+    async with producer:
+        await producer.put(b"1")
+    with pytest.raises(RuntimeError, match="inside the producer's block"):
+        await producer.put_many([b"too late"])
+    assert [item async for item in queue] == [b"1"]

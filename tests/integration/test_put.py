@@ -201,3 +201,23 @@ async def test_a_timeout_that_is_no_number_is_a_type_error(open_queue: Opener, t
     assert (await queue.statistics()).waiting_getters == 0
     await in_time(queue.put(b"y"))
     assert await in_time(queue.get()) == b"y"
+
+
+async def test_a_timeout_is_a_number_of_seconds(open_queue: Opener) -> None:
+    queue = await open_queue()
+    wrong: Any = "3"
+    for operation in (
+        lambda: queue.put(b"x", timeout=wrong),
+        lambda: queue.put_many([b"x"], timeout=wrong),
+        lambda: queue.get(timeout=wrong),
+        lambda: queue.receive(timeout=wrong),
+        lambda: queue.close(timeout=wrong),
+        lambda: queue.wait_closed(timeout=wrong),
+        lambda: queue.delete(timeout=wrong),
+    ):
+        with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not str"):
+            await operation()
+    for role in (queue.producer, queue.consumer):
+        with pytest.raises(TypeError, match="timeout must be a number"):
+            role(timeout=wrong)
+    assert await queue.qsize() == 0

@@ -1,0 +1,46 @@
+"""Which server a command goes to, and what it makes of a server with odd keys on it."""
+
+from __future__ import annotations
+
+import redis as redis_py
+
+from tests.integration.commands import Commands
+
+NOBODY = "redis://127.0.0.1:1"
+
+
+def test_what_stands_before_the_command_wins_over_the_environment(url: str) -> None:
+    command = Commands(url)
+    assert command("ls").stdout == b""
+    assert b"127.0.0.1:1" in command("--url", NOBODY, "ls", code=7).stderr
+    assert b"127.0.0.1:1" in command("ls", "--url", NOBODY, code=7).stderr
+    assert b"127.0.0.1:1" in command("ls", env={**command.environment, "APRESSURE_URL": NOBODY}, code=7).stderr
+
+
+def test_a_server_of_one_process_is_refused_where_it_would_lose_what_is_put(url: str) -> None:
+    refused = Commands(url)("put", "jobs", "1", "--create", "--url", "embedded://", code=2)
+    assert b"embedded:///some/dir" in refused.stderr
+
+
+def test_ls_shows_the_healthy_queues_beside_a_damaged_one(url: str) -> None:
+    command = Commands(url)
+    admin = redis_py.Redis.from_url(url)
+    command("create", "healthy")
+    command("create", "odd:bound")  # a legal name, though it looks like a key of a queue "odd"
+    admin.lpush("__pressure__:list:bound", 1)  # no queue: not even a string
+    admin.set("__pressure__:damaged:bound", "many")
+    shown = command("ls", code=1)
+    assert [line.split(b"\t")[0] for line in shown.stdout.splitlines()] == [b"healthy", b"odd:bound"]
+    assert b"damaged" in shown.stderr
+    assert b"user_script" not in shown.stderr
+    assert b"damaged" in command("stat", "damaged", code=7).stderr
+    admin.flushall()
+    admin.close()
+
+
+def test_put_says_how_far_it_came_when_an_item_is_too_large(url: str) -> None:
+    command = Commands(url)
+    refused = command("put", "jobs", "--create", "--max-size", "10", input=b"a\n" + b"0" * 100 + b"\nb\n", code=1)
+    assert b"1 items were put" in refused.stderr
+    assert command("get", "jobs", "--no-follow").stdout == b"a\n"
+    command("delete", "jobs")
