@@ -85,7 +85,7 @@ class Client:
         self._closed = True
         for dependent in list(self._dependents):
             dependent.client_closed(ClientClosedError("the client was closed while the operation waited"))
-        if self._loop is None or self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
+        if not self.here:
             return  # never used; or its connections are another loop's, or the parent's: not ours to touch
         endings = asyncio.gather(*self._endings, return_exceptions=True)
         try:
@@ -115,6 +115,11 @@ class Client:
             raise RuntimeError("this client was opened before a fork: open a new one in the child process")
         elif self._loop is not loop:
             raise RuntimeError("this client belongs to another event loop: open one client for each event loop")
+
+    @property
+    def here(self) -> bool:
+        """This is the event loop and the process that the client belongs to."""
+        return self._loop is asyncio.get_running_loop() and self._pid == os.getpid()
 
     def add(self, dependent: Dependent) -> None:
         """A queue begins to use this client."""

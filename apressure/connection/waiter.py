@@ -100,8 +100,14 @@ class Waiter:
             self.claimed = False
             self._on_unwanted()
 
-    def close(self) -> None:
-        """End the connection; who still waits is left to the caller."""
+    def close(self) -> bool:
+        """End the connection; who still waits is left to the caller.
+
+        Returns:
+            Whether a token may be on its way, or has come: a blocking command that is outstanding is served until the
+            server sees that the connection has ended.
+        """
+        outstanding = self._outstanding or self.take_claim()
         if self._connecting is not None:
             connecting, self._connecting = self._connecting, None
             connecting.cancel()
@@ -109,6 +115,7 @@ class Waiter:
             channel, self._channel = self._channel, None
             self._outstanding = False
             channel.abort("the wait was ended")
+        return outstanding
 
     def _block(self) -> None:
         if self._channel is not None and self._channel.up:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+from apressure.connection import background
 from apressure.connection.client import Client
-from apressure.exceptions import PressureError, QueueDoesNotExistError
+from apressure.exceptions import PressureError, QueueDoesNotExistError, Role
 from apressure.queue.batching import GetLane, PutLane
 from apressure.queue.keys import Keys
 from apressure.queue.steps import Steps
@@ -95,4 +97,15 @@ class Scripted:
 
     def release(self, error: PressureError) -> None:
         """Let go of the waiters' connections; what would wait from now on gets the error."""
-        self.waits.close(error)
+        roles = self.waits.close(error)
+        if roles and self.client.here:
+            self.client.first(background.start(self._hand_back(roles), "giving back a role that was waited for"))
+
+    async def _hand_back(self, roles: list[Role]) -> None:
+        """Give back what the server served to a wait that has ended, or the role would stand still for seconds."""
+        with contextlib.suppress(PressureError):
+            await asyncio.sleep(0)  # the connection ends in the next turn of the event loop;
+            await asyncio.sleep(0)
+            await self.steps.exists()  # after a round trip the server has seen that, too
+            for role in roles:
+                self.steps.unclaim(role)

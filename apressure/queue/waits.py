@@ -152,12 +152,17 @@ class Waits:
                 ended += 1
         return ended
 
-    def close(self, error: PressureError) -> None:
-        """Let go of the connections; whoever parks from now on gets the error."""
+    def close(self, error: PressureError) -> list[Role]:
+        """Let go of the connections; whoever parks from now on gets the error.
+
+        Returns:
+            The roles whose token the server may still move to the claims, for a connection that is no more.
+        """
         self._closed_by = error
         self._server.forget(self._give_up_one)
-        for waiter in (self._closed, self._messages, self._not_full, *self._claims.values()):
+        for waiter in (self._closed, self._messages, self._not_full):
             waiter.close()
+        return [role for role, waiter in self._claims.items() if waiter.close()]
 
     def _give_up_one(self) -> bool:
         for waiter in (self._closed, self._messages, self._not_full, *self._claims.values()):
