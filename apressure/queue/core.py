@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from apressure.codecs import Codec
+from apressure.connection import background
 from apressure.connection.client import Client
 from apressure.exceptions import (
     ClientClosedError,
@@ -25,6 +26,16 @@ from apressure.queue.plain import Plain
 from apressure.queue.scripted import Scripted
 
 T = TypeVar("T")
+
+
+class Held(Protocol):
+    """A lease on a role."""
+
+    def stop(self) -> None:
+        """End its timer."""
+
+    async def end(self, error: PressureError) -> None:
+        """Give everything back, and refuse with the error what comes later."""
 
 
 class Core(Generic[T]):
@@ -46,6 +57,7 @@ class Core(Generic[T]):
         kind = Scripted if client.settings.scripting else Plain
         self.operations: Scripted | Plain = kind(client, Keys(client.prefix, name), name)
         self._own_roles: set[Role] = set()
+        self._held: set[Held] = set()
         self._by_hand: Lease | None = None
         self._closed = False
 
@@ -69,10 +81,16 @@ class Core(Generic[T]):
 
     def client_closed(self, error: PressureError) -> None:
         """Called by the client: fail everything that waits, and let go of connections."""
+        held: list[Held] = [*self._held]
+        if self._by_hand is not None and self._by_hand.unsettled:
+            held.append(self._by_hand)
+        for lease in held:
+            lease.stop()
+            if self.client.here:
+                # Before the connections end: otherwise the role would stay taken until the lease runs out.
+                self.client.first(background.start(lease.end(error), "giving back what a closed client holds"))
         self.operations.end(error)
         self.operations.release(error)
-        if self._by_hand is not None:
-            self._by_hand.stop()
         self.client.discard(self)
 
     async def put(
@@ -215,6 +233,14 @@ class Core(Generic[T]):
     def leave(self, role: Role) -> None:
         """A block of this queue object has given its role back."""
         self._own_roles.discard(role)
+
+    def hold(self, lease: Held) -> None:
+        """A block of this queue object has a lease: it ends with the client at the latest."""
+        self._held.add(lease)
+
+    def let_go(self, lease: Held) -> None:
+        """The block ends its lease itself."""
+        self._held.discard(lease)
 
     def scripted(self, what: str) -> Scripted:
         """The operations by scripts; a clear error where the queue does without."""

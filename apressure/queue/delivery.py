@@ -9,6 +9,7 @@ cannot settle somebody else's delivery.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import secrets
 from collections import deque
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from apressure.connection.settle import settled
-from apressure.exceptions import LeaseLostError, QueueDoesNotExistError
+from apressure.exceptions import LeaseLostError, PressureError, QueueDoesNotExistError
 from apressure.queue.scripted import Scripted
 from apressure.queue.waits import Wait
 
@@ -147,6 +148,12 @@ class Lease:
                 reply = await self._wait_for(answer)
                 self.error = reply if isinstance(reply, Exception) else None
         self.check()
+
+    async def end(self, error: PressureError) -> None:
+        """The client is closed underneath: give everything back, and refuse with the error what comes later."""
+        with contextlib.suppress(PressureError):  # what cannot be given back now returns when the lease ends
+            await self.leave()
+        self.error = self.error or error
 
     def check(self) -> None:
         """Raise why the lease is of no more use, if it is."""

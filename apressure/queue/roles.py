@@ -110,6 +110,7 @@ class _Exclusive:
             self._queue.leave("producer")
             raise
         self.lane = scripted.put_lane(self._token)
+        self._queue.hold(self)
         self._beat_later()
 
     def checked_lane(self) -> PutLane:
@@ -119,16 +120,27 @@ class _Exclusive:
             raise RuntimeError("the producer's block has not begun, or has ended")
         return self.lane
 
+    def stop(self) -> None:
+        """End the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def end(self, error: PressureError) -> None:
+        """The client is closed underneath: give the role back, and refuse with the error what comes later."""
+        if self._error is None:
+            self._error = error
+            await self._send(leave=True)
+
     async def exit(self, close: bool) -> None:
         scripted = self._queue.scripted("an exclusive producer")
+        self._queue.let_go(self)
         try:
             if close:
                 with contextlib.suppress(QueueClosedError):
                     await scripted.close(0, self._token)
         finally:
             self.lane = None
-            if self._timer is not None:
-                self._timer.cancel()
+            self.stop()
             self._queue.leave("producer")
             if self._error is None:
                 error = await self._send(leave=True)
@@ -149,8 +161,7 @@ class _Exclusive:
             error = answer if isinstance(answer, Exception) else None
             if isinstance(error, (LeaseLostError, QueueDoesNotExistError)):
                 self._error = error
-                if self._timer is not None:
-                    self._timer.cancel()
+                self.stop()
             if not done.done():
                 done.set_result(error)
 
@@ -201,12 +212,14 @@ class Consumer(Generic[T]):
             lease = Lease(scripted, self._seconds, held=True)
             await lease.occupy(self._timeout)
             self._lease = lease
+            self._queue.hold(lease)
             bound = int((await scripted.inspect())[0])
             self._most = max(1, min(MAX_PREFETCH, bound)) if bound else MAX_PREFETCH
         except BaseException:
             taken, self._lease = self._lease, None
             try:
                 if taken is not None:
+                    self._queue.let_go(taken)
                     await self._leave_quietly(taken)
             finally:
                 self._queue.leave("consumer")
@@ -219,6 +232,7 @@ class Consumer(Generic[T]):
         lease, self._lease = self._lease, None
         if lease is None:
             return
+        self._queue.let_go(lease)
         try:
             if kind is None and self._current is not None and lease.error is None:
                 lease.ack(self._current.number)

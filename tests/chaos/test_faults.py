@@ -28,7 +28,7 @@ from tests.chaos.support import (
 )
 from tests.servers import SERVERS, admin
 
-COUNT = often(150, 10)
+COUNT = often(150, 4)
 """Messages that each producer puts, or that each consumer gets, over a bad line."""
 
 SETTINGS: dict[str, Any] = {"response_timeout": 0.4, "connect_timeout": 0.4, "retry_timeout": 30.0}
@@ -110,7 +110,7 @@ async def test_puts_over_a_bad_line(
         draining = asyncio.create_task(drain(direct, account))
         async with Client(line.url, **SETTINGS) as one, Client(line.url, **SETTINGS) as two:
             line.trouble = some_trouble(rng)
-            async with asyncio.timeout(often(90, 10)), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(often(90, 6)), asyncio.TaskGroup() as group:
                 for number in range(3):
                     queue = AsyncQueue[bytes](NAME, client=two if number else one)
                     group.create_task(put_all(queue, account, f"p{number}", rng, COUNT))
@@ -131,7 +131,7 @@ async def test_gets_over_a_bad_line(
         await direct.create(5)
         async with AsyncQueue(NAME, url=line.url, **SETTINGS) as queue:
             line.trouble = some_trouble(rng)
-            async with asyncio.timeout(often(90, 10)):
+            async with asyncio.timeout(often(90, 6)):
                 getting = asyncio.create_task(get_all(queue, account, kind, doubts))
                 await put_all(direct, account, "p", rng, COUNT // (2 if kind == "receive" else 1))  # an ack each
                 await direct.close()

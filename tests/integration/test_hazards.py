@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from apressure import AsyncQueue, QueueClosedError, QueueFullError
+from apressure import AsyncQueue, Client, ClientClosedError, QueueClosedError, QueueFullError
 from apressure.queue.steps import Steps
 
 BASE = "__pressure__:jobs"
@@ -190,3 +190,39 @@ async def test_what_was_put_while_a_step_said_empty_is_not_slept_through(url: st
             async with asyncio.timeout(4):  # less than a slice
                 assert await getting == b"%d" % number
         await queue.delete()
+
+
+async def test_closing_a_client_gives_back_the_roles_that_its_blocks_hold(url: str) -> None:
+    client = Client(url)
+    inside = asyncio.Event()
+
+    async def consume() -> None:
+        async with AsyncQueue("jobs", client=client).consumer(lease=60) as consumer:
+            async for _ in consumer:
+                inside.set()
+                await asyncio.sleep(60)
+
+    async def produce() -> None:
+        async with AsyncQueue("others", client=client).producer(exclusive=True, lease=60):
+            await asyncio.sleep(60)
+
+    async with AsyncQueue("jobs", url=url) as queue, AsyncQueue("others", url=url) as other:
+        await queue.create()
+        await other.create()
+        await queue.put_many([b"1", b"2"])
+        tasks = [asyncio.ensure_future(consume()), asyncio.ensure_future(produce())]
+        by_hand = AsyncQueue("others", client=client)
+        await inside.wait()
+        while (await other.statistics()).producer.state != "leased":
+            await asyncio.sleep(0.01)
+        await client.aclose()
+        assert (await queue.statistics()).consumer.state == "free"
+        assert (await other.statistics()).producer.state == "free"
+        assert await queue.get_many(9) == [b"1", b"2"]
+        with pytest.raises(ClientClosedError):
+            await by_hand.receive()
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await queue.delete()
+        await other.delete()
