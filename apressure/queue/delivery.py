@@ -9,7 +9,6 @@ cannot settle somebody else's delivery.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import secrets
 from collections import deque
@@ -125,10 +124,13 @@ class Lease:
             await self._wait_for(self._settling)
         self.check()
 
-    async def leave(self) -> None:
+    async def leave(self, closing: PressureError | None = None) -> None:
         """Settle what was acknowledged, give back all the rest, and the role.
 
         Cancelled, it is done all the same.
+
+        Args:
+            closing: The client is closed underneath: what comes later is refused with this.
         """
         self.stop()
         try:
@@ -145,15 +147,16 @@ class Lease:
                 self._queue.steps.settle(
                     self._series, self._token, 0, untouched, acks, sorted(nacks), lambda reply: _resolve(answer, reply)
                 )
+                self.error = closing
                 reply = await self._wait_for(answer)
-                self.error = reply if isinstance(reply, Exception) else None
-        self.check()
+                if isinstance(reply, Exception):
+                    self.error = closing or reply
+        if closing is None:
+            self.check()
 
     async def end(self, error: PressureError) -> None:
         """The client is closed underneath: give everything back, and refuse with the error what comes later."""
-        with contextlib.suppress(PressureError):  # what cannot be given back now returns when the lease ends
-            await self.leave()
-        self.error = self.error or error
+        await self.leave(error)
 
     def check(self) -> None:
         """Raise why the lease is of no more use, if it is."""

@@ -296,7 +296,7 @@ class Steps:
                 holder = answer[2].decode(errors="replace") or None
                 return Wait(answer[1].decode(), holder, answer[3] if answer[3] >= 0 else None)
             case b"missing":
-                message = f"the queue {self.name!r} does not exist: create it first"
+                message = f"the queue {self.name!r} does not exist"
                 return QueueDoesNotExistError(message, name=self.name)
             case b"closed":
                 return QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)

@@ -183,7 +183,7 @@ class Turns:
 
     def missing(self) -> QueueDoesNotExistError:
         """What to raise when the queue does not exist."""
-        return QueueDoesNotExistError(f"the queue {self.name!r} does not exist: create it first", name=self.name)
+        return QueueDoesNotExistError(f"the queue {self.name!r} does not exist", name=self.name)
 
     def waiting(self, role: Role) -> int:
         """How many operations of a role are under way or wait for their turn."""

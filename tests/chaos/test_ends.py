@@ -43,14 +43,23 @@ async def receive_for_ever(queue: AsyncQueue[bytes], account: Account) -> None:
     while True:
         delivery = await queue.receive()
         account.arrived.append(delivery.raw)  # no cancellation comes between this and the ack, which outlives one
-        await delivery.ack()
+        try:
+            await delivery.ack()
+        except ClientClosedError:
+            account.again.add(delivery.raw)  # given back, since the client was closed meanwhile
+            raise
 
 
 async def consume_for_ever(queue: AsyncQueue[bytes], account: Account) -> None:
-    async with queue.consumer() as consumer:
-        async for message in consumer:
-            await asyncio.sleep(0)
-            account.arrived.append(message)
+    message = b""
+    try:
+        async with queue.consumer() as consumer:
+            async for message in consumer:
+                await asyncio.sleep(0)
+                account.arrived.append(message)
+    except ClientClosedError:
+        account.again.add(message)  # given back, since the client was closed while the body worked on it
+        raise
 
 
 async def in_its_own_block(url: str, work: Any, account: Account, *arguments: Any) -> None:
