@@ -115,7 +115,7 @@ class Account:
         """
         seen = Counter(self.arrived)
         lost = self._acknowledged - set(seen)
-        doubled = sum(count - 1 for message, count in seen.items() if message not in self.again)
+        doubled = sum(count - 1 - (count > 1 and message in self.again) for message, count in seen.items())
         out_of_order = 0
         last: dict[bytes, int] = {}
         for message in self.arrived if ordered else ():
