@@ -25,6 +25,11 @@ REQUIRE_ALL = os.environ.get("APRESSURE_REQUIRE_ALL") == "1"
 
 _failed = pytest.StashKey[bool]()
 
+# A run in the background, or under nohup, inherits ignored signals, and so would every command that tests interrupt.
+for _signal, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_signal) == signal.SIG_IGN:
+        signal.signal(_signal, _handler)
+
 
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[EmbeddedServer]:
