@@ -35,3 +35,9 @@ async def settled(future: asyncio.Future[Any], timeout: float) -> bool:
             except asyncio.CancelledError:
                 continue
     return True
+
+
+def resolve(future: asyncio.Future[Any], value: Any) -> None:
+    """Give a future its value, unless whoever waited has gone."""
+    if not future.done():
+        future.set_result(value)

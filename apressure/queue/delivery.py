@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from apressure.connection.settle import settled
+from apressure.connection.settle import resolve, settled
 from apressure.exceptions import LeaseLostError, PressureError, QueueDoesNotExistError
 from apressure.queue.scripted import Scripted
 from apressure.queue.waits import Wait
@@ -145,7 +145,7 @@ class Lease:
             if self.error is None:
                 answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
                 self._queue.steps.settle(
-                    self._series, self._token, 0, untouched, acks, sorted(nacks), lambda reply: _resolve(answer, reply)
+                    self._series, self._token, 0, untouched, acks, sorted(nacks), lambda reply: resolve(answer, reply)
                 )
                 self.error = closing
                 reply = await self._wait_for(answer)
@@ -250,7 +250,7 @@ class Lease:
             if isinstance(reply, Exception):
                 self._broken(reply)
             self._flush()
-            _resolve(settling, None)
+            resolve(settling, None)
 
         self._queue.steps.settle(self._series, self._token, self._milliseconds(), None, acks, sorted(nacks), on_answer)
 
@@ -355,8 +355,3 @@ class Delivery(Generic[T]):
         self._lease.check()
         if self._number not in self._lease.unsettled:
             raise RuntimeError("this delivery was acknowledged or given back before")
-
-
-def _resolve(future: asyncio.Future[Any], value: Any) -> None:
-    if not future.done():
-        future.set_result(value)

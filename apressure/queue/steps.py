@@ -15,7 +15,7 @@ from typing import Any
 from apressure.connection.client import Client
 from apressure.connection.link import Request
 from apressure.connection.script import Script
-from apressure.connection.settle import settled
+from apressure.connection.settle import resolve, settled
 from apressure.exceptions import (
     ROLES,
     LeaseLostError,
@@ -167,7 +167,7 @@ class Steps:
             if answer != 1:
                 return None
             done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            finish = functools.partial(_resolve, done)
+            finish = functools.partial(resolve, done)
             if role == "producer":
                 self.leave(self.series(), token, lease, True, finish)
             else:
@@ -264,9 +264,9 @@ class Steps:
         def on_reply(value: Any) -> None:
             undone = undo(value) if cancelled and undo is not None else None
             if undone is None:
-                _resolve(reply, value)
+                resolve(reply, value)
             else:
-                undone.add_done_callback(lambda _: _resolve(reply, value))
+                undone.add_done_callback(lambda _: resolve(reply, value))
 
         self._client.link.send(Request(script(name), keys, arguments, on_reply, resend=resend, again=again))
         try:
@@ -310,8 +310,3 @@ class Steps:
                 )
             case _:
                 return answer
-
-
-def _resolve(future: asyncio.Future[Any], value: Any) -> None:
-    if not future.done():
-        future.set_result(value)
