@@ -31,6 +31,7 @@ from apressure.exceptions import (
 from apressure.queue.delivery import Delivery
 from apressure.queue.queue import AsyncQueue
 from apressure.queue.roles import Consumer, Producer
+from apressure.queue.service import Served, serve
 from apressure.queue.statistics import QueueStatistics, RoleStatistics
 
 __version__ = "0.1.0"
@@ -65,8 +66,10 @@ __all__ = [
     "ReadOnlyError",
     "RoleStatistics",
     "ScriptingRefusedError",
+    "Served",
     "ServerError",
     "ServerTooOldError",
     "ServerUnavailableError",
     "TypedCodec",
+    "serve",
 ]

@@ -37,6 +37,22 @@ async def settled(future: asyncio.Future[Any], timeout: float) -> bool:
     return True
 
 
+async def answered(future: asyncio.Future[Any], patience: float | None, settle_timeout: float) -> bool:
+    """Wait for an answer for up to `patience` seconds; None waits for as long as retries go on.
+
+    A cancellation waits for it too, for up to `settle_timeout` seconds, before it comes out.
+
+    Returns:
+        Whether the answer is there.
+    """
+    try:
+        await asyncio.wait((future,), timeout=patience)
+    except asyncio.CancelledError:
+        await settled(future, settle_timeout if patience is None else min(patience, settle_timeout))
+        raise
+    return future.done()
+
+
 def resolve(future: asyncio.Future[Any], value: Any) -> None:
     """Give a future its value, unless whoever waited has gone."""
     if not future.done():

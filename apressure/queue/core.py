@@ -60,6 +60,8 @@ class Core(Generic[T]):
         self._held: set[Held] = set()
         self._by_hand: Lease | None = None
         self._closed = False
+        self.used = False
+        """Something has been asked of it."""
 
     async def open(self) -> None:
         """Connect, where the client is the queue object's own."""
@@ -72,7 +74,7 @@ class Core(Generic[T]):
         try:
             if self._by_hand is not None and self._by_hand.unsettled:
                 with contextlib.suppress(PressureError):  # what was in flight returns by itself
-                    await self._by_hand.leave()
+                    await self._by_hand.leave(hurry=True)
         finally:
             self._closed = True
             if self._owns_client:
@@ -208,6 +210,7 @@ class Core(Generic[T]):
         if self._closed:
             raise ClientClosedError("this queue object was closed (aclose); open a new one")
         self.client.add(self)
+        self.used = True
         for role in roles:
             self._refuse(role)
             if role == "consumer" and self._by_hand is not None and self._by_hand.unsettled:

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 import secrets
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from apressure.connection.settle import resolve, settled
+from apressure.connection.settle import answered, resolve, settled
 from apressure.exceptions import LeaseLostError, PressureError, QueueDoesNotExistError
 from apressure.queue.scripted import Scripted
 from apressure.queue.waits import Wait
 
 T = TypeVar("T")
+
+logger = logging.getLogger("apressure")
 
 
 class Received(NamedTuple):
@@ -65,6 +68,8 @@ class Lease:
         """Messages that were received and not handed out yet."""
         self.error: Exception | None = None
         """Why the lease is of no more use."""
+        self.on_lost: Callable[[Exception], None] | None = None
+        """Called once, with the error, when the lease is lost."""
 
     async def occupy(self, timeout: float | None) -> None:
         """Take the role, waiting while somebody else has it."""
@@ -124,18 +129,34 @@ class Lease:
             await self._wait_for(self._settling)
         self.check()
 
-    async def leave(self, closing: PressureError | None = None) -> None:
+    async def leave(self, closing: PressureError | None = None, hurry: bool = False) -> None:
         """Settle what was acknowledged, give back all the rest, and the role.
 
-        Cancelled, it is done all the same.
+        Cancelled, or in a hurry, it is done all the same, and waits for the answer for up to `settle_timeout`: what a
+        server that stands still answers later is as good. Otherwise it waits for as long as retries go on.
 
         Args:
             closing: The client is closed underneath: what comes later is refused with this.
+            hurry: Nobody needs to know how it ends.
         """
         self.stop()
+        loop = asyncio.get_running_loop()
+        settle_timeout = self._queue.client.settings.settle_timeout
+        deadline = loop.time() + settle_timeout if hurry else None
+
+        async def wait(future: asyncio.Future[Any]) -> bool:
+            nonlocal deadline
+            patience = None if deadline is None else max(0.0, deadline - loop.time())
+            try:
+                return await answered(future, patience, settle_timeout)
+            except asyncio.CancelledError:
+                if deadline is None:
+                    deadline = loop.time() + (settle_timeout if future.done() else 0.0)
+                raise
+
         try:
-            while self._settling is not None:
-                await self._wait_for(self._settling)
+            while self._settling is not None and await wait(self._settling):
+                pass
         finally:
             acks, self._acks = self._acks, []
             nacks, self._nacks = self._nacks, []
@@ -143,14 +164,13 @@ class Lease:
             self.unsettled.clear()
             self.buffer.clear()
             if self.error is None:
-                answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                answer: asyncio.Future[Any] = loop.create_future()
                 self._queue.steps.settle(
                     self._series, self._token, 0, untouched, acks, sorted(nacks), lambda reply: resolve(answer, reply)
                 )
                 self.error = closing
-                reply = await self._wait_for(answer)
-                if isinstance(reply, Exception):
-                    self.error = closing or reply
+                if await wait(answer) and isinstance(answer.result(), Exception):
+                    self.error = closing or answer.result()
         if closing is None:
             self.check()
 
@@ -203,7 +223,7 @@ class Lease:
                     self.nack(self.buffer.pop().number)
 
         self._queue.steps.receive(
-            self._token, fresh, held, max_items, self._milliseconds(), self._number, acks, on_answer
+            self._token, fresh, held, max_items, self._milliseconds(), self._number, self._queue.dead, acks, on_answer
         )
         reply = await self._wait_for(answer)
         if isinstance(reply, Exception):
@@ -211,11 +231,18 @@ class Lease:
         return reply if isinstance(reply, Wait) else True
 
     def _arrived(self, reply: list[Any]) -> None:
-        for raw, attempts in zip(*reply, strict=True):
+        messages, tried, dead_letters = reply
+        for raw, attempts in zip(messages, tried, strict=True):
             self.buffer.append(Received(self._number, raw, attempts))
             self.unsettled.add(self._number)
             self._number += 1
-        if self._timer is None:
+        if dead_letters and self._queue.dead is not None:
+            # Once a step, without the messages, which may be confidential. (A reply that was lost is not told again.)
+            logger.warning(
+                "moved %d message(s) of the queue %r to the dead-letter queue %r: delivered %d time(s) and never "
+                "acknowledged", dead_letters, self._queue.name, self._queue.dead.name, self._queue.dead.max_attempts,
+            )  # fmt: skip
+        if messages and self._timer is None:
             self._beat_later()
 
     @property
@@ -255,10 +282,13 @@ class Lease:
         self._queue.steps.settle(self._series, self._token, self._milliseconds(), None, acks, sorted(nacks), on_answer)
 
     def _broken(self, error: Exception) -> None:
-        if self.error is None:
+        first = self.error is None
+        if first:
             self.error = error
         self.stop()
         self.unsettled.clear()
+        if first and self.on_lost is not None:
+            self.on_lost(error)
 
     def _beat_later(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._seconds / 3, self._beat)
@@ -286,9 +316,10 @@ class Delivery(Generic[T]):
     Attributes:
         raw: The message as it came, in bytes.
         attempts: How often it has been delivered, this time included.
+        settled: `ack` or `nack` has been called.
     """
 
-    __slots__ = ("_decode", "_lease", "_number", "attempts", "raw")
+    __slots__ = ("_decode", "_lease", "_number", "attempts", "raw", "settled")
 
     def __init__(self, lease: Lease, received: Received, decode: Callable[[bytes], T]) -> None:
         self._lease = lease
@@ -296,6 +327,7 @@ class Delivery(Generic[T]):
         self._decode = decode
         self.raw = received.raw
         self.attempts = received.attempts
+        self.settled = False
 
     def __repr__(self) -> str:
         return f"<Delivery {self._number} of {len(self.raw)} bytes, attempt {self.attempts}>"
@@ -322,6 +354,7 @@ class Delivery(Generic[T]):
             RuntimeError: It was acknowledged or given back before.
         """
         self._check()
+        self.settled = True
         self._lease.ack(self._number)
         await self._lease.flush()
 
@@ -333,6 +366,7 @@ class Delivery(Generic[T]):
             RuntimeError: It was acknowledged or given back before.
         """
         self._check()
+        self.settled = True
         self._lease.nack(self._number)
         await self._lease.flush()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
+from apressure.connection.settle import answered
 from apressure.exceptions import (
     LeaseLostError,
     PressureError,
@@ -55,7 +56,7 @@ class Producer(Generic[T]):
         self._entered = False
         close = self._close and kind is None
         if self._exclusive is not None:
-            await self._exclusive.exit(close)
+            await self._exclusive.exit(close, hurry=kind is not None)
         elif close:
             with contextlib.suppress(QueueClosedError):  # another producer was first
                 await self._queue.operations.close(None)
@@ -131,21 +132,28 @@ class _Exclusive:
             self._error = error
             await self._send(leave=True)
 
-    async def exit(self, close: bool) -> None:
+    async def exit(self, close: bool, hurry: bool) -> None:
         scripted = self._queue.scripted("an exclusive producer")
         self._queue.let_go(self)
         try:
             if close:
                 with contextlib.suppress(QueueClosedError):
                     await scripted.close(0, self._token)
+        except asyncio.CancelledError:
+            hurry = True
+            raise
         finally:
             self.lane = None
             self.stop()
             self._queue.leave("producer")
             if self._error is None:
-                error = await self._send(leave=True)
-                if close and error is not None and not isinstance(error, QueueDoesNotExistError):
-                    raise error
+                answer = self._send(leave=True)
+                settle_timeout = scripted.client.settings.settle_timeout
+                # In a hurry nobody needs to know: what a server that stands still answers later is as good.
+                if await answered(answer, settle_timeout if hurry else None, settle_timeout):
+                    error = answer.result()
+                    if close and error is not None and not isinstance(error, QueueDoesNotExistError):
+                        raise error
 
     def _beat_later(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._seconds / 3, self._beat)
@@ -252,7 +260,7 @@ class Consumer(Generic[T]):
     async def _leave_quietly(self, lease: Lease) -> None:
         """The body's own exception is what the caller has to see; a lease that is lost gave everything back already."""
         with contextlib.suppress(PressureError):
-            await lease.leave()
+            await lease.leave(hurry=True)
 
     def __aiter__(self) -> Self:
         return self
@@ -292,10 +300,22 @@ class Consumer(Generic[T]):
             handed_out = self._queue.decode(received.raw)
         return cast("T", handed_out)
 
+    def on_lost(self, callback: Callable[[Exception], None]) -> None:
+        """Have `callback(error)` called when the lease is lost: at once, not only when the loop goes on.
+
+        For `ack="manual"`: what is in the handlers' hands comes again, so they may as well stop.
+        """
+        self._checked().on_lost = callback
+
     @property
     def attempts(self) -> int:
         """How often the current item has been delivered, this time included; 0 where there is none."""
         return self._current.attempts if self._current is not None else 0
+
+    @property
+    def redelivered(self) -> bool:
+        """The current item was delivered before, and not acknowledged by whoever had it."""
+        return self.attempts > 1
 
     def _next_portion(self) -> int:
         """How many to receive: as many as the body works off in a moment, never more than the bound."""

@@ -1,0 +1,409 @@
+"""`serve`: a consumer as a service, with several handlers at a time, retries, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import inspect
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from signal import SIGINT, SIGTERM, Signals
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+
+from apressure.connection import background
+from apressure.connection.replies import NOT_EXECUTED
+from apressure.exceptions import (
+    LeaseLostError,
+    OutcomeUnknownError,
+    OutOfMemoryError,
+    PressureError,
+    ReadOnlyError,
+    ServerError,
+    ServerUnavailableError,
+)
+from apressure.queue.delivery import Delivery
+from apressure.queue.queue import DEFAULT_LEASE, AsyncQueue
+from apressure.queue.roles import Consumer
+from apressure.queue.signals import listening
+
+if TYPE_CHECKING:
+    from anyio import CancelScope
+
+T = TypeVar("T")
+
+logger = logging.getLogger("apressure")
+
+MAX_RETRY_DELAY: Final = 60.0
+"""Seconds: the pause before a retry does not grow beyond this (nor below the first one)."""
+
+_FIRST_RETURN: Final = 0.5
+_MAX_RETURN: Final = 30.0
+"""Seconds: the pauses before the role is taken again."""
+
+_FOREVER: Final = 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class Served:
+    """What `serve` has done when it returns.
+
+    Attributes:
+        handled: How often a handler returned.
+        failed: How often a handler raised.
+        signal: The signal that ended it; None where the queue was closed and drained.
+    """
+
+    handled: int
+    failed: int
+    signal: Signals | None = None
+
+
+@overload
+async def serve(
+    handler: Callable[[T], Awaitable[object]], queue: AsyncQueue[T], *, concurrency: int = ...,
+    deliveries: Literal[False] = ..., prefetch: int | None = ..., retry_delay: float = ..., retrying: int = ...,
+    grace: float = ..., lease: float = ..., signals: Sequence[int] = ...,
+) -> Served: ...  # fmt: skip
+@overload
+async def serve(
+    handler: Callable[[Delivery[T]], Awaitable[object]], queue: AsyncQueue[T], *, concurrency: int = ...,
+    deliveries: Literal[True], prefetch: int | None = ..., retry_delay: float = ..., retrying: int = ...,
+    grace: float = ..., lease: float = ..., signals: Sequence[int] = ...,
+) -> Served: ...  # fmt: skip
+async def serve(
+    handler: Callable[[Any], Awaitable[object]],
+    queue: AsyncQueue[Any],
+    *,
+    concurrency: int = 1,
+    deliveries: bool = False,
+    prefetch: int | None = None,
+    retry_delay: float = 1.0,
+    retrying: int = 100,
+    grace: float = 30.0,
+    lease: float = DEFAULT_LEASE,
+    signals: Sequence[int] = (SIGTERM, SIGINT),
+) -> Served:
+    """Handle the queue's items, at-least-once, until the queue is closed and drained, or a signal comes.
+
+    It holds the consumer role under a lease; a second service of the queue waits, and takes over when the first one
+    ends or dies. An item whose handler returns is acknowledged. One whose handler raises stays in flight for a pause
+    that grows with its attempts, then goes back, first in line, and is tried again; the error is logged.
+
+    Args:
+        handler: `async def handle(item)`.
+        queue: Where the items come from; opened, and closed again, if nothing has used it yet.
+        concurrency: How many handlers run at a time.
+        deliveries: Give the handler the `Delivery` instead of its item. It may `ack` or `nack` that itself.
+        prefetch: How many messages to receive at a time; as many as handlers by default.
+        retry_delay: Seconds of the first pause before a retry. Each further one is twice as long, up to 60 s, and all
+            vary by a half.
+        retrying: How many failed items may wait for their retry without keeping a handler's place. With 0, and
+            `concurrency=1`, no item overtakes another.
+        grace: Seconds for which handlers may go on after a signal; 0 cancels them at once.
+        lease: Seconds after which another service gets the items when this process dies.
+        signals: What ends it: the first one lets handlers finish, the second one cancels them, and from then on signals
+            have the effect that they had before. () for none.
+
+    Returns:
+        What was done, as `Served`.
+
+    Raises:
+        QueueDoesNotExistError: There is no such queue, or it was deleted.
+        ServerUnavailableError: The server could not be reached when it began. Later on, it is tried again for ever.
+        ServerError: The server refuses what no retry mends: password, permission, a damaged queue.
+        RuntimeError: Signals were asked for outside the main thread.
+        TypeError, ValueError: An argument is of no use, or the handler is no asynchronous function.
+        BaseException: What a handler raised that is no `Exception`: SystemExit, KeyboardInterrupt.
+
+    Cancelled, it cancels the handlers, waits for them, and gives back what was not acknowledged, first in line.
+    """
+    if not callable(handler):
+        raise TypeError(f"the handler must be an async function, not {type(handler).__name__}")
+    _whole("concurrency", concurrency, 1)
+    _whole("retrying", retrying, 0)
+    _seconds("retry_delay", retry_delay)
+    _seconds("grace", grace)
+    service = _Service(
+        handler, queue, deliveries, concurrency, concurrency if prefetch is None else prefetch, retry_delay, retrying,
+        grace, lease,
+    )  # fmt: skip
+    service.consumer()  # checks the rest of the arguments before anything begins
+    with listening(signals, service.stop) as service.stop_listening:
+        return await service.run()
+
+
+class _StoppedError(Exception):
+    """The service is to end: its block gives everything back, and does not wait for ever to hear so."""
+
+
+@dataclasses.dataclass(eq=False)
+class _Service:
+    """One call of `serve`; the fields are its arguments.
+
+    A message is held by a task from the moment it was handed out until it is settled, or given back with the lease:
+    the task runs the handler, and after a failure waits for the retry. `_slots` has the tasks whose handler runs.
+    """
+
+    handler: Callable[[Any], Awaitable[object]]
+    queue: AsyncQueue[Any]
+    deliveries: bool
+    concurrency: int
+    prefetch: int
+    retry_delay: float
+    retrying: int
+    grace: float
+    lease: float
+    stop_listening: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self._handled = 0
+        self._failed = 0
+        self._signal: Signals | None = None
+        self._stopped = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._scope: CancelScope | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots: set[asyncio.Task[None]] = set()
+        self._paused = 0
+        self._ending = False
+        self._failure: BaseException | None = None
+        self._reached = False
+        self._returns = 0
+
+    def consumer(self) -> Consumer[Delivery[Any]]:
+        """Return the block that holds the role."""
+        return self.queue.consumer(ack="manual", prefetch=self.prefetch, lease=self.lease)
+
+    def stop(self, signum: int) -> None:
+        """A signal came."""
+        if not self._stopped.is_set():
+            self._signal = Signals(signum)
+            self._stopped.set()
+            self._interrupt()
+        else:
+            self.stop_listening()
+            self._cancel_handlers()
+
+    async def run(self) -> Served:
+        """Hold the role, and take it again when it was lost, until the service ends."""
+        async with contextlib.AsyncExitStack() as stack:
+            if not self.queue._core.used:  # noqa: SLF001 (of this package)
+                with self._interruptible():
+                    await stack.enter_async_context(self.queue)
+            while not self._stopped.is_set():
+                try:
+                    await self._hold()
+                    break
+                except _StoppedError:
+                    break
+                except PressureError as error:
+                    if not self._reached or not _passes(error):
+                        raise
+                    pause = min(_MAX_RETURN, _FIRST_RETURN * 2.0**self._returns) * random.uniform(0.5, 1.0)
+                    self._returns = min(self._returns + 1, 10)
+                    logger.warning(
+                        "the service of the queue %r lost the consumer role, and takes it again in %.1f s: %s",
+                        self.queue.name, pause, error,
+                    )  # fmt: skip
+                    await self._pause(pause)
+        return Served(self._handled, self._failed, self._signal)
+
+    async def _hold(self) -> None:
+        """Hold the role until the queue is drained.
+
+        Raises:
+            _StoppedError: A signal came first.
+            PressureError: The role was lost, or cannot be had.
+        """
+        self._failure, self._ending = None, False
+        async with contextlib.AsyncExitStack() as stack:
+            drained = False
+            try:
+                with self._interruptible():
+                    await self.queue.statistics()
+                    self._reached = True
+                    consumer = await stack.enter_async_context(self.consumer())
+                    consumer.on_lost(self._fail)
+                    await self._receive(consumer)
+                    drained = True
+                if self._tasks and not self._ending:
+                    await asyncio.wait(self._tasks, timeout=self.grace)
+            finally:
+                self._cancel_handlers()
+                await self._join_handlers()
+            if self._failure is not None:
+                raise self._failure
+            if not drained:
+                raise _StoppedError
+
+    async def _receive(self, consumer: Consumer[Delivery[Any]]) -> None:
+        """Begin a handler for each message, until there is none left and none can come back."""
+        while True:
+            while len(self._slots) + max(0, self._paused - self.retrying) >= self.concurrency:
+                await self._change()
+            all_settled = not self._tasks
+            try:
+                delivery = await anext(consumer)
+            except StopAsyncIteration:
+                # Closed and empty; but what a handler has in its hands it may give back.
+                if all_settled:
+                    return
+                await self._change()
+                continue
+            self._returns = 0
+            task = background.start(self._work(delivery), f"handling a message of the queue {self.queue.name!r}")
+            self._tasks.add(task)
+            self._slots.add(task)
+            task.add_done_callback(self._done)
+
+    async def _work(self, delivery: Delivery[Any]) -> None:
+        """Run the handler, and say what became of the message."""
+        try:
+            await self._handle(delivery)
+        except asyncio.CancelledError:
+            if self._ending:
+                raise  # the message goes back with the lease
+            error: BaseException | None = asyncio.CancelledError("the handler cancelled itself")
+        except Exception as failure:  # noqa: BLE001 (whatever it is, the message is tried again)
+            error = failure
+        except BaseException as failure:  # noqa: BLE001 (raised by serve, when everything has been given back)
+            self._fail(failure)
+            return
+        else:
+            error = None
+        task = asyncio.current_task()
+        assert task is not None
+        if error is None:
+            self._leave_slot(task)
+            await self._acknowledge(delivery)
+        else:
+            self._failed += 1
+            await self._retry(delivery, error, task)
+
+    async def _handle(self, delivery: Delivery[Any]) -> None:
+        running = self.handler(delivery if self.deliveries else delivery.item)
+        if inspect.isawaitable(running):
+            await running
+        else:
+            self._fail(TypeError(f"the handler must be an async function: it returned {type(running).__name__}"))
+            await asyncio.sleep(0)  # where the cancellation arrives
+
+    async def _acknowledge(self, delivery: Delivery[Any]) -> None:
+        self._handled += 1
+        if not delivery.settled:
+            try:
+                await delivery.ack()
+            except PressureError:  # the lease is lost, which ends this hold; the message comes again
+                self._handled -= 1
+
+    async def _retry(self, delivery: Delivery[Any], error: BaseException, task: asyncio.Task[None]) -> None:
+        """Give the message back after a pause, during which it stays in flight and keeps no handler's place."""
+        doubled = self.retry_delay * 2.0 ** min(delivery.attempts - 1, 30)
+        pause = min(max(MAX_RETRY_DELAY, self.retry_delay), doubled) * random.uniform(0.5, 1.5)
+        if delivery.settled:
+            what = "which had settled it"
+        elif self._ending or self._stopped.is_set():
+            what = "it goes back"
+        else:
+            what = f"it goes back in {pause:.1f} s"
+        logger.error(
+            "the handler of a message of the queue %r failed at attempt %d: %s",
+            self.queue.name, delivery.attempts, what, exc_info=error,
+        )  # fmt: skip
+        if delivery.settled:
+            return
+        self._paused += 1
+        self._leave_slot(task)
+        try:
+            await self._pause(pause)
+        finally:
+            self._paused -= 1
+        if not self._stopped.is_set():  # then all that is left goes back in order, with the lease
+            with contextlib.suppress(PressureError):
+                await delivery.nack()
+
+    def _leave_slot(self, task: asyncio.Task[None]) -> None:
+        self._slots.discard(task)
+        self._changed.set()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._leave_slot(task)
+
+    def _fail(self, error: BaseException) -> None:
+        """The hold has to end, with this error."""
+        if self._failure is None:
+            self._failure = error
+        self._interrupt()
+        self._cancel_handlers()
+
+    def _cancel_handlers(self) -> None:
+        self._ending = True
+        for task in self._tasks:
+            if not task.cancelling():  # once: what it does then, it shall do in peace
+                task.cancel()
+
+    async def _join_handlers(self) -> None:
+        """Wait until all have ended, whatever is cancelled meanwhile: afterwards their messages go back."""
+        from anyio import CancelScope
+
+        cancelled: asyncio.CancelledError | None = None
+        with CancelScope(shield=True):
+            while self._tasks:
+                try:
+                    await asyncio.wait(self._tasks)
+                except asyncio.CancelledError as error:
+                    cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """What waits in this block ends when the service has to."""
+        from anyio import CancelScope  # here, since it loads anyio's backend
+
+        try:
+            with CancelScope() as self._scope:
+                if self._stopped.is_set():
+                    self._scope.cancel()
+                yield
+        finally:
+            self._scope = None
+
+    def _interrupt(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _change(self) -> None:
+        """Wait until a handler has ended, or a message has been settled, since the last time."""
+        await self._changed.wait()
+        self._changed.clear()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not for longer than the service goes on."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+
+
+def _passes(error: PressureError) -> bool:
+    """Whether trying again helps."""
+    if isinstance(error, ServerError):
+        return isinstance(error, (OutOfMemoryError, ReadOnlyError)) or error.code in NOT_EXECUTED
+    return isinstance(error, (LeaseLostError, OutcomeUnknownError, ServerUnavailableError))
+
+
+def _whole(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, not {value}")
+
+
+def _seconds(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
+    if not 0 <= value <= _FOREVER:
+        raise ValueError(f"{name} must be between 0 and {_FOREVER:g} seconds, not {value}")
