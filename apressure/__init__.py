@@ -2,12 +2,13 @@
 
 from apressure.codecs import Codec, TypedCodec
 from apressure.connection.client import Client
-from apressure.connection.settings import ClientOptions
+from apressure.connection.settings import ClientOptions, Durability
 from apressure.exceptions import (
     AuthenticationError,
     ClientClosedError,
     ConnectionLimitError,
     DecodeError,
+    DurabilityError,
     LeaseLostError,
     MissingExtraError,
     OperationUnblockedError,
@@ -47,6 +48,8 @@ __all__ = [
     "Consumer",
     "DecodeError",
     "Delivery",
+    "Durability",
+    "DurabilityError",
     "LeaseLostError",
     "MissingExtraError",
     "OperationUnblockedError",

@@ -141,6 +141,21 @@ class OutcomeUnknownError(PressureError, ConnectionError):
     """The operation was sent and its answer never came: it may have been carried out, or not."""
 
 
+class DurabilityError(OutcomeUnknownError):
+    """The server carried out the operation, and fewer replicas, or no disk, confirmed it than `durability=` asks for.
+
+    It may be lost when the server fails, or not: the outcome is unknown until then. What a `get` took has been given
+    back.
+
+    Attributes:
+        answer: What the server answered to the operation itself.
+    """
+
+    def __init__(self, message: str, *, answer: Any = None) -> None:
+        super().__init__(message)
+        self.answer = answer
+
+
 class ServerError(PressureError):
     """The server refused a command.
 

@@ -19,8 +19,8 @@ import hiredis
 from redis.exceptions import AuthenticationError as RedisAuthenticationError
 from redis.exceptions import RedisError, ResponseError
 
+from apressure.connection.addresses import Address
 from apressure.connection.replies import error_from_reply
-from apressure.connection.settings import Settings
 from apressure.exceptions import AuthenticationError, ServerError, ServerUnavailableError
 
 OnReply = Callable[[Any], None]
@@ -37,13 +37,20 @@ class Channel(asyncio.Protocol):
     Args:
         connection: redis-py's connection, which keeps the transport alive.
         transport: Its transport.
+        address: Where the server is.
         response_timeout: Seconds after which a missing reply ends the connection.
         on_lost: Called once when the connection has ended.
     """
 
     def __init__(
-        self, connection: Any, transport: asyncio.Transport, response_timeout: float, on_lost: Callable[[], None]
+        self,
+        connection: Any,
+        transport: asyncio.Transport,
+        address: Address,
+        response_timeout: float,
+        on_lost: Callable[[], None],
     ) -> None:
+        self.address = address
         self._connection = connection
         self._transport = transport
         self._reader = hiredis.Reader(protocolError=ValueError, replyError=error_from_reply)
@@ -53,6 +60,7 @@ class Channel(asyncio.Protocol):
         self._watchdog: asyncio.TimerHandle | None = None
         self._on_lost = on_lost
         self._reason = "the connection was closed"
+        self._retired = False
         self.up = True
 
     def call(self, command: Sequence[bytes | str | int], on_reply: OnReply) -> None:
@@ -88,11 +96,22 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
             self._end()
 
+    def retire(self) -> None:
+        """End the connection as soon as the replies on their way have come."""
+        self._retired = True
+        self._loop.call_soon(self._end_retired)
+
+    def _end_retired(self) -> None:
+        if not self._pending:
+            self.abort("the server's data is elsewhere")
+
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
         while (reply := self._next_reply()) is not False:
             on_reply, _ = self._pending.popleft()
             on_reply(reply)
+        if self._retired:
+            self._end_retired()
 
     def _next_reply(self) -> Any:
         """The next whole reply, or False."""
@@ -148,19 +167,21 @@ def _transport_of(connection: Any) -> asyncio.Transport:
     return found
 
 
-async def connect(settings: Settings, response_timeout: float, on_lost: Callable[[], None]) -> Channel:
-    """Connect to the server that settings name.
+async def connect(
+    address: Address, connect_timeout: float, response_timeout: float, on_lost: Callable[[], None]
+) -> Channel:
+    """Connect to the server at an address.
 
     Raises:
         AuthenticationError: The server refused the credentials.
         ServerError: It refused something else, such as the number of the database.
         ServerUnavailableError: It could not be reached.
     """
-    connection = settings.connection_class(
+    connection = address.connection_class(
         **{
-            "socket_connect_timeout": settings.connect_timeout,
-            **settings.connection_options,
-            "socket_timeout": settings.connect_timeout,
+            "socket_connect_timeout": connect_timeout,
+            **address.connection_options,
+            "socket_timeout": connect_timeout,
             "protocol": 2,
         }
     )
@@ -168,25 +189,25 @@ async def connect(settings: Settings, response_timeout: float, on_lost: Callable
         await connection.connect()
     except RedisAuthenticationError as error:
         raise AuthenticationError(
-            f"the server at {settings.address} refused the credentials: {error}", code="WRONGPASS"
+            f"the server at {address.text} refused the credentials: {error}", code="WRONGPASS"
         ) from None
     except ResponseError as error:
-        raise ServerError(f"the server at {settings.address} refused the connection: {error}") from None
+        raise ServerError(f"the server at {address.text} refused the connection: {error}") from None
     except (RedisError, OSError) as error:
         # redis-py names the address again, and wraps the system's own words.
         cause = error.__context__ if isinstance(error.__context__, OSError) else error
         raise ServerUnavailableError(
-            f"cannot reach the server at {settings.address}: {str(cause).rstrip('.') or type(cause).__name__}. "
+            f"cannot reach the server at {address.text}: {str(cause).rstrip('.') or type(cause).__name__}. "
             "Is it running, and is the address right?"
         ) from None
     except Exception as error:  # the program's own code: a credential provider, say
         connection._close()  # noqa: SLF001
-        raise ServerUnavailableError(f"cannot connect to the server at {settings.address}: {error!r}") from error
+        raise ServerUnavailableError(f"cannot connect to the server at {address.text}: {error!r}") from error
     except BaseException:
         connection._close()  # noqa: SLF001
         raise
     transport = _transport_of(connection)
-    channel = Channel(connection, transport, response_timeout, on_lost)
+    channel = Channel(connection, transport, address, response_timeout, on_lost)
     transport.set_protocol(channel)
     if transport.is_closing():
         channel.abort("the connection was closed at once")

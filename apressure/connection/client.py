@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Protocol, Self, Unpack
 
 from apressure.connection.link import Link
-from apressure.connection.server import Server
+from apressure.connection.server import Place, Server
 from apressure.connection.settings import ClientOptions, OtherOptions, resolve
 from apressure.connection.settle import settled
 from apressure.exceptions import ClientClosedError, PressureError
@@ -22,13 +23,13 @@ class Dependent(Protocol):
 
 
 class Client:
-    """A client of one server.
+    """A client of one server, of a primary that Sentinels watch, or of a cluster.
 
     Constructing it does no I/O: it connects when the first operation needs it, or with `async with`. It belongs to
     the event loop that it was first used on, and to the process.
 
     Args:
-        url: `redis://…`, `rediss://…`, `unix://…`, `embedded://` or `embedded:///some/dir`; see `ClientOptions`.
+        url: `redis://…`, `redis+sentinel://…`, `redis+cluster://…`, `unix://…`, `embedded://`, …; see `ClientOptions`.
         **options: See `OtherOptions`.
 
     Raises:
@@ -40,7 +41,8 @@ class Client:
         all_options: ClientOptions = {**options, "url": url}
         self.settings = resolve(all_options)
         self.server = Server(self.settings)
-        self.link = Link(self.server)
+        self.link = Link(self.server.place_of(()))
+        self._links = {self.link.place: self.link}
         self._dependents: set[Dependent] = set()
         self._endings: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,7 +96,7 @@ class Client:
             await settled(endings, self.settings.settle_timeout)
             raise
         finally:
-            await self.link.aclose(self.settings.settle_timeout)
+            await asyncio.gather(*(link.aclose(self.settings.settle_timeout) for link in self._links.values()))
 
     def check(self) -> None:
         """Raise a clear error where the client cannot be used: closed, another event loop, after a fork, no asyncio.
@@ -121,6 +123,19 @@ class Client:
         """This is the event loop and the process that the client belongs to."""
         return self._loop is asyncio.get_running_loop() and self._pid == os.getpid()
 
+    def link_for(self, keys: Iterable[bytes]) -> Link:
+        """The connection for steps on these keys: one for all, in a cluster one for each slot.
+
+        Raises:
+            ValueError: The server is a cluster, and the keys are in several slots.
+        """
+        return self._link_at(self.server.place_of(keys))
+
+    def _link_at(self, place: Place) -> Link:
+        if place not in self._links:
+            self._links[place] = Link(place)
+        return self._links[place]
+
     def add(self, dependent: Dependent) -> None:
         """A queue begins to use this client."""
         self._dependents.add(dependent)
@@ -143,9 +158,18 @@ class Client:
         head, tail = f"{self.prefix}:".encode(errors="surrogateescape"), b":bound"
         pattern = b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^-" else bytes([c]) for c in head) + b"*" + tail
         names: set[str] = set()
-        cursor: bytes = b"0"
-        while True:
-            cursor, keys = await self.link.ask(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", 1000, b"TYPE", b"string")
-            names.update(key[len(head) : -len(tail)].decode(errors="surrogateescape") for key in keys)
-            if cursor == b"0":
-                return sorted(names)
+        async for key in self.scan(pattern, b"string"):
+            names.add(key[len(head) : -len(tail)].decode(errors="surrogateescape"))
+        return sorted(names)
+
+    async def scan(self, pattern: bytes, kind: bytes) -> AsyncIterator[bytes]:
+        """Look for keys of a type, on every node; one may come more than once."""
+        async for place in self.server.places():
+            link = self._link_at(place)
+            cursor = b"0"
+            while True:
+                cursor, keys = await link.ask(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", 1000, b"TYPE", kind)
+                for key in keys:
+                    yield key
+                if cursor == b"0":
+                    break

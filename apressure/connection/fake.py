@@ -13,6 +13,7 @@ from typing import Any
 from redis.exceptions import NoScriptError, RedisError
 
 from apressure.connection import background
+from apressure.connection.addresses import Address
 from apressure.connection.channel import ConnectionLost, OnReply
 from apressure.connection.replies import error_from_reply
 from apressure.exceptions import ServerUnavailableError
@@ -21,8 +22,9 @@ from apressure.exceptions import ServerUnavailableError
 class FakeChannel:
     """Runs each command of a channel in a task of its own, one after the other, as one connection would."""
 
-    def __init__(self, client: Any, on_lost: Callable[[], None]) -> None:
+    def __init__(self, client: Any, address: Address, on_lost: Callable[[], None]) -> None:
         self._client = client
+        self.address = address
         self._on_lost = on_lost
         self._queue: asyncio.Queue[tuple[Sequence[bytes | str | int], OnReply]] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
@@ -59,6 +61,10 @@ class FakeChannel:
         while not self._queue.empty():
             self._queue.get_nowait()[1](ConnectionLost(reason))
         self._on_lost()
+
+    def retire(self) -> None:
+        """Stop. (A fakeredis never sends a client elsewhere.)"""
+        self.abort("the connection is not needed any more")
 
     async def _run(self) -> None:
         while not self._queue.empty():

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from apressure.connection import background
+from apressure.connection import background, durability
 from apressure.connection.channel import ConnectionLost
 from apressure.connection.replies import NOT_EXECUTED
 from apressure.connection.script import Script
-from apressure.connection.server import AnyChannel, Server
+from apressure.connection.server import AnyChannel, Place
 from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError
 
 
@@ -32,9 +33,16 @@ class Request:
         resend: The step may be sent again when its reply was lost.
         again: The index in arguments that becomes `b"1"` when it is.
         whole: Send the script with its source: nothing may overtake this step while the server learns the script.
+        changed: Whether an answer says that the step wrote what has to be as durable as `durability=` says; None
+            where nothing has to.
+
+    Attributes:
+        doubtful: A reply was lost: the step may have been carried out.
     """
 
-    __slots__ = ("again", "arguments", "keys", "on_reply", "resend", "script", "sent", "until", "whole")
+    __slots__ = (
+        "again", "arguments", "changed", "doubtful", "keys", "on_reply", "pause", "resend", "script", "until", "whole",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -45,6 +53,7 @@ class Request:
         resend: bool,
         again: int | None = None,
         whole: bool = False,
+        changed: Callable[[Any], bool] | None = None,
     ) -> None:
         self.script = script
         self.keys = keys
@@ -53,19 +62,21 @@ class Request:
         self.resend = resend
         self.again = again
         self.whole = whole
-        self.sent = False
+        self.changed = changed
+        self.doubtful = False
         self.until = 0.0
+        self.pause = 0.01
 
 
 class Link:
     """One connection that is opened when it is needed, and again when it was lost.
 
     Args:
-        server: Where to.
+        place: Where to.
     """
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self._channel: AnyChannel | None = None
         self._queued: list[Request] = []
         self._connecting: asyncio.Task[None] | None = None
@@ -92,13 +103,30 @@ class Link:
             self._queue(request)
 
     async def ask(self, *command: bytes | str | int) -> Any:
-        """Run an administrative command that changes nothing, on this connection.
+        """Run a command of administration on this connection.
+
+        Where the server says that it did not carry it out, it is tried again.
 
         Raises:
             ServerError: The server refused it.
             ServerUnavailableError: It cannot be reached, or the connection ended first.
         """
-        return await (await self.connected()).ask(*command)
+        loop = asyncio.get_running_loop()
+        until, pause = 0.0, 0.01
+        while True:
+            channel = await self.connected()
+            try:
+                return await channel.ask(*command)
+            except ServerError as error:
+                if self.place.is_elsewhere(error, channel.address):
+                    self._drop(channel)
+                elif error.code not in NOT_EXECUTED:
+                    raise
+                until = until or loop.time() + self.place.settings.retry_timeout
+                if loop.time() >= until:
+                    raise
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(0.5, 2 * pause)
 
     async def connected(self) -> AnyChannel:
         """Return the connection, opened where needed."""
@@ -145,35 +173,57 @@ class Link:
             await asyncio.sleep(0)
 
     def _transmit(self, channel: AnyChannel, request: Request) -> None:
-        request.sent = True
         command = request.script.command(request.keys, request.arguments, request.whole)
-        channel.call(command, lambda reply: self._answer(request, reply))
+        answer = functools.partial(self._answer, request, channel)
+        wanted = self.place.settings.durability
+        if wanted is None or request.changed is None:
+            channel.call(command, answer)
+        else:
+            durability.Confirmation(channel, command, request.changed, wanted, answer)
 
-    def _answer(self, request: Request, reply: Any) -> None:
+    def _answer(self, request: Request, channel: AnyChannel, reply: Any) -> None:
         if not isinstance(reply, Exception):
+            if request.changed is not None:
+                self.place.written()
             self._finish(request, reply)
         elif isinstance(reply, ConnectionLost):
+            self._drop(channel)
+            self.place.doubt(channel.address)
+            request.doubtful = True
             if request.resend and not self._closed and self._may_retry(request):
                 if request.again is not None:
                     request.arguments[request.again] = b"1"
                 self._queue(request)
             else:
                 self._finish(request, OutcomeUnknownError(f"{reply}; the operation may have been carried out, or not"))
-        elif isinstance(reply, ServerError) and reply.code == "NOSCRIPT" and self._channel is not None:
+        elif not isinstance(reply, ServerError) or self._closed:
+            self._finish(request, reply)
+        elif reply.code == "NOSCRIPT":
             request.whole = True
-            self._transmit(self._channel, request)
-        elif isinstance(reply, ServerError) and reply.code in NOT_EXECUTED and not self._closed:
+            self._transmit(channel, request)
+        elif self.place.is_elsewhere(reply, channel.address):
+            self._drop(channel)
+            self._later(request, reply)
+        elif reply.code in NOT_EXECUTED:
             self._later(request, reply)
         else:
             self._finish(request, reply)
 
+    def _drop(self, channel: AnyChannel) -> None:
+        """Send nothing more there; what is on its way still gets its replies."""
+        if self._channel is channel:
+            self._channel = None
+        if channel.up:
+            channel.retire()
+
     def _later(self, request: Request, reply: ServerError) -> None:
-        """The server is busy with itself: the request waits a little, with the deadline of a reconnect."""
+        """The server did not carry it out: the request waits a little, with the deadline of a reconnect."""
         if not self._may_retry(request):
             self._finish(request, reply)
             return
         self._unanswered -= 1
-        asyncio.get_running_loop().call_later(0.1, self.send, request)
+        pause, request.pause = request.pause * random.uniform(0.5, 1.5), min(0.5, 2 * request.pause)
+        asyncio.get_running_loop().call_later(pause, self.send, request)
 
     def _may_retry(self, request: Request) -> bool:
         """A request is tried again for `retry_timeout` seconds since its first trouble.
@@ -181,7 +231,7 @@ class Link:
         That is well below the time for which the server keeps the record that makes a repeat safe.
         """
         now = asyncio.get_running_loop().time()
-        request.until = request.until or now + self._server.settings.retry_timeout
+        request.until = request.until or now + self.place.settings.retry_timeout
         return now < request.until
 
     def _finish(self, request: Request, reply: Any) -> None:
@@ -208,7 +258,8 @@ class Link:
                 await asyncio.sleep(self._pause * random.uniform(0.5, 1.5))
             else:
                 self._pause = 0.01
-            channel = await self._server.connect(lambda: None)
+            channel = await self.place.connect(lambda: None)
+            await durability.check(channel, self.place.settings.durability)
         except Exception as error:  # noqa: BLE001 (whatever it is, those who wait have to know)
             self._failures += 1
             self._failure = error
@@ -232,7 +283,7 @@ class Link:
     def _fail_queued(self, error: Exception) -> None:
         queued, self._queued = self._queued, []
         for request in queued:
-            if request.sent:
+            if request.doubtful:
                 unknown = OutcomeUnknownError(f"{error} The operation may have been carried out, or not")
                 self._finish(request, unknown)
             else:

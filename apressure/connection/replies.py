@@ -14,7 +14,7 @@ from apressure.exceptions import (
     ServerTooOldError,
 )
 
-NOT_EXECUTED = frozenset({"LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "BUSY"})
+NOT_EXECUTED = frozenset({"LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "BUSY", "ASK"})
 """Codes of replies that say "not now": the command was not carried out, and may be sent again a little later."""
 
 # Redis before 7 puts a preface before the error of a command that a script ran.

@@ -1,18 +1,22 @@
-"""From settings to connections: one server, counted connections, its version checked once."""
+"""From settings to connections: found, counted, and the server's version checked once.
+
+A `Place` is where the keys of a queue are: the server, or the node of a cluster that has their slot at this moment.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Protocol
 
 from apressure.connection import channel as channels
+from apressure.connection import discovery
+from apressure.connection.addresses import Address
 from apressure.connection.channel import OnReply
 from apressure.connection.fake import FakeChannel
-from apressure.connection.settings import Settings, resolve
+from apressure.connection.settings import Settings
 from apressure.exceptions import (
     AuthenticationError,
     ConnectionLimitError,
@@ -28,10 +32,13 @@ class AnyChannel(Protocol):
     """What the rest of the package knows of a channel."""
 
     up: bool
+    address: Address
 
     def call(self, command: list[bytes | str | int], on_reply: OnReply) -> None: ...
 
     def abort(self, reason: str) -> None: ...
+
+    def retire(self) -> None: ...
 
     async def ask(self, *command: bytes | str | int) -> object: ...
 
@@ -51,11 +58,44 @@ class Server:
         self.connections = 0
         self._met = False
         self._spare: list[Callable[[], bool]] = []
+        self._discovery = discovery.of(settings)
+        self._address = settings.address
+        self._places: dict[int | None, Place] = {}
 
     @property
     def address(self) -> str:
         """Where the server is, for messages; without secrets."""
-        return self.settings.address
+        return self._address.text
+
+    def place_of(self, keys: Iterable[bytes]) -> Place:
+        """Where these keys are.
+
+        Raises:
+            ValueError: The server is a cluster, and would spread the keys over several nodes.
+        """
+        slot = None
+        if isinstance(self._discovery, discovery.Cluster):
+            from redis.crc import key_slot
+
+            slots = {key_slot(key) for key in keys}
+            if len(slots) > 1:
+                raise ValueError(
+                    "a cluster would spread the keys of this queue over several nodes: put (a part of) its name into "
+                    "braces, as in '{jobs}', or the prefix, as in prefix='{app}'; what is in the first braces of a key "
+                    "decides where it goes"
+                )
+            slot = slots.pop() if slots else None
+        if slot not in self._places:
+            self._places[slot] = Place(self, self._discovery, slot)
+        return self._places[slot]
+
+    async def places(self) -> AsyncIterator[Place]:
+        """Places that together are everywhere: one, or in a cluster one a node."""
+        if isinstance(self._discovery, discovery.Cluster):
+            for slot in (await self._discovery.primaries()).values():
+                yield self._places.setdefault(slot, Place(self, self._discovery, slot))
+        else:
+            yield self.place_of(())
 
     def on_shortage(self, give_up_one: Callable[[], bool]) -> None:
         """Register somebody who may close a connection that is idle when the limit is reached."""
@@ -66,17 +106,8 @@ class Server:
         if give_up_one in self._spare:
             self._spare.remove(give_up_one)
 
-    async def connect(self, on_lost: Callable[[], None], response_timeout: float | None = None) -> AnyChannel:
-        """Open one connection.
-
-        A server that answered before is tried again with growing pauses for `retry_timeout` seconds; one that never
-        did fails at once, since it is more likely that the address is wrong.
-
-        Raises:
-            ConnectionLimitError: `max_connections` are in use.
-            ServerUnavailableError: It cannot be reached.
-            ServerError: It refuses the connection, or is too old.
-        """
+    async def connect(self, place: Place, on_lost: Callable[[], None], response_timeout: float) -> AnyChannel:
+        """Open one connection; see `Place.connect`."""
         self._reserve()
         lost = False
 
@@ -88,7 +119,7 @@ class Server:
                 on_lost()
 
         try:
-            return await self._connect_retrying(release, response_timeout or self.settings.response_timeout)
+            return await self._connect_retrying(place, release, response_timeout)
         except BaseException:
             if not lost:
                 lost = True
@@ -104,13 +135,13 @@ class Server:
             )
         self.connections += 1
 
-    async def _connect_retrying(self, on_lost: Callable[[], None], response_timeout: float) -> AnyChannel:
+    async def _connect_retrying(self, place: Place, on_lost: Callable[[], None], response_timeout: float) -> AnyChannel:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.retry_timeout
         pause = 0.05
         while True:
             try:
-                return await self._connect(on_lost, response_timeout)
+                return await self._connect(place, on_lost, response_timeout)
             except ServerUnavailableError as error:
                 pause_now = pause * random.uniform(0.5, 1.5)
                 if not self._met or loop.time() + pause_now > deadline:
@@ -122,28 +153,20 @@ class Server:
                 await asyncio.sleep(pause_now)
                 pause = min(1.0, pause * 2)
 
-    async def _connect(self, on_lost: Callable[[], None], response_timeout: float) -> AnyChannel:
+    async def _connect(self, place: Place, on_lost: Callable[[], None], response_timeout: float) -> AnyChannel:
         if self.settings.fake is not None:
-            return FakeChannel(self.settings.fake, on_lost)
-        if self.settings.embedded:
-            await self._start_embedded()
-        channel = await channels.connect(self.settings, response_timeout, on_lost)
+            return FakeChannel(self.settings.fake, self.settings.address, on_lost)
+        address = await place.locate()
+        try:
+            channel = await channels.connect(address, self.settings.connect_timeout, response_timeout, on_lost)
+        except ServerUnavailableError:
+            place.doubt(address)
+            raise
+        self._address = address
         if not self._met:
             await self._check_version(channel)
             self._met = True
         return channel
-
-    async def _start_embedded(self) -> None:
-        from apressure import embedded
-
-        server = await asyncio.to_thread(embedded.shared, self.settings.embedded_directory)
-        real = resolve({"url": server.url})
-        self.settings = dataclasses.replace(
-            self.settings,
-            address=real.address,
-            connection_class=real.connection_class,
-            connection_options=real.connection_options,
-        )
 
     async def _check_version(self, channel: channels.Channel) -> None:
         try:
@@ -164,3 +187,68 @@ class Server:
                 f"the server at {self.address} is Redis {int(version[1])}.{int(version[2])}: "
                 "apressure needs Redis 6.2 or later, or Valkey"
             )
+
+
+class Place:
+    """Where keys are: the server, or in a cluster the node that has their slot.
+
+    Args:
+        server: The server.
+        found_by: How it is found.
+        slot: The slot of the keys in a cluster.
+
+    Attributes:
+        server: The server.
+        follows: The data may be at another address later: what is refused here may be right there.
+    """
+
+    def __init__(self, server: Server, found_by: discovery.Discovery, slot: int | None) -> None:
+        self.server = server
+        self._discovery = found_by
+        self._slot = slot
+        self._written = False
+
+    @property
+    def settings(self) -> Settings:
+        """The client's settings."""
+        return self.server.settings
+
+    async def connect(self, on_lost: Callable[[], None], response_timeout: float | None = None) -> AnyChannel:
+        """Open one connection.
+
+        A server that answered before is tried again with growing pauses for `retry_timeout` seconds; one that never
+        did fails at once, since it is more likely that the address is wrong.
+
+        Raises:
+            ConnectionLimitError: `max_connections` are in use.
+            ServerUnavailableError: It cannot be reached.
+            ServerError: It refuses the connection, or is too old.
+        """
+        return await self.server.connect(self, on_lost, response_timeout or self.settings.response_timeout)
+
+    async def locate(self) -> Address:
+        """Find out where to connect to."""
+        return await self._discovery.locate(self._slot)
+
+    def doubt(self, address: Address) -> None:
+        """The server may not be any more where it was: ask before the next connection."""
+        self._discovery.doubt(self._slot, address)
+
+    def written(self) -> None:
+        """The server took a write: it was no replica then."""
+        self._written = True
+
+    def is_elsewhere(self, error: ServerError, address: Address) -> bool:
+        """Whether the server at an address refused a command since the data is, or will be, somewhere else.
+
+        Nothing was carried out; the command belongs on a new connection. A server that says READONLY to the first
+        write is not what the address was meant for, though, unless there is somebody to ask for a better one.
+        """
+        if error.code == "MOVED" and self._slot is not None:
+            host, _, port = str(error).split()[2].rpartition(":")
+            self._discovery.moved(self._slot, (host or address.connection_options["host"], int(port)))
+            return True
+        if error.code == "UNBLOCKED" or (error.code == "READONLY" and (self._discovery.follows or self._written)):
+            self.doubt(address)
+            return True
+        return False

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from apressure.connection import background
 from apressure.connection.channel import ConnectionLost
 from apressure.connection.replies import NOT_EXECUTED
-from apressure.connection.server import AnyChannel, Server
+from apressure.connection.server import AnyChannel, Place
 from apressure.exceptions import OutOfMemoryError, ServerError
 
 SLICE = 5
@@ -35,7 +36,7 @@ class Waiter:
     """Waits for elements of one list.
 
     Args:
-        server: Where to connect to; the connection is opened by the first wait.
+        place: Where to connect to; the connection is opened by the first wait.
         source: The list to wait for.
         destination: The same list for a peek, the list of claims for a claim.
         seconds: How long one blocking command lasts.
@@ -44,13 +45,13 @@ class Waiter:
 
     def __init__(
         self,
-        server: Server,
+        place: Place,
         source: bytes,
         destination: bytes,
         seconds: int = SLICE,
         on_unwanted: Callable[[], None] | None = None,
     ) -> None:
-        self._server = server
+        self._place = place
         self._claims = source != destination
         self._command: list[bytes | str | int] = [
             b"BLMOVE",
@@ -120,14 +121,15 @@ class Waiter:
     def _block(self) -> None:
         if self._channel is not None and self._channel.up:
             self._outstanding = True
-            self._channel.call(self._command, self._woken)
+            channel = self._channel
+            channel.call(self._command, lambda reply: self._woken(channel, reply))
         elif self._connecting is None:
             self._connecting = background.start(self._connect(), "connecting a waiter to the server")
 
     async def _connect(self) -> None:
         mine = asyncio.current_task()
         try:
-            channel = await self._server.connect(lambda: None, self._seconds + self._server.settings.response_timeout)
+            channel = await self._place.connect(lambda: None, self._seconds + self._place.settings.response_timeout)
         except Exception as error:  # noqa: BLE001 (whatever it is, those who wait have to know)
             if self._connecting is mine:
                 self._connecting = None
@@ -146,14 +148,13 @@ class Waiter:
         if self._watchers and not self._outstanding:
             self._block()
 
-    def _woken(self, reply: Any) -> None:
+    def _woken(self, channel: AnyChannel, reply: Any) -> None:
         self._outstanding = False
-        if isinstance(reply, (ConnectionLost, OutOfMemoryError)) or (
-            isinstance(reply, ServerError) and (reply.code == "UNBLOCKED" or reply.code in NOT_EXECUTED)
-        ):
+        if self._in_vain(channel, reply):
             # Nothing to tell a caller of: the step will say how things stand. Not too often, though.
             self._failures = min(self._failures + 1, 6)
-            asyncio.get_running_loop().call_later(0.02 * 2**self._failures, self._wake, None)
+            pause = 0.02 * 2**self._failures * random.uniform(0.5, 1.5)
+            asyncio.get_running_loop().call_later(pause, self._wake, None)
             return
         self._failures = 0
         if isinstance(reply, Exception):
@@ -163,6 +164,20 @@ class Waiter:
             self.claimed = True
         if not self._wake(None):
             self.hand_back()
+
+    def _in_vain(self, channel: AnyChannel, reply: Any) -> bool:
+        """The server did not wait, or not to the end: for reasons that pass, or since the queue is elsewhere now."""
+        if isinstance(reply, ConnectionLost):
+            self._place.doubt(channel.address)
+            return True
+        if not isinstance(reply, ServerError):
+            return False
+        if self._place.is_elsewhere(reply, channel.address):
+            channel.retire()
+            if self._channel is channel:
+                self._channel = None
+            return True
+        return isinstance(reply, OutOfMemoryError) or reply.code in NOT_EXECUTED
 
     def _wake(self, error: Exception | None) -> bool:
         """Resolve all who watch; False if there was nobody."""

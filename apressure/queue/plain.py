@@ -41,8 +41,9 @@ class Plain:
         self.client = client
         self.keys = keys
         self.name = name
-        self._turns = Turns(client, keys, name)
-        self._waits = Waits(client.server, keys, lambda _: None)  # nothing is claimed here
+        self._link = client.link_for(keys.specified)
+        self._turns = Turns(client, self._link, keys, name)
+        self._waits = Waits(self._link.place, keys, lambda _: None)  # nothing is claimed here
 
     @property
     def waiting_putters(self) -> int:
@@ -187,7 +188,7 @@ class Plain:
         return QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
 
     async def _ask(self, *command: bytes | str | int) -> Any:
-        return await self.client.link.ask(*command)
+        return await self._link.ask(*command)
 
     async def _clear_ours(self) -> None:
         """Remove what clients with scripts left behind, where this user may touch keys outside the prefix."""

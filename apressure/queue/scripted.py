@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 from apressure.connection import background
 from apressure.connection.client import Client
-from apressure.exceptions import PressureError, QueueDoesNotExistError, Role
-from apressure.queue.batching import GetLane, PutLane
+from apressure.exceptions import (
+    ClientClosedError,
+    PressureError,
+    QueueDoesNotExistError,
+    QueueFullError,
+    QueueInUseError,
+    Role,
+)
+from apressure.queue.batching import MAX_MESSAGES, GetLane, PutLane
+from apressure.queue.dead import DeadLetters
 from apressure.queue.keys import Keys
 from apressure.queue.steps import Steps
-from apressure.queue.waits import Wait, Waits
+from apressure.queue.waits import Reason, Wait, Waits
 
 
 class Scripted:
@@ -23,16 +32,19 @@ class Scripted:
         client: Whose connections they use.
         keys: The queue's keys.
         name: Its name, for errors.
+        dead: Where messages go that were delivered too often; None to deliver them for ever.
     """
 
-    def __init__(self, client: Client, keys: Keys, name: str) -> None:
+    def __init__(self, client: Client, keys: Keys, name: str, dead: DeadLetters | None = None) -> None:
         self.client = client
         self.name = name
+        self.dead = dead
         self.steps = Steps(client, keys, name)
-        self.waits = Waits(client.server, keys, self.steps.unclaim)
+        self.waits = Waits(self.steps.link.place, keys, self.steps.unclaim)
         self._puts = self.put_lane()
         self._forced = self.put_lane(force=True)
         self._gets = GetLane(self.steps, self.waits, client.settings.settle_timeout)
+        self._others: set[Scripted] = set()
 
     @property
     def waiting_putters(self) -> int:
@@ -91,12 +103,67 @@ class Scripted:
             self.name,
         )
 
+    async def requeue(self, source: str, keys: Keys, max_items: int | None, timeout: float | None) -> int:
+        """Move dead letters from the queue `source` to the end of this one; see `AsyncQueue.requeue`."""
+        other = Scripted(self.client, keys, source)
+        self._others.add(other)
+        try:
+            return await self._requeue(other, keys, max_items, timeout)
+        finally:
+            if other in self._others:
+                self._others.discard(other)
+                other.release(ClientClosedError("the operation has ended"))
+
+    async def _requeue(self, other: Scripted, keys: Keys, max_items: int | None, timeout: float | None) -> int:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        series = self.steps.series()
+        moved, most = 0, max_items
+
+        async def attempt(reasons: tuple[Reason, ...]) -> list[int] | Wait | None:
+            portion = MAX_MESSAGES if most is None else min(MAX_MESSAGES, most - moved)
+            producer, consumer = self.waits.take_claim("producer"), other.waits.take_claim("consumer")
+            try:
+                answer = await self.steps.requeue(series, keys, producer, consumer, portion)
+            except PressureError:
+                if consumer == b"1":
+                    other.steps.unclaim("consumer")
+                raise
+            return None if isinstance(answer, Wait) and answer.reason not in reasons else answer
+
+        # Each of the two queues waits for what is its own; None says that it is the other one's turn to wait.
+        here: tuple[Scripted, tuple[Reason, ...]] = (self, ("full", "producer"))
+        there: tuple[Scripted, tuple[Reason, ...]] = (other, ("consumer",))
+        try:
+            while True:
+                remaining = None if deadline is None else max(0.0, deadline - loop.time())
+                step = functools.partial(attempt, here[1])
+                answer = await here[0].waits.until(step, remaining, here[0].name)
+                if answer is None:
+                    here, there = there, here
+                    continue
+                now, left = answer
+                # What dies while this goes on is not for this call: a message could go round for ever.
+                most = now + left if most is None else min(most, moved + now + left)
+                moved += now
+                if moved >= most:
+                    return moved
+        except PressureError as error:
+            if isinstance(error, (QueueFullError, QueueInUseError)):
+                error.accepted = moved
+            if moved:
+                error.add_note(f"{moved} dead letters were moved before")
+            raise
+
     def end(self, error: PressureError) -> int:
         """Fail every operation that waits; returns how many."""
-        return self._puts.end(error) + self._forced.end(error) + self._gets.end(error) + self.waits.end(error)
+        others = sum(other.end(error) for other in self._others)
+        return self._puts.end(error) + self._forced.end(error) + self._gets.end(error) + self.waits.end(error) + others
 
     def release(self, error: PressureError) -> None:
         """Let go of the waiters' connections; what would wait from now on gets the error."""
+        while self._others:
+            self._others.pop().release(error)
         roles = self.waits.close(error)
         if roles and self.client.here:
             self.client.first(background.start(self._hand_back(roles), "giving back a role that was waited for"))

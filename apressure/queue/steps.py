@@ -26,6 +26,7 @@ from apressure.exceptions import (
     Role,
     ServerError,
 )
+from apressure.queue.dead import DeadLetters
 from apressure.queue.keys import Keys
 from apressure.queue.waits import Wait
 
@@ -40,6 +41,20 @@ FULL = Wait("full")
 def script(name: str) -> Script:
     """Return the script of that name, read once."""
     return Script("apressure.queue", name)
+
+
+def _changed(answer: Any) -> bool:
+    """Whether a step did what it was to do, so that it is worth a confirmation."""
+    return answer > 0 if isinstance(answer, int) else answer[:1] == [b"ok"]
+
+
+def _acknowledged(answer: Any) -> bool:
+    """The same for a step that acknowledges on its way."""
+    return answer[:1] in ([b"ok"], [b"empty"], [b"closed"])
+
+
+_DURABLE = dict.fromkeys(("put", "get", "receive", "settle", "requeue", "create", "close", "bury"), _changed)
+"""The steps that have to be as durable as the client's `durability=` says. (Leases live as long as their client.)"""
 
 
 class Series:
@@ -73,6 +88,7 @@ class Steps:
         self._uid = client.id.encode(errors="surrogateescape")
         self.name = name
         self._plain_keys = keys.for_script("none")
+        self.link = client.link_for(self._plain_keys)
 
     def series(self) -> Series:
         """Return a fresh series of numbered steps."""
@@ -104,14 +120,22 @@ class Steps:
         max_items: int,
         lease: int,
         number: int,
-        acks: Iterable[int],
+        dead: DeadLetters | None,
+        acks: Sequence[int],
         on_answer: OnAnswer,
     ) -> None:
-        """Move messages in flight, acknowledging others. Answers with [messages, attempts]."""
+        """Move messages in flight, acknowledging others. Answers with [messages, attempts, number of dead letters].
+
+        With `dead`, messages that reach the limit are moved to the dead-letter queue. An answer without messages says
+        that there may be more behind them.
+        """
+        limit = 0 if dead is None else dead.max_attempts
+        keys = self._plain_keys if dead is None else (*self._plain_keys, *dead.for_script())
         arguments: list[Argument] = [
-            self._uid, token, b"1" if fresh else b"0", held, max_items, lease, number, *acks,
+            self._uid, token, b"1" if fresh else b"0", held, max_items, lease, number, limit, *acks,
         ]  # fmt: skip
-        self._send("receive", self._plain_keys, arguments, on_answer, resend=True, role="consumer", held=held)
+        changed = _acknowledged if acks else None
+        self._send("receive", keys, arguments, on_answer, resend=True, role="consumer", held=held, changed=changed)
 
     def settle(
         self,
@@ -205,6 +229,20 @@ class Steps:
             raise answer
         return answer  # type: ignore[no-any-return]
 
+    async def requeue(
+        self, series: Series, source: Keys, held_producer: bytes, held_consumer: bytes, max_items: int
+    ) -> list[int] | Wait:
+        """Move dead letters from their queue to this one. Answers with [number moved, number left], or a `Wait`.
+
+        A wait for the consumer role is one for the dead-letter queue's. Raised errors leave a claim on that role as it
+        is: the caller gives it back.
+        """
+        arguments: list[Argument] = [self._uid, series.next(), b"0", held_producer, held_consumer, max_items]
+        keys = (*series.keys, *source.as_second())
+        return await self._run_step(  # type: ignore[no-any-return]
+            "requeue", keys, arguments, resend=True, again=2, role="producer", held=held_producer
+        )
+
     async def inspect(self) -> list[Any]:
         """A snapshot of everything that statistics show."""
         return await self._run_step("inspect", self._plain_keys, [], resend=True)  # type: ignore[no-any-return]
@@ -215,7 +253,7 @@ class Steps:
 
     async def exists(self) -> bool:
         """Look whether the queue exists (specification: Exists)."""
-        return bool(await self._client.link.ask(b"EXISTS", self._keys.bound))
+        return bool(await self.link.ask(b"EXISTS", self._keys.bound))
 
     def _send(
         self,
@@ -228,13 +266,15 @@ class Steps:
         role: Role | None = None,
         held: bytes = b"0",
         whole: bool = False,
+        changed: Callable[[Any], bool] | None = None,
     ) -> None:
         def on_reply(reply: Any) -> None:
             if held == b"1" and role is not None and isinstance(reply, Exception):
                 self.unclaim(role)  # the step was refused before it could use the token that was claimed for it
             on_answer(self._read(reply, role))
 
-        self._client.link.send(Request(script(name), keys, arguments, on_reply, resend, again, whole))
+        changed = changed or _DURABLE.get(name)
+        self.link.send(Request(script(name), keys, arguments, on_reply, resend, again, whole, changed))
 
     async def _run_step(self, name: str, keys: Sequence[bytes], arguments: list[Argument], **how: Any) -> Any:
         role, held = how.pop("role", None), how.pop("held", b"0")
@@ -268,7 +308,7 @@ class Steps:
             else:
                 undone.add_done_callback(lambda _: resolve(reply, value))
 
-        self._client.link.send(Request(script(name), keys, arguments, on_reply, resend=resend, again=again))
+        self.link.send(Request(script(name), keys, arguments, on_reply, resend, again, changed=_DURABLE.get(name)))
         try:
             await asyncio.wait(
                 (reply,)
@@ -292,6 +332,8 @@ class Steps:
                 return answer[1] if len(answer) == 2 else answer[1:]
             case b"empty":
                 return EMPTY
+            case b"full":
+                return FULL
             case b"busy":
                 holder = answer[2].decode(errors="replace") or None
                 return Wait(answer[1].decode(), holder, answer[3] if answer[3] >= 0 else None)
@@ -307,6 +349,12 @@ class Steps:
                 return ServerError(
                     f"the queue {self.name!r} is damaged: {answer[1].decode(errors='replace')}; "
                     "nothing was written: set the key right, or delete it if it is a statistic"
+                )
+            case b"dead":
+                return ServerError(
+                    f"a message of the queue {self.name!r} was delivered too often, and cannot be moved to the "
+                    f"dead-letter queue: {answer[1].decode(errors='replace')}; nothing was moved or received: repair "
+                    "that queue, or choose another with dead_letters="
                 )
             case _:
                 return answer

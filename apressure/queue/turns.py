@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from apressure.connection import background
 from apressure.connection.client import Client
+from apressure.connection.link import Link
 from apressure.connection.server import AnyChannel
 from apressure.connection.settle import settled
 from apressure.connection.waiter import SLICE
@@ -103,7 +104,7 @@ class Turn:
     async def unblock(self) -> None:
         """End a blocking command, if there is one."""
         if self._channel is not None and self.blocked:
-            await self._turns.client.link.ask(b"CLIENT", b"UNBLOCK", self._turns.identities[self._channel])
+            await self._turns.link.ask(b"CLIENT", b"UNBLOCK", self._turns.identities[self._channel])
 
     async def __aenter__(self) -> None:
         """Take the role."""
@@ -164,6 +165,7 @@ class Turns:
 
     Args:
         client: Whose connections are used.
+        link: Its connection for administration, where the keys are.
         keys: The queue's keys.
         name: The queue's name.
 
@@ -171,8 +173,9 @@ class Turns:
         identities: The server's number of each connection, for CLIENT UNBLOCK.
     """
 
-    def __init__(self, client: Client, keys: Keys, name: str) -> None:
+    def __init__(self, client: Client, link: Link, keys: Keys, name: str) -> None:
         self.client = client
+        self.link = link
         self.keys = keys
         self.name = name
         self.identities: dict[AnyChannel, int] = {}
@@ -276,7 +279,7 @@ class Turns:
         while True:
             await asyncio.sleep(0.2)
             with contextlib.suppress(OutOfMemoryError):
-                await self.client.link.ask(*command)
+                await self.link.ask(*command)
                 return
 
     async def connection(self) -> AnyChannel:
@@ -286,7 +289,7 @@ class Turns:
             if channel.up:
                 return channel
             del self.identities[channel]
-        channel = await self.client.server.connect(lambda: None, SLICE + self.client.settings.response_timeout)
+        channel = await self.link.place.connect(lambda: None, SLICE + self.client.settings.response_timeout)
         try:
             self.identities[channel] = int(str(await channel.ask(b"CLIENT", b"ID")))
         except ServerError:

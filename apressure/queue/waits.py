@@ -7,7 +7,7 @@ import copy
 from collections.abc import Awaitable, Callable
 from typing import Literal, NamedTuple, TypeVar
 
-from apressure.connection.server import Server
+from apressure.connection.server import Place
 from apressure.connection.waiter import LONG_SLICE, SLICE, Waiter, park
 from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError, QueueInUseError, Role
 from apressure.queue.keys import Keys
@@ -51,17 +51,17 @@ class Waits:
     """The waiters of one queue, each with a connection of its own once it has been needed: five at most.
 
     Args:
-        server: Where they connect to.
+        place: Where they connect to.
         keys: The queue's keys.
         hand_back: Called with a role whose token was claimed for nobody.
     """
 
-    def __init__(self, server: Server, keys: Keys, hand_back: Callable[[Role], None]) -> None:
+    def __init__(self, place: Place, keys: Keys, hand_back: Callable[[Role], None]) -> None:
         def peek(key: bytes, seconds: int = SLICE) -> Waiter:
-            return Waiter(server, key, key, seconds)
+            return Waiter(place, key, key, seconds)
 
         def claim(role: Role) -> Waiter:
-            return Waiter(server, keys.free(role), keys.claim(role), on_unwanted=lambda: hand_back(role))
+            return Waiter(place, keys.free(role), keys.claim(role), on_unwanted=lambda: hand_back(role))
 
         self._closed = peek(keys.closed, LONG_SLICE)
         self._messages = peek(keys.messages)
@@ -75,9 +75,9 @@ class Waits:
             "producer": (self._claims["producer"],),
             "consumer": (self._claims["consumer"],),
         }
-        self._server = server
+        self._server = place.server
         self._closed_by: PressureError | None = None
-        server.on_shortage(self._give_up_one)
+        self._server.on_shortage(self._give_up_one)
 
     def note(self) -> dict[Reason, tuple[int, ...]]:
         """Note how often everything has woken; before a step is sent, for `park` after its answer."""

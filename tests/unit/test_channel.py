@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import redis.asyncio.connection
 
 from apressure import AsyncQueue, ServerError, ServerUnavailableError
 from apressure.connection import channel as channels
+from apressure.connection.addresses import Address
 from apressure.connection.channel import Channel, ConnectionLost
-from apressure.connection.settings import resolve
 
 
 class FakeTransport(asyncio.Transport):
@@ -46,7 +46,7 @@ class Fixture:
         self.transport = FakeTransport()
         self.connection = FakeConnection()
         self.lost = 0
-        self.channel = Channel(self.connection, self.transport, response_timeout, self._on_lost)
+        self.channel = Channel(self.connection, self.transport, Address("a test"), response_timeout, self._on_lost)
         self.replies: list[Any] = []
 
     def _on_lost(self) -> None:
@@ -243,7 +243,6 @@ async def test_a_redis_py_that_hides_its_transport_is_one_clear_error(monkeypatc
         async def connect(self) -> None:
             self._writer = None
 
-    settings = resolve({"url": "redis://127.0.0.1:1"}, {})
-    hidden = cast("Any", settings).__class__(**{**vars(settings), "connection_class": Elsewhere})
+    hidden = Address("a test", Elsewhere, {"host": "127.0.0.1", "port": 1})
     with pytest.raises(ServerError, match=r"redis-py.*pyproject"):
-        await channels.connect(hidden, 1.0, lambda: None)
+        await channels.connect(hidden, 1.0, 1.0, lambda: None)

@@ -39,6 +39,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "ServerUnavailableError": {},
     "ConnectionLimitError": {},
     "OutcomeUnknownError": {},
+    "DurabilityError": {"answer": 3},
     "MissingExtraError": {"extra": "cli"},
     **SERVER,
 }
@@ -49,6 +50,7 @@ TWINS: dict[str, tuple[type[BaseException], ...]] = {
     "DecodeError": (ValueError,),
     "ServerUnavailableError": (ConnectionError, OSError),
     "OutcomeUnknownError": (ConnectionError,),
+    "DurabilityError": (exceptions.OutcomeUnknownError, ConnectionError),
     "PermissionDeniedError": (PermissionError,),
     "MissingExtraError": (ImportError,),
 }

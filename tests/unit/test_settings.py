@@ -24,7 +24,7 @@ def resolve(environment: dict[str, str] | None = None, **options: Any) -> Settin
 
 
 def where(settings: Settings) -> tuple[Any, Any, Any]:
-    options = settings.connection_options
+    options = settings.address.connection_options
     return options.get("host"), options.get("port"), options.get("db")
 
 
@@ -72,12 +72,12 @@ def test_arguments_go_before_the_url() -> None:
         url="redis://me:one@url.example:7002/5", host="argument.example", port=7003, db=6, password="two"
     )
     assert where(settings) == ("argument.example", 7003, 6)
-    assert settings.connection_options["username"] == "me"
-    assert settings.connection_options["password"] == "two"
+    assert settings.address.connection_options["username"] == "me"
+    assert settings.address.connection_options["password"] == "two"
 
 
 def test_credentials_of_a_url_are_decoded() -> None:
-    options = resolve(url="redis://me:p%40ss%2Fword@h").connection_options
+    options = resolve(url="redis://me:p%40ss%2Fword@h").address.connection_options
     assert (options["username"], options["password"]) == ("me", "p@ss/word")
 
 
@@ -90,18 +90,18 @@ def test_credentials_of_a_url_are_decoded() -> None:
     ],
 )
 def test_the_scheme_selects_the_connection(url: str, kind: type[Any]) -> None:
-    assert resolve(url=url).connection_class is kind
+    assert resolve(url=url).address.connection_class is kind
 
 
 def test_a_unix_url_names_socket_and_database() -> None:
     settings = resolve(url="unix:///run/redis.sock?db=4")
-    assert settings.connection_options["path"] == "/run/redis.sock"
-    assert settings.address == "/run/redis.sock (database 4)"
+    assert settings.address.connection_options["path"] == "/run/redis.sock"
+    assert settings.address.text == "/run/redis.sock (database 4)"
 
 
 def test_tls_options_of_a_url_reach_the_connection() -> None:
     settings = resolve(url="rediss://h?ssl_cert_reqs=none&ssl_check_hostname=false")
-    assert settings.connection_options["ssl_cert_reqs"] == "none"
+    assert settings.address.connection_options["ssl_cert_reqs"] == "none"
 
 
 def test_an_embedded_url_starts_nothing_yet() -> None:
@@ -210,17 +210,17 @@ def test_a_redis_client_lends_its_server_and_credentials() -> None:
     theirs = redis.asyncio.Redis(host="h", port=7004, db=2, username="me", password="word", socket_timeout=1)
     settings = resolve(ENVIRONMENT, redis=theirs)
     assert where(settings) == ("h", 7004, 2)
-    assert settings.connection_options["password"] == "word"
-    assert "socket_timeout" not in settings.connection_options
-    assert "retry" not in settings.connection_options
+    assert settings.address.connection_options["password"] == "word"
+    assert "socket_timeout" not in settings.address.connection_options
+    assert "retry" not in settings.address.connection_options
     assert settings.prefix == "env"
 
 
 def test_a_redis_client_with_tls_lends_its_certificates() -> None:
     theirs = redis.asyncio.Redis(host="h", ssl=True, ssl_ca_certs="/ca.pem")
     settings = resolve(redis=theirs)
-    assert settings.connection_class is SSLConnection
-    assert settings.connection_options["ssl_ca_certs"] == "/ca.pem"
+    assert settings.address.connection_class is SSLConnection
+    assert settings.address.connection_options["ssl_ca_certs"] == "/ca.pem"
 
 
 @pytest.mark.parametrize("also", [{"url": "redis://h"}, {"host": "h"}, {"port": 1}, {"db": 1}, {"password": "x"}])
@@ -281,13 +281,13 @@ SECRET = "geh3im"
 )
 def test_no_repr_shows_the_password(options: dict[str, Any]) -> None:
     settings = resolve(**options)
-    assert settings.connection_options["password"] == SECRET
+    assert settings.address.connection_options["password"] == SECRET
     client = Client(**options)
     queue = AsyncQueue("jobs", **options)
     for shown in (settings, client, queue, queue.producer(), queue.consumer(), client.server, client.link):
         assert SECRET not in repr(shown)
         assert SECRET not in str(shown)
-    assert SECRET not in settings.address
+    assert SECRET not in settings.address.text
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from apressure.connection.addresses import Address
 from apressure.connection.channel import ConnectionLost, OnReply
+from apressure.connection.discovery import Fixed
 from apressure.connection.replies import error_from_reply
-from apressure.connection.server import Server
+from apressure.connection.server import Place, Server
 from apressure.connection.settings import resolve
 from apressure.connection.waiter import Waiter, park
 from apressure.exceptions import ConnectionLimitError, PressureError, ServerError
@@ -18,8 +20,9 @@ from apressure.exceptions import ConnectionLimitError, PressureError, ServerErro
 class FakeChannel:
     """A connection on which the test answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: Address) -> None:
         self.up = True
+        self.address = address
         self.calls: list[tuple[list[Any], OnReply]] = []
         self.answered = 0
 
@@ -36,12 +39,16 @@ class FakeChannel:
         while self.answered < len(self.calls):
             self.reply(ConnectionLost(reason))
 
+    def retire(self) -> None:
+        self.up = False
 
-class FakeServer:
+
+class FakePlace(Place):
     """Hands out such connections, or an error."""
 
     def __init__(self) -> None:
-        self.settings = resolve({}, {})
+        settings = resolve({}, {})
+        super().__init__(Server(settings), Fixed(settings.address), None)
         self.channels: list[FakeChannel] = []
         self.error: PressureError | None = None
 
@@ -49,16 +56,16 @@ class FakeServer:
         await asyncio.sleep(0)
         if self.error is not None:
             raise self.error
-        self.channels.append(FakeChannel())
+        self.channels.append(FakeChannel(self.settings.address))
         return self.channels[-1]
 
 
 class Fixture:
     def __init__(self, claims: bool = False) -> None:
-        self.server = FakeServer()
+        self.server = FakePlace()
         self.unwanted = 0
         self.waiter = Waiter(
-            cast("Server", self.server), b"source", b"claim" if claims else b"source", on_unwanted=self._unwanted
+            self.server, b"source", b"claim" if claims else b"source", on_unwanted=self._unwanted
         )
 
     def _unwanted(self) -> None:
