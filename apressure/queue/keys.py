@@ -113,6 +113,10 @@ class Keys:
         """The KEYS of every script, as `lua/prelude.lua` names them."""
         return (*self.specified, *self.ours, self.operation(sequence))
 
+    def as_second(self) -> tuple[bytes, ...]:
+        """The KEYS of a script that moves messages to this queue or from it, behind those of its own queue."""
+        return self.for_script("none")
+
     def collisions(self) -> tuple[bytes, ...]:
         """The `:bound` keys of the queues that this one cannot exist beside.
 
@@ -125,3 +129,7 @@ class Keys:
             if self._base.endswith(suffix.encode())
         ]
         return (*inner, *outer)
+
+    def overlaps(self, other: Keys) -> bool:
+        """Whether the two cannot exist beside each other, since they share a key, or all of them."""
+        return not set(self.specified).isdisjoint(other.specified)

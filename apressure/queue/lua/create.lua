@@ -4,15 +4,8 @@
 -- Returns: 1 | {'exists'} | {'collides', index of the key}
 if ARGV[3] == '1' and recall(ARGV[2]) then return 1 end
 if call('EXISTS', BOUND) == 1 then return {'exists'} end
-for i = 23, #KEYS do
-  if call('EXISTS', KEYS[i]) == 1 then return {'collides', i - 22} end
-end
-call('SET', BOUND, ARGV[1])
-for i = 1, 21 do
-  if i ~= 2 then call('DEL', KEYS[i]) end
-end
-call('LPUSH', PRODUCER.free, 1)
-call('LPUSH', CONSUMER.free, 1)
-call('LPUSH', NOT_FULL, 1)
+local other = collision(23)
+if other then return {'collides', other - 22} end
+make(ARGV[1])
 record(ARGV[2], 1)
 return 1

@@ -1,17 +1,26 @@
 -- Shared by every step of a queue: names for the keys, and the few moves that all steps are made of.
--- Every script receives the same KEYS, so that a key has one name in all of them:
+-- Every script receives the same KEYS, so that a key has one name in all of them (those of a second queue follow):
 -- KEYS: 1 the messages, 2 :bound, 3 :producer, 4 :consumer, 5 :producer_free, 6 :consumer_free,
 --       7-10 :stats:{produced_messages,produced_bytes,consumed_messages,consumed_bytes}, 11 :not_full, 12 :closed,
 --       and ours: 13 producer_lease, 14 consumer_lease, 15 producer_claim, 16 consumer_claim,
 --       17 producer_claim_until, 18 consumer_claim_until, 19 inflight, 20 attempts, 21 redelivered, 22 op
 -- Scripts never roll back: everything is read and checked before the first write.
 local call = redis.call
-local LIST, BOUND, NOT_FULL, CLOSED = KEYS[1], KEYS[2], KEYS[11], KEYS[12]
-local INFLIGHT, ATTEMPTS, REDELIVERED, OP = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
-local PRODUCER = {name = 'producer', holder = KEYS[3], messages = KEYS[7], bytes = KEYS[8],
-                  free = KEYS[5], lease = KEYS[13], claim = KEYS[15], claim_until = KEYS[17]}
-local CONSUMER = {name = 'consumer', holder = KEYS[4], messages = KEYS[9], bytes = KEYS[10],
-                  free = KEYS[6], lease = KEYS[14], claim = KEYS[16], claim_until = KEYS[18]}
+local FIRST, LIST, BOUND, NOT_FULL, CLOSED, INFLIGHT, ATTEMPTS, REDELIVERED, OP, PRODUCER, CONSUMER
+
+-- Turn to the queue whose 22 keys begin at KEYS[first]: all names and moves are about that one from now on.
+local function turn_to(first)
+  FIRST = first
+  local function key(number) return KEYS[first + number - 1] end
+  LIST, BOUND, NOT_FULL, CLOSED = key(1), key(2), key(11), key(12)
+  INFLIGHT, ATTEMPTS, REDELIVERED, OP = key(19), key(20), key(21), key(22)
+  PRODUCER = {name = 'producer', holder = key(3), messages = key(7), bytes = key(8),
+              free = key(5), lease = key(13), claim = key(15), claim_until = key(17)}
+  CONSUMER = {name = 'consumer', holder = key(4), messages = key(9), bytes = key(10),
+              free = key(6), lease = key(14), claim = key(16), claim_until = key(18)}
+end
+turn_to(1)
+
 local CLAIM_MS = 5000          -- a claim that nobody uses for this long belongs to a dead client
 local RECORD_MS = 300000       -- how long the result of a step is kept for a repeat of it
 local CHUNK = 1000             -- arguments of one command; Lua's stack holds fewer than 8000
@@ -68,6 +77,24 @@ end
 -- The opposite, before a step that may push: a server that is out of memory refuses here.
 local function respect_memory_limit()
   call('SET', OP, ':', 'PX', RECORD_MS)
+end
+
+-- The first of the keys from KEYS[first] on that exists: each is the :bound of a queue that this one collides with.
+local function collision(first)
+  for i = first, #KEYS do
+    if call('EXISTS', KEYS[i]) == 1 then return i end
+  end
+end
+
+-- Make the queue, clearing what an earlier life of the name has left behind.
+local function make(bound)
+  call('SET', BOUND, bound)
+  for i = FIRST, FIRST + 20 do
+    if KEYS[i] ~= BOUND then call('DEL', KEYS[i]) end
+  end
+  call('LPUSH', PRODUCER.free, 1)
+  call('LPUSH', CONSUMER.free, 1)
+  call('LPUSH', NOT_FULL, 1)
 end
 
 local function release(role)
