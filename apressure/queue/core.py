@@ -20,6 +20,7 @@ from apressure.exceptions import (
     ScriptingRefusedError,
 )
 from apressure.queue.batching import MAX_BYTES, MAX_MESSAGES, PutLane
+from apressure.queue.dead import DeadLetters, beside
 from apressure.queue.delivery import Delivery, Lease
 from apressure.queue.keys import Keys
 from apressure.queue.plain import Plain
@@ -46,16 +47,29 @@ class Core(Generic[T]):
         client: The client that it uses.
         owns_client: The client ends with the queue object.
         codec: What items are.
+        max_attempts: How often a message is delivered at most; None for no limit.
+        dead_letters: The dead-letter queue's name; None for the queue's own with `:dead` behind it.
     """
 
-    def __init__(self, name: str, client: Client, owns_client: bool, codec: Codec[T]) -> None:
+    def __init__(
+        self,
+        name: str,
+        client: Client,
+        owns_client: bool,
+        codec: Codec[T],
+        max_attempts: int | None = None,
+        dead_letters: str | None = None,
+    ) -> None:
         self.name = name
         self.client = client
         self._owns_client = owns_client
         self._codec = codec
         self._max_size = client.settings.max_message_size
-        kind = Scripted if client.settings.scripting else Plain
-        self.operations: Scripted | Plain = kind(client, Keys(client.prefix, name), name)
+        self._keys = keys = Keys(client.prefix, name)
+        self.dead = self._limit(max_attempts, dead_letters)
+        self.operations: Scripted | Plain = (
+            Scripted(client, keys, name, self.dead) if client.settings.scripting else Plain(client, keys, name)
+        )
         self._own_roles: set[Role] = set()
         self._held: set[Held] = set()
         self._by_hand: Lease | None = None
@@ -183,6 +197,30 @@ class Core(Generic[T]):
                 await by_hand.flush()
             raise
         return Delivery(by_hand, received, self.decode)
+
+    async def requeue(self, max_items: int | None, timeout: float | None, source: str | None) -> int:
+        """Move dead letters back to the end of the queue."""
+        check_timeout(timeout)
+        self.check("producer")
+        if source is None and self.dead is not None:
+            source = self.dead.name
+        return await self.scripted("requeue").requeue(*self._beside(source), max_items, timeout)
+
+    def _limit(self, max_attempts: int | None, dead_letters: str | None) -> DeadLetters | None:
+        if max_attempts is None:
+            if dead_letters is not None:
+                raise ValueError("dead_letters= is where messages go after max_attempts= deliveries: give both")
+            return None
+        if not self.client.settings.scripting:
+            raise ScriptingRefusedError(
+                "max_attempts needs scripts on the server: open the queue without scripting=False"
+            )
+        return DeadLetters(max_attempts, *self._beside(dead_letters))
+
+    def _beside(self, source: str | None) -> tuple[str, Keys]:
+        name, keys = beside(self._keys, self.client.prefix, self.name, source)
+        self.client.server.place_of((self._keys.bound, keys.bound))  # in a cluster: both in one slot, or ValueError
+        return name, keys
 
     def encode(self, item: T) -> bytes:
         """Encode an item, and refuse one that is too large."""

@@ -31,15 +31,20 @@ class AsyncQueue(Generic[T]):
         name: The queue's name: any text (specification, "Queues").
         client: A `Client` to share with other queues. Without one, the queue makes its own.
         codec: What items are: None for bytes, `"text"`, `"json"`, `"msgpack"`, a class, or a codec.
+        max_attempts: How often a message is delivered at most by `consumer` and `receive`. Whoever would be the next
+            to deliver it moves it to the dead-letter queue instead. None for no limit.
+        dead_letters: The dead-letter queue's name; None for the queue's own with `:dead` behind it.
         **options: The server and the client's options, see `ClientOptions`; not together with `client`.
 
     Attributes:
         name: The queue's name.
         client: The client that it uses.
+        max_attempts: How often a message is delivered at most; None for no limit.
 
     Raises:
         TypeError: An argument is of the wrong type.
         ValueError: An argument is of no use; the message says why.
+        ScriptingRefusedError: max_attempts needs scripts, and the client has `scripting=False`.
 
     Example:
         >>> async with AsyncQueue("orders", url="redis://127.0.0.1:6379/0") as queue:
@@ -50,22 +55,22 @@ class AsyncQueue(Generic[T]):
     @overload
     def __init__(
         self: AsyncQueue[bytes], name: str, *, client: Client | None = ..., codec: Literal["raw"] | None = ...,
-        **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., dead_letters: str | None = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: AsyncQueue[str], name: str, *, client: Client | None = ..., codec: Literal["text"],
-        **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., dead_letters: str | None = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: AsyncQueue[Any], name: str, *, client: Client | None = ..., codec: Literal["json", "msgpack"],
-        **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., dead_letters: str | None = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: AsyncQueue[T], name: str, *, client: Client | None = ..., codec: Codec[T] | type[T],
-        **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., dead_letters: str | None = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     def __init__(
         self,
@@ -73,13 +78,27 @@ class AsyncQueue(Generic[T]):
         *,
         client: Client | None = None,
         codec: Codec[Any] | type[Any] | str | None = None,
+        max_attempts: int | None = None,
+        dead_letters: str | None = None,
         **options: Unpack[ClientOptions],
     ) -> None:
         if client is not None and options:
             raise TypeError(f"give either client= or {', '.join(options)}: the client has its own settings")
+        if max_attempts is not None:
+            _positive(max_attempts, "max_attempts")
         self.name = name
         self.client = Client(**options) if client is None else client
-        self._core: Core[T] = Core(name, self.client, client is None, resolve(codec))
+        self.max_attempts = max_attempts
+        self._core: Core[T] = Core(name, self.client, client is None, resolve(codec), max_attempts, dead_letters)
+
+    @property
+    def dead_letters(self) -> str | None:
+        """The name of the queue for messages that were delivered `max_attempts` times; None where there is no limit.
+
+        It is a queue like any other: `AsyncQueue(queue.dead_letters, client=queue.client)` opens it. It exists from
+        the first dead letter on.
+        """
+        return None if self._core.dead is None else self._core.dead.name
 
     @property
     def prefix(self) -> str:
@@ -299,6 +318,37 @@ class AsyncQueue(Generic[T]):
         """
         _seconds(lease)
         return await self._core.receive(timeout, lease)
+
+    async def requeue(
+        self, max_items: int | None = None, timeout: float | None = None, source: str | None = None
+    ) -> int:
+        """Move dead letters back to the end of this queue, the oldest first; their attempts start anew.
+
+        It moves what is there when it begins, as far as there is room at a time, and waits for more. Each portion is
+        moved in one step: a message is in one of the two queues, never in both, never in none.
+
+        Args:
+            max_items: How many at most; None for all.
+            timeout: Seconds to wait at most for room, and for the two roles that it takes (this queue's producer, the
+                dead-letter queue's consumer); None to wait for ever, 0 to move what can be moved at once.
+            source: The dead-letter queue's name; None for `dead_letters`, or where that is None for this queue's name
+                with `:dead` behind it. One that does not exist has no dead letters.
+
+        Returns:
+            How many were moved.
+
+        Raises:
+            QueueFullError, QueueInUseError: With `accepted`, how many were moved before the timeout.
+            QueueClosedError, QueueDoesNotExistError: This queue is closed, or does not exist. A note says how many
+                were moved before, if any.
+            OutcomeUnknownError: The connection broke and could not be mended in time.
+            ScriptingRefusedError: The queue has `scripting=False`.
+
+        Cancelled, what was moved stays moved, and all else is where it was.
+        """
+        if max_items is not None:
+            _positive(max_items, "max_items")
+        return await self._core.requeue(max_items, timeout, source)
 
     async def peek(self) -> T:
         """Return the item that would be got next, without taking it.

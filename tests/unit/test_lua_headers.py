@@ -12,6 +12,7 @@ import pytest
 
 from apressure import Client
 from apressure.connection.link import Link, Request
+from apressure.queue.dead import DeadLetters
 from apressure.queue.keys import Keys
 from apressure.queue.steps import Series, Steps, script
 
@@ -69,8 +70,8 @@ class FakeLink:
 async def sent(call: Callable[[Steps, Series], Any]) -> Request:
     client = Client(client_id="UID", url="redis://127.0.0.1:1")
     link = FakeLink()
-    client.link = cast("Link", link)
     steps = Steps(client, Keys(client.prefix, "jobs"), "jobs")
+    steps.link = cast("Link", link)
     answer = call(steps, steps.series())
     if answer is not None:
         await answer
@@ -84,6 +85,7 @@ def ignore(_: Any) -> None:
 
 
 HELD, TOKEN = b"HELD", b"TOKEN"
+DEAD = DeadLetters(18, "failed", Keys("__pressure__", "failed"))
 CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
     # The step, with a value of its own for each argument, and the word in the header where that value belongs.
     "put": (
@@ -96,11 +98,15 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
     ),
     "give_back": (lambda steps, series: steps.give_back([b"m1", b"m2"], ignore), {b"m1": "oldest first"}),
     "receive": (
-        lambda steps, series: steps.receive(TOKEN, True, HELD, 17, 30000, 19, [21, 22], ignore),
+        lambda steps, series: steps.receive(TOKEN, True, HELD, 17, 30000, 19, DEAD, [21, 22], ignore),
         {
             b"UID": "uid", TOKEN: "lease token", HELD: "was claimed", 17: "most messages", 30000: "milliseconds",
-            19: "number to go on with", 21: "numbers to acknowledge",
+            19: "number to go on with", 18: "limit of deliveries", 21: "numbers to acknowledge",
         },
+    ),
+    "requeue": (
+        lambda steps, series: steps.requeue(series, DEAD.keys, HELD, b"HELD-C", 17),
+        {b"UID": "uid", HELD: "the producer role was claimed", b"HELD-C": "consumer role was claimed", 17: "the most"},
     ),
     "settle": (
         lambda steps, series: steps.settle(series, TOKEN, 30000, 18, [21, 22, 23], [24], ignore),
@@ -179,7 +185,12 @@ async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
     keys = Keys("__pressure__", "jobs")
     series = request.keys[21].rpartition(b":")[2].decode()
     assert tuple(request.keys[:22]) == keys.for_script(series)
-    assert tuple(request.keys[22:]) == (keys.collisions() if name == "create" else ())
+    more = {
+        "create": keys.collisions(),
+        "receive": (*DEAD.keys.for_script("none"), *DEAD.keys.collisions()),
+        "requeue": DEAD.keys.for_script("none"),
+    }
+    assert tuple(request.keys[22:]) == more.get(name, ())
 
 
 @each
@@ -222,6 +233,7 @@ def test_a_step_understands_every_answer_of_its_script(name: str) -> None:
     samples: dict[str, list[Any]] = {
         "busy": [b"busy", b"producer", b"someone", -1],
         "corrupt": [b"corrupt", b"why"],
+        "dead": [b"dead", b"why"],
         "ok": [b"ok", 5],
     }
     # Two answers of one step each are read by that step itself.
@@ -237,10 +249,10 @@ def test_the_prelude_names_the_keys_in_the_order_in_which_they_are_sent() -> Non
         if word not in ("the", "stats"):
             expected = sent_keys[int(number) - 1] if word != "op" else "op"
             assert word == expected
-    variables = dict(re.findall(r"(\w+) = KEYS\[(\d+)\]", PRELUDE))
+    variables = dict(re.findall(r"(\w+) = key\((\d+)\)", PRELUDE))
     assert sent_keys[int(variables["lease"]) - 1].endswith("_lease")
     assert sent_keys[int(variables["claim_until"]) - 1].endswith("_claim_until")
-    names = re.search(r"local LIST, BOUND, NOT_FULL, CLOSED = (.*)", PRELUDE)
+    names = re.search(r"LIST, BOUND, NOT_FULL, CLOSED = (.*)", PRELUDE)
     assert names is not None
     assert [keys.for_script("x")[int(number) - 1] for number in re.findall(r"\d+", names[1])] == [
         keys.messages,
