@@ -1,0 +1,175 @@
+"""The users of docs/security.md: their rights are enough for everything that they do, and not one is too many."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import apressure
+from apressure import AsyncQueue, PermissionDeniedError, ScriptingRefusedError
+from apressure.embedded import EmbeddedServer
+from tests.integration.acl_roles import DOCUMENT, KEY, allow, documented, for_old_servers, play, rights, without
+from tests.servers import SERVERS, admin
+
+Make = Callable[..., EmbeddedServer]
+both = pytest.mark.parametrize("kind", SERVERS)
+ROOM = Path(apressure.__path__[0])
+LUA = ROOM / "queue" / "lua"
+
+
+def cases() -> list[Any]:
+    return [
+        pytest.param(role, plain, id=f"{role}-{'plain' if plain else 'scripts'}")
+        for plain in (False, True)
+        for role in documented(plain)
+    ]
+
+
+@both
+@pytest.mark.parametrize(("role", "plain"), cases())
+async def test_a_user_of_the_docs_can_do_its_work(make_server: Make, kind: str, role: str, plain: bool) -> None:
+    server = make_server(kind)
+    rules = documented(plain)[role]
+    await play(server, role, rules, scripting=not plain)
+    await play(server, role, for_old_servers(rules), scripting=not plain)
+
+
+@both
+@pytest.mark.parametrize(("role", "plain"), cases())
+async def test_each_right_of_the_docs_is_needed(make_server: Make, kind: str, role: str, plain: bool) -> None:
+    server = make_server(kind)
+    rules = documented(plain)[role]
+    superfluous = []
+    for right in rights(rules):
+        try:
+            await play(server, role, without(rules, right), scripting=not plain)
+        except (PermissionDeniedError, ScriptingRefusedError):
+            continue
+        superfluous.append(right)
+    assert not superfluous
+
+
+@both
+async def test_a_producer_cannot_read_and_a_monitor_cannot_write(make_server: Make, kind: str) -> None:
+    server = make_server(kind)
+    async with AsyncQueue("orders", url=server.url) as owner:
+        await owner.create()
+        await owner.put_many([b"1", b"2"])
+    reading: list[tuple[Any, ...]] = [
+        ("RPOP", KEY),
+        ("LPOP", KEY),
+        ("LRANGE", KEY, 0, -1),
+        ("LINDEX", KEY, -1),
+        ("BRPOP", KEY, 0.1),
+        ("BLMOVE", KEY, KEY, "RIGHT", "RIGHT", 0.1),
+        ("LMOVE", KEY, KEY, "RIGHT", "RIGHT"),
+        ("BLMOVE", KEY, f"{KEY}:not_full", "RIGHT", "RIGHT", 0.1),
+        ("GETRANGE", KEY, 0, -1),
+        ("SORT", KEY, "BY", "nosort"),
+        ("DUMP", KEY),
+        ("COPY", KEY, f"{KEY}:copy"),
+        ("MONITOR",),
+        ("SUBSCRIBE", "__keyspace@0__:*"),
+        ("PUBLISH", "any", "x"),
+    ]
+    writing: list[tuple[Any, ...]] = [("SET", KEY, 1), ("DEL", KEY), ("LPUSH", KEY, 1), ("HSET", KEY, "a", 1)]
+    for role, forbidden in (("producer", reading), ("monitor", reading + writing)):
+        with redis.Redis.from_url(allow(server, role, documented(plain=False)[role])) as user:
+            for command in forbidden:
+                with pytest.raises(redis.ResponseError, match=r"(?i)permission"):
+                    user.execute_command(*command)
+                if command[0] in {"MONITOR", "SUBSCRIBE", "PUBLISH"}:
+                    continue  # not for scripts
+                with pytest.raises(redis.ResponseError, match=r"(?i)ACL failure|user executing|not allowed from"):
+                    user.eval("return redis.call(unpack(ARGV))", 1, KEY, *command)
+    with admin(server) as db:
+        assert db.lrange(KEY, 0, -1) == [b"2", b"1"]
+
+
+@both
+@pytest.mark.parametrize("role", documented(plain=False))
+async def test_a_user_of_the_docs_has_nothing_to_say_in_other_queues(make_server: Make, kind: str, role: str) -> None:
+    server = make_server(kind)
+    url = allow(server, role, documented(plain=False)[role])
+    async with AsyncQueue("others", url=server.url) as owner, AsyncQueue("others", url=url) as queue:
+        await owner.create()
+        await owner.put(b"x")
+        for operation in (queue.put(b"x"), queue.get(), queue.delete(), queue.statistics(), queue.exists()):
+            with pytest.raises(PermissionDeniedError):
+                await operation
+
+
+SCRIPTS_OF = {
+    "producer": {"put", "occupy", "leave", "close", "unclaim", "inspect"},
+    "consumer": {"get", "receive", "settle", "occupy", "give_back", "unclaim", "doom", "bury", "inspect"},
+    "operator": {"create", "close", "doom", "bury", "unclaim", "inspect", "peek", "requeue"},
+    "monitor": {"inspect"},
+}
+_CALLED = re.compile(r"(?:p?call|push)\(\s*'([A-Z]+)'")
+
+
+def commands_of(script: str) -> set[str]:
+    """The commands that a script may call, by itself or in the functions of the prelude that it can reach."""
+    without_comments = {path.stem: re.sub(r"--.*", "", path.read_text()) for path in LUA.glob("*.lua")}
+    functions = {
+        found[1]: found[2]
+        for found in re.finditer(
+            r"^local function (\w+)(.*?)^end", without_comments["prelude"], re.DOTALL | re.MULTILINE
+        )
+    }
+    commands: set[str] = set()
+    unread, seen = [without_comments[script]], set()
+    while unread:
+        text = unread.pop()
+        commands.update(name.lower() for name in _CALLED.findall(text))
+        for name, body in functions.items():
+            if name not in seen and re.search(rf"\b{name}\(", text):
+                seen.add(name)
+                unread.append(body)
+    return commands
+
+
+def test_every_script_belongs_to_somebody() -> None:
+    scripts = {path.stem for path in LUA.glob("*.lua")} - {"prelude"}
+    assert set().union(*SCRIPTS_OF.values()) == scripts
+
+
+@pytest.mark.parametrize("role", SCRIPTS_OF)
+def test_the_docs_allow_what_the_scripts_of_a_role_call_and_nothing_else(role: str) -> None:
+    wanted = set().union(*(commands_of(script) for script in SCRIPTS_OF[role])) | {"evalsha", "eval", "exists"}
+    wanted |= {"producer": {"blmove"}, "consumer": {"blmove"}, "operator": {"blmove", "scan"}, "monitor": {"scan"}}[
+        role
+    ]
+    assert set(rights(documented(plain=False)[role])) == wanted
+
+
+def test_no_script_calls_a_command_that_the_search_for_them_misses() -> None:
+    for path in LUA.glob("*.lua"):
+        text = re.sub(r"--.*", "", path.read_text())
+        calls = len(re.findall(r"\bcall\(|redis\.p?call\(", text))
+        assert calls == len(re.findall(r"\bp?call\('[A-Z]+'", text)) + text.count("call(command, key,")
+
+
+WORDS = {"COUNT", "LEFT", "MATCH", "RIGHT", "TYPE"} | {
+    "MOVED",
+    "NOSCRIPT",
+    "READONLY",
+    "UNBLOCKED",
+    "WRONGPASS",
+    "SLOTS",
+}
+"""Capitals in quotes that are no commands: arguments, and codes of replies."""
+
+
+def test_the_docs_name_every_command_that_a_connection_sends() -> None:
+    document = DOCUMENT.read_text()
+    for path in [*(ROOM / "connection").glob("*.py"), *(ROOM / "queue").glob("*.py")]:
+        if path.stem == "replies":
+            continue
+        for name in set(re.findall(r'"([A-Z]{3,})"', path.read_text())) - WORDS:
+            assert re.search(rf"[+`]{name.lower()}\b|[|]{name.lower()}\b", document), f"{path.name} sends {name}"
