@@ -121,10 +121,10 @@ async def serve(
     """
     if not callable(handler):
         raise TypeError(f"the handler must be an async function, not {type(handler).__name__}")
-    _whole("concurrency", concurrency, 1)
-    _whole("retrying", retrying, 0)
-    _seconds("retry_delay", retry_delay)
-    _seconds("grace", grace)
+    _check("concurrency", concurrency, int, 1)
+    _check("retrying", retrying, int, 0)
+    _check("retry_delay", retry_delay, float, 0)
+    _check("grace", grace, float, 0)
     service = _Service(
         handler, queue, deliveries, concurrency, concurrency if prefetch is None else prefetch, retry_delay, retrying,
         grace, lease,
@@ -165,7 +165,7 @@ class _Service:
         self._changed = asyncio.Event()
         self._scope: CancelScope | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._slots: set[asyncio.Task[None]] = set()
+        self._slots: set[asyncio.Task[Any] | None] = set()
         self._paused = 0
         self._ending = False
         self._failure: BaseException | None = None
@@ -260,27 +260,24 @@ class _Service:
 
     async def _work(self, delivery: Delivery[Any]) -> None:
         """Run the handler, and say what became of the message."""
+        error: BaseException | None = None
         try:
             await self._handle(delivery)
         except asyncio.CancelledError:
             if self._ending:
                 raise  # the message goes back with the lease
-            error: BaseException | None = asyncio.CancelledError("the handler cancelled itself")
+            error = asyncio.CancelledError("the handler cancelled itself")
         except Exception as failure:  # noqa: BLE001 (whatever it is, the message is tried again)
             error = failure
         except BaseException as failure:  # noqa: BLE001 (raised by serve, when everything has been given back)
             self._fail(failure)
             return
-        else:
-            error = None
-        task = asyncio.current_task()
-        assert task is not None
         if error is None:
-            self._leave_slot(task)
+            self._leave_slot(asyncio.current_task())
             await self._acknowledge(delivery)
         else:
             self._failed += 1
-            await self._retry(delivery, error, task)
+            await self._retry(delivery, error)
 
     async def _handle(self, delivery: Delivery[Any]) -> None:
         running = self.handler(delivery if self.deliveries else delivery.item)
@@ -298,7 +295,7 @@ class _Service:
             except PressureError:  # the lease is lost, which ends this hold; the message comes again
                 self._handled -= 1
 
-    async def _retry(self, delivery: Delivery[Any], error: BaseException, task: asyncio.Task[None]) -> None:
+    async def _retry(self, delivery: Delivery[Any], error: BaseException) -> None:
         """Give the message back after a pause, during which it stays in flight and keeps no handler's place."""
         doubled = self.retry_delay * 2.0 ** min(delivery.attempts - 1, 30)
         pause = min(max(MAX_RETRY_DELAY, self.retry_delay), doubled) * random.uniform(0.5, 1.5)
@@ -315,7 +312,7 @@ class _Service:
         if delivery.settled:
             return
         self._paused += 1
-        self._leave_slot(task)
+        self._leave_slot(asyncio.current_task())
         try:
             await self._pause(pause)
         finally:
@@ -324,7 +321,7 @@ class _Service:
             with contextlib.suppress(PressureError):
                 await delivery.nack()
 
-    def _leave_slot(self, task: asyncio.Task[None]) -> None:
+    def _leave_slot(self, task: asyncio.Task[Any] | None) -> None:
         self._slots.discard(task)
         self._changed.set()
 
@@ -395,15 +392,8 @@ def _passes(error: PressureError) -> bool:
     return isinstance(error, (LeaseLostError, OutcomeUnknownError, ServerUnavailableError))
 
 
-def _whole(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, not {value}")
-
-
-def _seconds(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
-    if not 0 <= value <= _FOREVER:
-        raise ValueError(f"{name} must be between 0 and {_FOREVER:g} seconds, not {value}")
+def _check(name: str, value: float, kind: type[int | float], least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, kind)):
+        raise TypeError(f"{name} must be {'a whole number' if kind is int else 'a number'}, not {type(value).__name__}")
+    if not least <= value <= _FOREVER:
+        raise ValueError(f"{name} must be between {least} and {_FOREVER:g}, not {value}")

@@ -38,6 +38,10 @@ def test_the_examples_show_what_they_promise() -> None:
         "got c, delivered 1 times",
     ]
     assert "worked off 19" in run(str(ROOT / "examples" / "two_processes.py"))
+    assert run(str(ROOT / "examples" / "service.py")).splitlines()[-2:] == [
+        "order 3 is done, at attempt 2",
+        "Served(handled=10, failed=1, signal=None)",
+    ]
     assert "749,250.00" in run(str(ROOT / "examples" / "etl_feeder.py"))
 
 

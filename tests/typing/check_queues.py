@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import signal
 from collections.abc import AsyncIterator
 from typing import Any, TypedDict, assert_type
 
@@ -21,7 +22,9 @@ from apressure import (
     QueueInUseError,
     QueueStatistics,
     RoleStatistics,
+    Served,
     TypedCodec,
+    serve,
 )
 from apressure.exceptions import Role
 
@@ -155,6 +158,21 @@ async def errors_have_typed_attributes(queue: AsyncQueue[bytes]) -> None:
         assert_type(used.holder, str | None)
     except QueueClosedError as closed:
         assert_type(closed.name, str)
+
+
+async def services_have_typed_handlers(queue: AsyncQueue[Order]) -> None:
+    async def handle(item: Order) -> None: ...
+
+    async def handle_delivery(delivery: Delivery[Order]) -> int:
+        return delivery.item.number
+
+    assert_type(await serve(handle, queue, concurrency=8, signals=()), Served)
+    assert_type(await serve(handle_delivery, queue, deliveries=True, grace=0), Served)
+    await serve(handle_delivery, queue)  # type: ignore[arg-type]
+    await serve(handle, queue, deliveries=True)  # type: ignore[call-overload]
+    served = await serve(handle, queue)
+    assert_type(served.handled, int)
+    assert_type(served.signal, signal.Signals | None)
 
 
 def consumers_have_names(consumer: Consumer[Order]) -> None:

@@ -1,0 +1,658 @@
+"""`serve`: handlers at a time, retries, signals, and what becomes of messages however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import pytest
+import redis
+
+from apressure import (
+    AsyncQueue,
+    ClientClosedError,
+    Delivery,
+    QueueDoesNotExistError,
+    Served,
+    ServerError,
+    ServerUnavailableError,
+    serve,
+)
+from apressure.embedded import EmbeddedServer
+from tests.integration.commands import environment
+from tests.integration.conftest import PATIENCE, Opener, eventually, in_time
+from tests.servers import SERVERS
+
+Handler = Callable[[Any], Awaitable[object]]
+
+
+class Work:
+    """A handler that notes what it got, and that a test holds up or lets go, message by message."""
+
+    def __init__(self, *held: bytes) -> None:
+        self.held = set(held)
+        self.fails: dict[bytes, list[BaseException]] = {}
+        self.begun: list[bytes] = []
+        self.ended: list[bytes] = []
+        self.cancelled: list[bytes] = []
+        self.most = 0
+        self._go = asyncio.Condition()
+
+    async def __call__(self, item: bytes) -> None:
+        self.begun.append(item)
+        self.most = max(self.most, len(self.begun) - len(self.ended) - len(self.cancelled))
+        try:
+            async with self._go:
+                await self._go.wait_for(lambda: item not in self.held)
+        except asyncio.CancelledError:
+            self.cancelled.append(item)
+            raise
+        self.ended.append(item)
+        if self.fails.get(item):
+            raise self.fails[item].pop(0)
+
+    async def let_go(self, *items: bytes) -> None:
+        async with self._go:
+            self.held.difference_update(items)
+            self._go.notify_all()
+
+
+class Manual:
+    """The same, given deliveries, with a function of the test's."""
+
+    def __init__(self, what: Callable[[Delivery[bytes]], Awaitable[None]]) -> None:
+        self.what = what
+        self.got: list[tuple[bytes, int]] = []
+
+    async def __call__(self, delivery: Delivery[bytes]) -> None:
+        self.got.append((delivery.item, delivery.attempts))
+        await self.what(delivery)
+
+
+@contextmanager
+def serving(handler: Handler, queue: AsyncQueue[Any], **options: Any) -> Iterator[asyncio.Task[Served]]:
+    task = asyncio.ensure_future(serve(handler, queue, **{"signals": (), **options}))
+    try:
+        yield task
+    finally:
+        task.cancel()
+
+
+async def cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await in_time(task)
+
+
+async def attempts(queue: AsyncQueue[bytes]) -> list[tuple[bytes, int]]:
+    """Everything in the queue, and how often it has been delivered."""
+    found = []
+    async with queue.consumer(prefetch=1) as consumer:
+        for _ in range(await queue.qsize()):
+            item = await in_time(anext(consumer))
+            found.append((item, consumer.attempts))
+    return found
+
+
+async def nothing_is_held(queue: AsyncQueue[bytes]) -> None:
+    seen = await queue.statistics()
+    assert (seen.in_flight, seen.producer.state, seen.consumer.state) == (0, "free", "free")
+
+
+async def test_it_ends_when_the_queue_is_closed_and_everything_was_handled(open_queue: Opener) -> None:
+    queue = await open_queue()
+    items = [b"%d" % n for n in range(20)]
+    work = Work()
+    with serving(work, queue, concurrency=3) as task:
+        await queue.put_many(items[:10])
+        await eventually(lambda: len(work.ended) == 10)
+        assert not task.done()
+        await queue.put_many(items[10:])
+        await queue.close()
+        assert await in_time(task) == Served(handled=20, failed=0)
+    assert sorted(work.ended) == sorted(items)
+    assert (await queue.statistics()).consumed_messages == 20
+    await nothing_is_held(queue)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_as_many_handlers_run_as_may_and_no_more(open_queue: Opener, concurrency: int) -> None:
+    queue = await open_queue()
+    items = [b"%d" % n for n in range(10)]
+    work = Work(*items)
+    await queue.put_many(items)
+    with serving(work, queue, concurrency=concurrency, prefetch=1) as task:
+        await eventually(lambda: len(work.begun) == concurrency)
+        await queue.exists()  # time for one more
+        assert (await queue.statistics()).in_flight == concurrency  # nothing beyond what is handled
+        await queue.close()
+        await work.let_go(*items)
+        await in_time(task)
+    assert work.most == concurrency
+
+
+async def test_what_is_prefetched_is_as_much_as_the_handlers_take(open_queue: Opener) -> None:
+    queue = await open_queue()
+    items = [b"%d" % n for n in range(10)]
+    work = Work(*items)
+    await queue.put_many(items)
+    with serving(work, queue, concurrency=2) as task:
+        await eventually(lambda: len(work.begun) == 2)
+        await work.let_go(b"0")
+        await eventually(lambda: len(work.begun) == 3)
+        assert (await queue.statistics()).in_flight in {3, 4}  # the first one's ack is on its way, or there
+        await cancel(task)
+    assert [item for item, _ in await attempts(queue)] == items[1:]
+
+
+async def test_acknowledgements_of_several_handlers_arrive_before_it_ends(open_queue: Opener, db: redis.Redis) -> None:
+    queue = await open_queue()
+    await queue.put_many([b"%d" % n for n in range(100)])
+    await queue.close()
+    assert (await in_time(serve(Work(), queue, concurrency=10, signals=()))).handled == 100
+    assert db.get("__pressure__:jobs:stats:consumed_messages") == b"100"
+
+
+async def test_what_fails_is_tried_again_while_the_others_go_on(
+    open_queue: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = await open_queue()
+    work = Work()
+    work.fails[b"secret"] = [ValueError("first"), ValueError("second")]
+    await queue.put_many([b"secret", b"1", b"2"])
+    await queue.close()
+    with caplog.at_level(logging.WARNING, "apressure"):
+        assert await in_time(serve(work, queue, retry_delay=0.2, signals=())) == Served(handled=3, failed=2)
+    assert work.ended == [b"secret", b"1", b"2", b"secret", b"secret"]
+    first, second = caplog.records
+    assert (first.name, first.levelname) == ("apressure", "ERROR")
+    assert "attempt 1" in first.message
+    assert "attempt 2" in second.message
+    assert first.exc_info is not None
+    assert str(first.exc_info[1]) == "first"
+    assert "secret" not in first.message + second.message
+    await nothing_is_held(queue)
+
+
+async def test_without_room_for_retries_nothing_overtakes(open_queue: Opener) -> None:
+    queue = await open_queue()
+    work = Work()
+    work.fails[b"0"] = [ValueError("once"), ValueError("twice")]
+    await queue.put_many([b"0", b"1", b"2"])
+    await queue.close()
+    await in_time(serve(work, queue, retry_delay=0.05, retrying=0, signals=()))
+    assert work.ended == [b"0", b"0", b"0", b"1", b"2"]
+
+
+async def test_what_waits_for_its_retry_stays_in_flight_and_goes_back_in_order(open_queue: Opener) -> None:
+    queue = await open_queue()
+    items = [b"0", b"1", b"2", b"3"]
+    work = Work(b"2")
+    work.fails = {b"0": [ValueError("no")], b"1": [ValueError("no")]}
+    await queue.put_many(items)
+    with serving(work, queue, retry_delay=60) as task:
+        await eventually(lambda: work.begun == items[:3])
+        assert (await queue.statistics()).in_flight == 3
+        await cancel(task)
+    assert work.cancelled == [b"2"]
+    assert await attempts(queue) == [(b"0", 2), (b"1", 2), (b"2", 2), (b"3", 1)]
+
+
+async def test_a_handler_that_settles_its_delivery_itself_is_respected(open_queue: Opener) -> None:
+    queue = await open_queue()
+
+    async def settle(delivery: Delivery[bytes]) -> None:
+        if delivery.item == b"ack and fail":
+            await delivery.ack()
+            raise ValueError("too late to matter")
+        if delivery.item == b"nack" and not delivery.redelivered:
+            await delivery.nack()
+
+    work = Manual(settle)
+    await queue.put_many([b"ack and fail", b"nack", b"left to serve"])
+    await queue.close()
+    served = await in_time(serve(work, queue, deliveries=True, signals=()))
+    assert sorted(work.got) == [(b"ack and fail", 1), (b"left to serve", 1), (b"nack", 1), (b"nack", 2)]
+    assert served == Served(handled=3, failed=1)
+    assert (await queue.statistics()).consumed_messages == 3
+
+
+async def test_a_closed_queue_is_not_drained_while_something_may_come_back(open_queue: Opener) -> None:
+    queue = await open_queue()
+    work = Work(b"late")
+    work.fails[b"late"] = [ValueError("at the very end")]
+    await queue.put_many([b"early", b"late"])
+    await queue.close()
+    with serving(work, queue, concurrency=2, retry_delay=0) as task:
+        await eventually(lambda: len(work.begun) == 2)
+        await work.let_go(b"late")
+        assert await in_time(task) == Served(handled=2, failed=1)
+    assert work.ended == [b"early", b"late", b"late"]
+    assert await queue.qsize() == 0
+
+
+async def test_what_does_not_decode_fails_and_the_rest_goes_on(open_queue: Opener) -> None:
+    queue = await open_queue(codec="json")
+    raw = AsyncQueue("jobs", client=queue.client)
+    await raw.put_many([b"{", b"1"])
+    seen: list[Any] = []
+
+    async def handle(item: Any) -> None:
+        seen.append(item)
+
+    with serving(handle, queue, retry_delay=60) as task:
+        await eventually(lambda: seen == [1])
+        await cancel(task)
+    assert await attempts(raw) == [(b"{", 2)]
+    await raw.aclose()
+
+
+async def test_a_handler_that_cancels_itself_has_failed(open_queue: Opener) -> None:
+    queue = await open_queue()
+    work = Work()
+    work.fails[b"0"] = [asyncio.CancelledError()]
+    await queue.put(b"0")
+    await queue.close()
+    assert await in_time(serve(work, queue, retry_delay=0, signals=())) == Served(handled=1, failed=1)
+
+
+async def test_it_opens_what_nobody_uses_and_closes_that_again(open_queue: Opener, url: str) -> None:
+    queue = await open_queue()
+    await queue.put(b"0")
+    await queue.close()
+    fresh = AsyncQueue("jobs", url=url)
+    assert (await in_time(serve(Work(), fresh, signals=()))).handled == 1
+    with pytest.raises(ClientClosedError):
+        await fresh.exists()
+    assert (await in_time(serve(Work(), queue, signals=()))).handled == 0
+    assert await queue.exists()
+
+
+async def test_a_queue_that_is_missing_or_is_deleted_is_an_error(open_queue: Opener) -> None:
+    queue = await open_queue(create=False)
+    with pytest.raises(QueueDoesNotExistError):
+        await in_time(serve(Work(), queue, signals=()))
+    await queue.create()
+    await queue.put(b"0")
+    work = Work(b"0")
+    with serving(work, queue, lease=0.3) as task:
+        await eventually(lambda: work.begun)
+        other = AsyncQueue("jobs", client=queue.client)
+        deleting = asyncio.ensure_future(other.delete())
+        with pytest.raises(QueueDoesNotExistError):
+            await in_time(task)
+        await in_time(deleting)
+    assert work.cancelled == [b"0"]
+    await other.aclose()
+
+
+async def test_errors_that_no_retry_mends_are_raised(open_queue: Opener, db: redis.Redis) -> None:
+    queue = await open_queue()
+    await queue.put(b"0")
+    work = Work()
+    with serving(work, queue) as task:
+        await eventually(lambda: work.ended)
+        await eventually(lambda: db.get("__pressure__:jobs:stats:consumed_messages") == b"1")
+        db.set("__pressure__:jobs:stats:consumed_bytes", "many")
+        await queue.put(b"1")
+        with pytest.raises(ServerError, match="consumed_bytes"):
+            await in_time(task)
+    db.set("__pressure__:jobs:stats:consumed_bytes", 1)
+    with pytest.raises(ServerUnavailableError):
+        await in_time(serve(work, AsyncQueue("jobs", url="redis://127.0.0.1:1"), signals=()))
+
+
+async def test_cancelling_it_cancels_the_handlers_once_and_gives_everything_back(open_queue: Opener) -> None:
+    queue = await open_queue()
+    items = [b"%d" % n for n in range(6)]
+    cleaned: list[bytes] = []
+
+    async def handle(item: bytes) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            await queue.exists()  # a clean-up of several steps
+            cleaned.append(item)
+
+    await queue.put_many(items)
+    with serving(handle, queue, concurrency=2) as task:
+        while (await queue.statistics()).in_flight < 2:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()  # once more: handlers are not disturbed by it
+        await cancel(task)
+    assert sorted(cleaned) == items[:2]
+    assert await attempts(queue) == [(item, 1 + (item in cleaned)) for item in items]
+
+
+async def test_a_cancel_scope_ends_it_like_a_cancellation(open_queue: Opener) -> None:
+    queue = await open_queue()
+    await queue.put_many([b"0", b"1"])
+    work = Work(b"0")
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: serve(work, queue, signals=()))
+            await eventually(lambda: work.begun)
+            scope.cancel()
+    assert work.cancelled == [b"0"]
+    assert await attempts(queue) == [(b"0", 2), (b"1", 1)]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+async def test_what_is_no_exception_comes_out_after_everything_is_given_back(
+    open_queue: Opener, error: BaseException
+) -> None:
+    queue = await open_queue()
+    await queue.put_many([b"0", b"1", b"2"])
+    work = Work(b"1")
+    work.fails[b"0"] = [error]
+    with pytest.raises(type(error)):
+        await serve(work, queue, concurrency=2, signals=())
+    assert await attempts(queue) == [(b"0", 2), (b"1", 2), (b"2", 1)]
+
+
+async def test_a_handler_that_is_not_asynchronous_is_a_mistake(open_queue: Opener) -> None:
+    queue = await open_queue()
+    await queue.put(b"0")
+    seen: list[bytes] = []
+    with pytest.raises(TypeError, match="async function"):
+        await in_time(serve(seen.append, queue, signals=()))  # type: ignore[call-overload]
+    assert await attempts(queue) == [(b"0", 2)]
+    with pytest.raises(TypeError, match="async function"):
+        await serve(None, queue)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concurrency": 0}, {"concurrency": 1.5}, {"concurrency": True}, {"prefetch": 0}, {"retry_delay": -1},
+        {"retry_delay": "1"}, {"grace": -1}, {"lease": 0}, {"retrying": -1},
+    ],
+)  # fmt: skip
+async def test_arguments_of_no_use_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError), match=next(iter(options))):
+        await serve(Work(), AsyncQueue("jobs", url="redis://127.0.0.1:1"), **options)
+
+
+async def test_a_lease_that_is_lost_cancels_the_handlers_and_the_role_is_taken_again(
+    open_queue: Opener, db: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = await open_queue()
+    await queue.put_many([b"0", b"1", b"2"])
+    work = Work(b"0", b"1")
+    with serving(work, queue, concurrency=2, lease=0.3) as task:
+        await eventually(lambda: len(work.begun) == 2)
+        (lease,) = db.keys("apressure:*consumer_lease*")
+        with caplog.at_level(logging.WARNING, "apressure"):
+            db.hset(lease, "token", "somebody else's")
+            db.hset(lease, "deadline", 0)
+            await eventually(lambda: len(work.cancelled) == 2)
+            await work.let_go(b"0", b"1")
+            await queue.close()
+            assert (await in_time(task)).handled == 3
+    assert sorted(work.ended) == [b"0", b"1", b"2"]
+    assert "lost the consumer role" in caplog.text
+    assert (await queue.statistics()).consumed_messages == 3
+
+
+@pytest.mark.parametrize("program", SERVERS)
+async def test_a_server_that_was_away_finds_the_service_again(
+    make_server: Callable[..., EmbeddedServer], program: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = make_server(program)
+    timeouts = {"response_timeout": 0.2, "connect_timeout": 0.2, "retry_timeout": 0.2, "settle_timeout": 0.2}
+    async with AsyncQueue("jobs", url=server.url) as queue, AsyncQueue("jobs", url=server.url, **timeouts) as served:
+        await queue.create()
+        await queue.put_many([b"0", b"1"])
+        work = Work(b"0")
+        with serving(work, served, lease=0.5) as task, caplog.at_level(logging.WARNING, "apressure"):
+            await eventually(lambda: work.begun)
+            os.kill(server.pid, signal.SIGSTOP)
+            await eventually(lambda: work.cancelled)
+            await eventually(lambda: len(caplog.records) == 2)  # it has tried again in vain
+            os.kill(server.pid, signal.SIGCONT)
+            await work.let_go(b"0")
+            await queue.close()
+            assert (await in_time(task)).handled == 2
+    assert work.ended == [b"0", b"1"]
+
+
+async def test_a_second_service_waits_and_takes_over(open_queue: Opener, db: redis.Redis) -> None:
+    active, standby = await open_queue(), await open_queue(create=False)
+    first, second = Work(b"0"), Work()
+    await active.put_many([b"0", b"1"])
+    with serving(first, active) as one:
+        await eventually(lambda: first.begun)
+        other = asyncio.create_task(serve(second, standby, signals=()))
+        await eventually(lambda: db.info("clients")["blocked_clients"] >= 1)
+        await cancel(one)
+        await standby.close()
+        assert (await in_time(other)).handled == 2
+    assert second.ended == [b"0", b"1"]
+
+
+async def test_signals_belong_to_the_main_thread(open_queue: Opener, url: str) -> None:
+    queue = await open_queue()
+    await queue.put(b"0")
+    await queue.close()
+    results: list[Any] = []
+
+    def other_thread() -> None:
+        for options in ({}, {"signals": ()}):
+            try:
+                results.append(asyncio.run(serve(Work(), AsyncQueue("jobs", url=url), **options)))  # type: ignore[arg-type]
+            except RuntimeError as error:
+                results.append(error)
+
+    thread = threading.Thread(target=other_thread)
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    assert "signals=()" in str(results[0])
+    assert results[1] == Served(handled=1, failed=0)
+
+
+async def test_one_signal_ends_all_services_and_the_earlier_handlers_come_back(open_queue: Opener) -> None:
+    before: list[int] = []
+
+    def earlier(signum: int, _: Any) -> None:
+        before.append(signum)
+
+    first, second, rival = (
+        await open_queue("first"),
+        await open_queue("second"),
+        await open_queue("second", create=False),
+    )
+    work, deaf = Work(), Work()
+    was = signal.signal(signal.SIGTERM, earlier)
+    try:
+        with serving(deaf, rival) as other:
+            await second.put(b"0")
+            await eventually(lambda: deaf.ended)
+            with (
+                serving(work, first, signals=(signal.SIGTERM,)) as one,
+                serving(work, second, signals=(signal.SIGTERM,)) as two,  # waits for the role
+            ):
+                await first.put(b"0")
+                await eventually(lambda: work.ended)
+                signal.raise_signal(signal.SIGTERM)
+                assert await in_time(one) == Served(1, 0, signal.SIGTERM)
+                assert await in_time(two) == Served(0, 0, signal.SIGTERM)
+            assert not before
+            assert not other.done()
+            assert signal.getsignal(signal.SIGTERM) is earlier
+            await cancel(other)
+    finally:
+        signal.signal(signal.SIGTERM, was)
+
+
+async def test_a_signal_before_anything_began_ends_it(open_queue: Opener) -> None:
+    queue = await open_queue()
+    await queue.put(b"0")
+    work = Work()
+    with serving(work, queue, signals=(signal.SIGTERM,)) as task:
+        await asyncio.sleep(0)
+        signal.raise_signal(signal.SIGTERM)
+        assert await in_time(task) == Served(0, 0, signal.SIGTERM)
+    assert not work.begun
+    await nothing_is_held(queue)
+
+
+WORKER = """
+import asyncio, os, sys
+from apressure import AsyncQueue, serve
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+async def handle(delivery):
+    say("begun", delivery.item.decode(), delivery.attempts)
+    try:
+        while not os.path.exists(sys.argv[2]):
+            await asyncio.sleep(0.01)
+    except asyncio.CancelledError:
+        say("cancelled", delivery.item.decode())
+        raise
+    say("ended", delivery.item.decode())
+
+async def main():
+    queue = AsyncQueue("jobs", url=sys.argv[1])
+    say("ready")
+    served = await serve(
+        handle, queue, deliveries=True, concurrency=2, prefetch=3, lease=0.5, grace=float(sys.argv[3])
+    )
+    say(served.handled, served.failed, served.signal.name if served.signal else "")
+
+asyncio.run(main())
+"""
+
+
+class Service:
+    """A service in a process of its own, whose handlers end when a file exists."""
+
+    def __init__(self, url: str, go: str, grace: float) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER, url, go, str(grace)],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.strip())
+
+    async def said(self, *lines: str) -> None:
+        async with asyncio.timeout(3 * PATIENCE):
+            while not set(lines) <= set(self.lines):
+                assert self.process.poll() is None, self.process.communicate()
+                await asyncio.sleep(0.01)
+
+    async def end(self) -> tuple[int, list[str]]:
+        """Wait for its end; what it said, and its exit code."""
+        async with asyncio.timeout(3 * PATIENCE):
+            while self.process.poll() is None:
+                await asyncio.sleep(0.01)
+        self._reader.join()
+        assert self.process.stderr is not None
+        assert "Traceback" not in self.process.stderr.read()
+        return self.process.returncode, self.lines
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+class TestProcesses:
+    @pytest.fixture
+    def go(self, tmp_path: Any) -> Any:
+        return tmp_path / "go"
+
+    @pytest.fixture
+    def start(self, url: str, go: Any) -> Iterator[Callable[..., Service]]:
+        services: list[Service] = []
+
+        def start(grace: float = 60) -> Service:
+            services.append(Service(url, os.fspath(go), grace))
+            return services[-1]
+
+        yield start
+        for service in services:
+            service.close()
+
+    async def test_a_signal_lets_handlers_finish_and_gives_the_rest_back(
+        self, open_queue: Opener, start: Callable[..., Service], go: Any, db: redis.Redis
+    ) -> None:
+        queue = await open_queue()
+        await queue.put_many([b"%d" % n for n in range(6)])
+        service = start()
+        await service.said("begun 0 1", "begun 1 1")
+        service.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.05)  # so that one that did not wait would be seen
+        assert service.process.poll() is None
+        go.touch()
+        code, lines = await service.end()
+        assert code == 0
+        assert sorted(lines) == ["2 0 SIGTERM", "begun 0 1", "begun 1 1", "ended 0", "ended 1", "ready"]
+        await nothing_is_held(queue)
+        assert await attempts(queue) == [(b"2", 1), (b"3", 1), (b"4", 1), (b"5", 1)]
+
+    @pytest.mark.parametrize("how", ["a second signal", "no grace", "a short grace"])
+    async def test_handlers_that_may_not_finish_are_cancelled_and_their_items_come_again(
+        self, open_queue: Opener, start: Callable[..., Service], how: str
+    ) -> None:
+        queue = await open_queue()
+        await queue.put_many([b"%d" % n for n in range(4)])
+        service = start({"a second signal": 60, "no grace": 0, "a short grace": 0.05}[how])
+        await service.said("begun 0 1", "begun 1 1")
+        service.process.send_signal(signal.SIGINT)
+        if how == "a second signal":
+            await asyncio.sleep(0.05)  # two that come together are one
+            assert service.process.poll() is None
+            service.process.send_signal(signal.SIGTERM)
+        code, lines = await service.end()
+        assert code == 0
+        assert lines[-1] == "0 0 SIGINT"
+        assert {"cancelled 0", "cancelled 1"} < set(lines)
+        assert await attempts(queue) == [(b"0", 2), (b"1", 2), (b"2", 1), (b"3", 1)]
+
+    async def test_when_one_is_killed_the_standby_takes_over_and_marks_what_comes_again(
+        self, open_queue: Opener, start: Callable[..., Service], go: Any, db: redis.Redis
+    ) -> None:
+        queue = await open_queue()
+        await queue.put_many([b"%d" % n for n in range(6)])
+        active = start()
+        await active.said("begun 0 1", "begun 1 1")
+        standby = start()
+        await standby.said("ready")
+        await eventually(lambda: db.info("clients")["blocked_clients"] >= 1)  # it waits for the role
+        active.process.kill()
+        go.touch()
+        await standby.said("begun 0 2", "begun 1 2", "begun 2 2", "begun 5 1")
+        await queue.close()
+        code, lines = await standby.end()
+        assert (code, lines[-1]) == (0, "6 0")
+        # What was prefetched by the dead one is marked, too: nobody knows that it was never handed out.
+        begun = sorted(line for line in lines if line.startswith("begun"))
+        assert begun == ["begun 0 2", "begun 1 2", "begun 2 2", "begun 3 1", "begun 4 1", "begun 5 1"]
+        assert (await queue.statistics()).consumed_messages == 6
