@@ -11,7 +11,7 @@ import asyncio
 import copy
 import functools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from apressure.connection import background, durability
@@ -19,7 +19,7 @@ from apressure.connection.channel import ConnectionLost
 from apressure.connection.replies import NOT_EXECUTED
 from apressure.connection.script import Script
 from apressure.connection.server import AnyChannel, Place
-from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError
+from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError, ServerUnavailableError
 
 
 class Request:
@@ -111,22 +111,7 @@ class Link:
             ServerError: The server refused it.
             ServerUnavailableError: It cannot be reached, or the connection ended first.
         """
-        loop = asyncio.get_running_loop()
-        until, pause = 0.0, 0.01
-        while True:
-            channel = await self.connected()
-            try:
-                return await channel.ask(*command)
-            except ServerError as error:
-                if self.place.is_elsewhere(error, channel.address):
-                    self._drop(channel)
-                elif error.code not in NOT_EXECUTED:
-                    raise
-                until = until or loop.time() + self.place.settings.retry_timeout
-                if loop.time() >= until:
-                    raise
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-            pause = min(0.5, 2 * pause)
+        return await insist(self.place, self.connected, self._drop, command)
 
     async def connected(self) -> AnyChannel:
         """Return the connection, opened where needed."""
@@ -288,3 +273,42 @@ class Link:
                 self._finish(request, unknown)
             else:
                 self._finish(request, copy.copy(error))
+
+
+async def insist(
+    place: Place,
+    connected: Callable[[], Awaitable[AnyChannel]],
+    drop: Callable[[AnyChannel], None],
+    command: Sequence[bytes | str | int],
+) -> Any:
+    """Run a command; where the server says that it did not carry it out, again, there or where the data is by then.
+
+    Args:
+        place: Where the data is.
+        connected: Returns the connection to use, or opens one.
+        drop: Called with a connection that leads to a server which does not have the data (any more).
+        command: The command.
+
+    Raises:
+        ServerError: The server refused it.
+        ServerUnavailableError: It cannot be reached, or the connection ended first.
+    """
+    loop = asyncio.get_running_loop()
+    until, pause = 0.0, 0.01
+    while True:
+        channel = await connected()
+        try:
+            return await channel.ask(*command)
+        except ServerUnavailableError:
+            place.doubt(channel.address)
+            raise
+        except ServerError as error:
+            if place.is_elsewhere(error, channel.address):
+                drop(channel)
+            elif error.code not in NOT_EXECUTED:
+                raise
+            until = until or loop.time() + place.settings.retry_timeout
+            if loop.time() >= until:
+                raise
+        await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+        pause = min(0.5, 2 * pause)

@@ -29,6 +29,8 @@ _ERRORS: dict[str, tuple[type[ServerError], str]] = {
     "NOPERM": (PermissionDeniedError, "the server's user needs the command and the key"),
     "OOM": (OutOfMemoryError, "raise the server's maxmemory or consume some messages; nothing was written"),
     "WRONGTYPE": (ServerError, "a key of the queue holds something else than a queue does; nothing was written"),
+    "MOVED": (ServerError, "the server is a node of a cluster: use cluster= or a redis+cluster:// URL"),
+    "CROSSSLOT": (ServerError, "the server is a node of a cluster: use cluster= or a redis+cluster:// URL"),
     "READONLY": (ReadOnlyError, "connect to the primary; nothing was written"),
 }
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from apressure.exceptions import OutcomeUnknownError
+from apressure.exceptions import DurabilityError, OutcomeUnknownError
 from apressure.queue.lanes import Entry, Lane
 from apressure.queue.steps import EMPTY, FULL, Steps
 from apressure.queue.waits import Wait, Waits
@@ -221,7 +221,9 @@ class GetLane(Lane[Get]):
 
     def _fail(self, in_flight: Sequence[Get], error: Exception) -> None:
         super()._fail(in_flight, error)
-        if isinstance(error, OutcomeUnknownError) and any(entry.withdrawn for entry in in_flight):
+        if isinstance(error, DurabilityError):
+            self.give_back(error.answer)
+        elif isinstance(error, OutcomeUnknownError) and any(entry.withdrawn for entry in in_flight):
             logger.error("a cancelled get of the queue %r may have lost messages: %s", self._steps.name, error)
 
     def _timeout(self, entry: Get) -> Exception:  # noqa: ARG002

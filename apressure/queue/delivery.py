@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from apressure.connection.settle import answered, resolve, settled
-from apressure.exceptions import LeaseLostError, PressureError, QueueDoesNotExistError
+from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, QueueDoesNotExistError
 from apressure.queue.scripted import Scripted
 from apressure.queue.waits import Wait
 
@@ -66,6 +66,7 @@ class Lease:
         """The numbers of messages in flight."""
         self.buffer: deque[Received] = deque()
         """Messages that were received and not handed out yet."""
+        self._unsure: DurabilityError | None = None
         self.error: Exception | None = None
         """Why the lease is of no more use."""
         self.on_lost: Callable[[Exception], None] | None = None
@@ -122,6 +123,7 @@ class Lease:
 
         Raises:
             LeaseLostError: The lease had run out: what was in flight has been given back.
+            DurabilityError: Too few confirmed it.
         """
         self._flush()
         last = self._sent + (1 if self._pending else 0)
@@ -183,6 +185,9 @@ class Lease:
         if self.error is not None:
             self.buffer.clear()
             raise copy.copy(self.error)
+        if self._unsure is not None:
+            unsure, self._unsure = self._unsure, None
+            raise unsure
 
     def stop(self) -> None:
         """End the timer."""
@@ -216,6 +221,10 @@ class Lease:
                 self._broken(reply)
             elif isinstance(reply, Exception):
                 self._acks = acks + self._acks  # acknowledging twice does no harm, forgetting it would
+            if isinstance(reply, DurabilityError) and isinstance(reply.answer, list):
+                self._arrived(reply.answer)
+                while self.buffer and not self._held:
+                    self.nack(self.buffer.pop().number)  # the caller gets the error instead
             answer.set_result(reply)
             if not (self._held or self._receivers):
                 # Whoever asked was cancelled, and has stopped waiting for the outcome (settle_timeout): not theirs.
@@ -274,7 +283,9 @@ class Lease:
         def on_answer(reply: Any) -> None:
             self._settling = None
             self._done += 1
-            if isinstance(reply, Exception):
+            if isinstance(reply, DurabilityError):
+                self._unsure = reply
+            elif isinstance(reply, Exception):
                 self._broken(reply)
             self._flush()
             resolve(settling, None)

@@ -18,6 +18,7 @@ from apressure.connection.script import Script
 from apressure.connection.settle import resolve, settled
 from apressure.exceptions import (
     ROLES,
+    DurabilityError,
     LeaseLostError,
     PressureError,
     QueueAlreadyExistsError,
@@ -325,6 +326,8 @@ class Steps:
 
     def _read(self, answer: Any, role: Role | None) -> Any:
         """Turn a script's answer into a value, a Wait or an exception."""
+        if isinstance(answer, DurabilityError):
+            answer.answer = self._read(answer.answer, role)
         if not isinstance(answer, list) or not isinstance(answer[0], bytes):
             return answer
         match answer[0]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from apressure.connection import background
 from apressure.connection.client import Client
-from apressure.connection.link import Link
+from apressure.connection.link import Link, insist
 from apressure.connection.server import AnyChannel
 from apressure.connection.settle import settled
 from apressure.connection.waiter import SLICE
@@ -57,7 +57,7 @@ class Turn:
 
     async def open(self) -> None:
         """Take a connection."""
-        self._channel = await self._turns.connection()
+        await self._connected()
 
     def close(self) -> None:
         """Give the connection back."""
@@ -66,13 +66,21 @@ class Turn:
 
     async def ask(self, *command: bytes | str | int) -> Any:
         """Run a command on this turn's connection."""
-        assert self._channel is not None
         try:
-            return await self._channel.ask(*command)
+            return await insist(self._turns.link.place, self._connected, self._drop, command)
         except ServerUnavailableError as error:
             raise OutcomeUnknownError(
                 f"{error}; the operation may have been carried out, and its role may be taken still"
             ) from None
+
+    async def _connected(self) -> AnyChannel:
+        if self._channel is None:
+            self._channel = await self._turns.connection()
+        return self._channel
+
+    def _drop(self, channel: AnyChannel) -> None:
+        self._channel = None
+        self._turns.drop(channel)
 
     async def exists(self) -> bool:
         """The queue exists."""
@@ -125,6 +133,7 @@ class Turn:
                 raise self._turns.missing()
         try:
             await self.ask(b"SET", keys.holder(self._role), self._turns.client.id)
+            self._turns.link.place.written()
         except BaseException:
             await self.__aexit__()
             raise
@@ -304,6 +313,11 @@ class Turns:
             return
         del self.identities[channel]
         channel.abort("the queue object was closed")
+
+    def drop(self, channel: AnyChannel) -> None:
+        """A connection leads to a server that does not have the queue (any more)."""
+        self.identities.pop(channel, None)
+        channel.abort("the server's data is elsewhere")
 
     def _give_up_one(self) -> bool:
         if not self._idle:

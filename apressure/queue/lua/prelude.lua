@@ -61,6 +61,7 @@ local function recall(sequence)
   if not record then return nil end
   local colon = string.find(record, ':', 1, true)
   if string.sub(record, 1, colon - 1) ~= sequence then return nil end
+  call('PEXPIRE', OP, RECORD_MS)  -- a write: a WAIT that follows on this new connection has to have something to wait for
   return tonumber(string.sub(record, colon + 1))
 end
 
