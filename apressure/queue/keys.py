@@ -6,6 +6,8 @@ begin with `apressure:` and end with a word without a colon, so that no two queu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 MAX_NAME = 4096
 """The longest name in bytes."""
 
@@ -34,6 +36,10 @@ _OURS = (
     "attempts",
     "redelivered",
 )
+_TYPES = (
+    ("list", "string", "string", "string", "list", "list", "string", "string", "string", "string", "list", "list")
+    + ("hash", "hash", "list", "list", "string", "string", "hash", "hash", "list")
+)  # fmt: skip
 
 
 class Keys:
@@ -105,6 +111,24 @@ class Keys:
         """Ours: the list that holds the role's token on its way to a client that waited for it."""
         return self.ours[2 if role == "producer" else 3]
 
+    def lease(self, role: str) -> bytes:
+        """Ours: the hash that says who has the role, and until when."""
+        return self.ours[0 if role == "producer" else 1]
+
+    def claim_until(self, role: str) -> bytes:
+        """Ours: the string that says when a claim counts as abandoned."""
+        return self.ours[4 if role == "producer" else 5]
+
+    @property
+    def inflight(self) -> bytes:
+        """Ours: the hash of messages that were received and are not acknowledged yet."""
+        return self.ours[6]
+
+    @property
+    def types(self) -> dict[bytes, str]:
+        """The type that each key has where it exists, but for the records of operations."""
+        return dict(zip((*self.specified, *self.ours), _TYPES, strict=True))
+
     def operation(self, sequence: str) -> bytes:
         """Ours: the record of the last step of one sequence of operations; it has a time to live."""
         return b"apressure:" + self._base + b":op:" + sequence.encode()
@@ -133,3 +157,33 @@ class Keys:
     def overlaps(self, other: Keys) -> bool:
         """Whether the two cannot exist beside each other, since they share a key, or all of them."""
         return not set(self.specified).isdisjoint(other.specified)
+
+
+def patterns(prefix: str) -> tuple[bytes, bytes]:
+    """What the keys of all queues under a prefix look like, for SCAN: the specification's, and ours."""
+    head = prefix.encode(errors="surrogateescape")
+    escaped = b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^-" else bytes([c]) for c in head)
+    return escaped + b":*", b"apressure:" + escaped + b":*"
+
+
+def names_among(prefix: str, found: Iterable[bytes]) -> list[str]:
+    """Return the names of the queues that have, or had, a key among those, sorted.
+
+    What belongs to a queue that exists names no other; of what is left the longest ending of a key counts.
+    """
+    head = f"{prefix}:".encode(errors="surrogateescape")
+    rest = set(found)
+    names = {key[len(head) : -len(b":bound")] for key in rest if key.startswith(head) and key.endswith(b":bound")}
+    names.discard(b"")
+    for name in names:
+        rest.difference_update(head + name + suffix.encode() for suffix in _SPECIFIED)
+    for key in rest:
+        if key.startswith(head):
+            endings = [suffix.encode() for suffix in _SPECIFIED if key.endswith(suffix.encode())]
+            names.add(key[len(head) :].removesuffix(max(endings, key=len)))
+        elif key.startswith(b"apressure:" + head):
+            name, _, word = key[len(b"apressure:" + head) :].rpartition(b":")
+            if word.decode(errors="replace") in _OURS and not name.endswith(b":op"):
+                names.add(name)
+    names.discard(b"")
+    return sorted(name.decode(errors="surrogateescape") for name in names if len(head) + len(name) <= MAX_NAME)

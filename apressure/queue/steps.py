@@ -248,6 +248,26 @@ class Steps:
         """A snapshot of everything that statistics show."""
         return await self._run_step("inspect", self._plain_keys, [], resend=True)  # type: ignore[no-any-return]
 
+    async def examine(self) -> list[Any]:
+        """The raw facts about the queue, or about what there is of it."""
+        keys = (*self._plain_keys, *self._keys.collisions())
+        return await self._run_step("examine", keys, [], resend=True)  # type: ignore[no-any-return]
+
+    async def repair(self, marks: Sequence[bytes], everything: bool, holder: bytes | None) -> list[Any]:
+        """Mend what a look has found. Answers with what was done, each [kind, role, text, number].
+
+        Args:
+            marks: Those of the look.
+            everything: False for what never needs a human.
+            holder: The client whose roles are to be given back, since it is dead; None for nobody.
+        """
+        keys = (*self._plain_keys, *self._keys.collisions())
+        own = self._uid if self._uid != holder else self._uid + b":repair"
+        arguments: list[Argument] = [
+            own, *marks, b"1" if everything else b"0", b"0" if holder is None else b"1", holder or b"",
+        ]  # fmt: skip
+        return await self._run_step("repair", keys, arguments, resend=True)  # type: ignore[no-any-return]
+
     async def peek(self, index: int) -> bytes | Wait:
         """Look at the message at an index of the list: -1 is the next one, 0 the newest."""
         return await self._run_step("peek", self._plain_keys, [index], resend=True)  # type: ignore[no-any-return]

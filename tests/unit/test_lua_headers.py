@@ -120,6 +120,11 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         {TOKEN: "lease token", 30000: "milliseconds"},
     ),
     "unclaim": (lambda steps, series: steps.unclaim("producer"), {"producer": "role"}),
+    "examine": (lambda steps, series: steps.examine(), {}),
+    "repair": (
+        lambda steps, series: steps.repair([b"ALL", b"P", b"C"], True, b"WHO"),
+        {b"ALL": "all keys", b"P": "producer's", b"C": "consumer's", b"WHO": "holder's name", b"UID": "uid"},
+    ),
     "create": (lambda steps, series: steps.create(17), {17: "bound"}),
     "occupy": (
         lambda steps, series: steps.occupy("producer", HELD, TOKEN, 30000),
@@ -187,6 +192,8 @@ async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
     assert tuple(request.keys[:22]) == keys.for_script(series)
     more = {
         "create": keys.collisions(),
+        "examine": keys.collisions(),
+        "repair": keys.collisions(),
         "receive": (*DEAD.keys.for_script("none"), *DEAD.keys.collisions()),
         "requeue": DEAD.keys.for_script("none"),
     }

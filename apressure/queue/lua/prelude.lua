@@ -305,3 +305,26 @@ local function attempts_of(messages)
   end
   return attempts
 end
+
+-- What is at a key, whatever its type: {type, size, the beginning of a string or the token of a lease}.
+local function look(key)
+  local kind = call('TYPE', key).ok
+  if kind == 'string' then return {kind, call('STRLEN', key), call('GETRANGE', key, 0, 4095)} end
+  if kind == 'list' then return {kind, call('LLEN', key), ''} end
+  if kind == 'hash' then return {kind, call('HLEN', key), call('HGET', key, 'token') or ''} end
+  return {kind, 0, ''}
+end
+
+-- A digest of what is at the keys: where two are equal, nothing has moved in between.
+local function mark(keys)
+  local all = {}
+  for i = 1, #keys do
+    local seen = look(keys[i])
+    all[i] = seen[1] .. ':' .. seen[2] .. ':' .. #seen[3] .. ':' .. seen[3]
+  end
+  return digest_of(table.concat(all, '|'))
+end
+
+local function mark_of(role)
+  return mark({role.holder, role.messages, role.bytes, role.free, role.lease, role.claim})
+end
