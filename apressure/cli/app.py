@@ -64,6 +64,7 @@ for command in (
     manage.create,
     move.put,
     move.get,
+    move.requeue,
     manage.ls,
     manage.stat,
     manage.close,

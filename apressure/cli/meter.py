@@ -115,4 +115,5 @@ class _Bar:
 
 
 def _moved(messages: int, size: int) -> str:
-    return f"{messages:,} messages, {size / 1e6:,.1f} MB"
+    # Where messages do not pass through this process, nobody knows how large they are.
+    return f"{messages:,} messages" + (f", {size / 1e6:,.1f} MB" if size else "")

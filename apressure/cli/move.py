@@ -1,4 +1,4 @@
-"""`apressure put` and `apressure get`: items between a queue and standard input and output."""
+"""`apressure put`, `get` and `requeue`: items into a queue, out of it, and back into it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from apressure.cli.feed import Feeder
 from apressure.cli.framing import DEFAULT_LIMIT, Framing, FramingError, decoder
 from apressure.cli.meter import Meter
 from apressure.cli.options import Common, Json, Name, Prefix, Remains, Timeout, Url, complain, execute
+from apressure.cli.show import printable
 from apressure.cli.streams import Input, Output
+from apressure.exceptions import PressureError, QueueDoesNotExistError, QueueFullError, QueueInUseError
+from apressure.queue.dead import SUFFIX
+
+_PORTION = 1000
+"""How many dead letters are moved between two looks at how far it is."""
 
 Null = Annotated[bool, typer.Option("-0", "--null", help="A NUL byte ends each item, not a newline.")]
 LengthPrefixed = Annotated[
@@ -138,6 +144,20 @@ def get(
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete the queue once it is closed and its last item has been written.")
     ] = False,
+    max_attempts: Annotated[
+        int | None,
+        typer.Option(
+            "--max-attempts",
+            metavar="N",
+            min=1,
+            help="What was received N times and never written goes to the dead-letter queue.",
+            show_default="no limit",
+        ),
+    ] = None,
+    dead_letters: Annotated[
+        str | None,
+        typer.Option("--dead-letters", metavar="NAME", help="That queue's name.", show_default="NAME:dead"),
+    ] = None,
     null: Null = False,
     length_prefixed: LengthPrefixed = False,
     progress: Progress = None,
@@ -155,14 +175,92 @@ def get(
     async def command() -> None:
         framing = _framing(null, length_prefixed)
         shown = _is_shown(progress, busy=1)
+        if dead_letters is not None and max_attempts is None:
+            raise UsageError("--dead-letters goes with --max-attempts")
+        if max_attempts is not None and at_most_once:
+            raise UsageError("--max-attempts goes with --at-least-once: what is taken at once is never given back")
         with Meter(f"get {name}", shown=shown, total=number) as meter:
-            async with common.queue(name) as queue:
+            async with common.queue(name, max_attempts, dead_letters) as queue:
                 drain = Drain(
                     queue, Output(), meter, framing, number=number, follow=follow, timeout=timeout, delete=delete
                 )
                 await (drain.at_most_once() if at_most_once else drain.at_least_once())
 
     execute(common, command())
+
+
+def requeue(
+    context: typer.Context,
+    name: Name,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="DEAD", help="The dead-letter queue's name.", show_default="NAME:dead"),
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max", metavar="N", min=1, help="Move at most so many.", show_default="all")
+    ] = None,
+    timeout: Timeout = None,
+    progress: Progress = None,
+    url: Url = None,
+    prefix: Prefix = None,
+    json: Json = False,
+) -> None:
+    """Move dead letters back to the end of the queue that they came from, the oldest first.
+
+    Those that are there when it begins are moved; it waits while the queue is full. However it ends, each is in one
+    of the two queues.
+    """
+    common = Common.of(context, url, prefix, json)
+    dead_letters = name + SUFFIX if source is None else source
+    shown = _is_shown(progress, busy=1)
+    meter = Meter(f"requeue {name}", shown=shown)
+
+    async def command() -> None:
+        with meter:
+            async with common.queue(name) as queue:
+                left = await _dead_letters(queue, dead_letters, wanted=source is not None)
+                await _requeue(queue, dead_letters, left if most is None else min(most, left), timeout, meter)
+        if common.json:
+            done = {"name": name, "from": dead_letters, "requeued": meter.messages}
+            sys.stdout.write(jsons.dumps(done) + "\n")
+        else:
+            text = f"requeued {meter.messages} from {dead_letters} to {name}"
+            sys.stdout.write(printable(text) + "\n")
+        sys.stdout.flush()
+
+    def remains() -> Remains | None:
+        if not meter.messages:
+            return None
+        return Remains(f"{meter.messages} were requeued before", {"requeued": meter.messages})
+
+    execute(common, command(), remains=remains)
+
+
+async def _dead_letters(queue: AsyncQueue[bytes], dead_letters: str, *, wanted: bool) -> int:
+    """How many there are. A queue for them that somebody names has to exist; otherwise nothing may have died yet."""
+    try:
+        return await AsyncQueue(dead_letters, client=queue.client).qsize()
+    except QueueDoesNotExistError:
+        if wanted:
+            raise
+        return 0
+
+
+async def _requeue(queue: AsyncQueue[bytes], dead_letters: str, left: int, timeout: float | None, meter: Meter) -> None:
+    """Move so many dead letters: what can be moved at once, and then one, as soon as it can be."""
+    while True:
+        try:
+            try:
+                moved = await queue.requeue(max(1, min(left, _PORTION)), 0, dead_letters)
+            except (QueueFullError, QueueInUseError) as blocked:
+                moved = blocked.accepted or await queue.requeue(1, timeout, dead_letters)
+        except PressureError as error:
+            meter.add(getattr(error, "accepted", 0), 0)
+            raise
+        meter.add(moved, 0)
+        left -= moved
+        if left <= 0 or not moved:
+            return
 
 
 def _framing(null: bool, length_prefixed: bool) -> Framing:

@@ -81,10 +81,10 @@ class Common:
         self._check_url()
         return Client(self.url, prefix=self.prefix)
 
-    def queue(self, name: str) -> AsyncQueue[bytes]:
+    def queue(self, name: str, max_attempts: int | None = None, dead_letters: str | None = None) -> AsyncQueue[bytes]:
         """Return the queue `name` with a client of its own."""
         self._check_url()
-        return AsyncQueue(name, url=self.url, prefix=self.prefix)
+        return AsyncQueue(name, max_attempts=max_attempts, dead_letters=dead_letters, url=self.url, prefix=self.prefix)
 
     def _check_url(self) -> None:
         if self.url == "embedded://":

@@ -14,8 +14,6 @@ from apressure.exceptions import (
     ClientClosedError,
     PressureError,
     QueueDoesNotExistError,
-    QueueFullError,
-    QueueInUseError,
     Role,
 )
 from apressure.queue.batching import MAX_MESSAGES, GetLane, PutLane
@@ -149,8 +147,7 @@ class Scripted:
                 if moved >= most:
                     return moved
         except PressureError as error:
-            if isinstance(error, (QueueFullError, QueueInUseError)):
-                error.accepted = moved
+            error.accepted = moved  # type: ignore[attr-defined]  # whatever the error
             if moved:
                 error.add_note(f"{moved} dead letters were moved before")
             raise
