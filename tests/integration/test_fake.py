@@ -93,6 +93,20 @@ async def test_a_consumer_that_fails_gives_back(queue: AsyncQueue[bytes]) -> Non
     assert await queue.get() == b"2"
 
 
+async def test_dead_letters(queue: AsyncQueue[Any]) -> None:
+    limited: AsyncQueue[bytes] = AsyncQueue("jobs", client=queue.client, max_attempts=2)
+    await limited.put_many([b"poison", b"good"])
+    for _ in range(2):
+        await (await limited.receive()).nack()
+    delivery = await limited.receive()
+    assert (delivery.item, delivery.attempts) == (b"good", 1)
+    await delivery.ack()
+    dead: AsyncQueue[bytes] = AsyncQueue("jobs:dead", client=queue.client)
+    assert await dead.peek() == b"poison"
+    assert await limited.requeue() == 1
+    assert (await queue.get(), await dead.qsize()) == (b"poison", 0)
+
+
 async def test_iteration_and_close(queue: AsyncQueue[bytes]) -> None:
     await queue.put_many([b"1", b"2"])
     await queue.close()

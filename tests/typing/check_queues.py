@@ -59,6 +59,7 @@ def the_codec_decides_what_items_are(client: Client) -> None:
     assert_type(AsyncQueue("q", codec=Address), AsyncQueue[Address])
     assert_type(AsyncQueue("q", codec=TypedCodec(Order, "msgpack")), AsyncQueue[Order])
     assert_type(AsyncQueue("q", codec=Hexadecimal()), AsyncQueue[int])
+    assert_type(AsyncQueue("q", codec=Order, max_attempts=3, dead_letters="failed"), AsyncQueue[Order])
 
 
 async def bytes_go_in_and_come_out() -> None:
@@ -110,6 +111,7 @@ async def the_consumer_iterates_items(queue: AsyncQueue[Order]) -> None:
         async for item in consumer:
             assert_type(item, Order)
         assert_type(consumer.attempts, int)
+        assert_type(consumer.redelivered, bool)
 
 
 async def the_manual_consumer_iterates_deliveries(queue: AsyncQueue[Order]) -> None:
@@ -125,6 +127,9 @@ async def questions_have_typed_answers(queue: AsyncQueue[bytes], client: Client)
     assert_type(await queue.bound(), int)
     assert_type(await queue.closed(), bool)
     assert_type(await queue.unblock(), int)
+    assert_type(queue.max_attempts, int | None)
+    assert_type(queue.dead_letters, str | None)
+    assert_type(await queue.requeue(max_items=5, timeout=1, source="failed"), int)
     statistics = await queue.statistics()
     assert_type(statistics, QueueStatistics)
     assert_type(statistics.producer, RoleStatistics)

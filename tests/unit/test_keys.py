@@ -97,6 +97,17 @@ def test_collisions_name_the_queues_inside_and_outside() -> None:
     assert b"p:jobs:closed:bound" not in collisions
 
 
+@given(prefixes, names, names)
+def test_two_queues_beside_each_other_share_no_key(prefix: str, name: str, other: str) -> None:
+    one, two = Keys(prefix, name), Keys(prefix, other)
+    assert one.overlaps(two) == two.overlaps(one)
+    if not one.overlaps(two):
+        assert set(one.for_script("s")).isdisjoint(two.as_second())
+        assert two.bound not in one.collisions()
+    else:
+        assert name == other or two.bound in one.collisions()
+
+
 @pytest.mark.parametrize(
     "name", ["a b", "a\nb", "{jobs}", "*", "[a-z]?", "ü", "日本語", "\x00", "a:b", ":", "🚀", "x" * (MAX_NAME - 2)]
 )
