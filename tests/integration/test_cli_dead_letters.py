@@ -1,0 +1,97 @@
+"""Dead letters on the command line: `get --max-attempts`, and `requeue`."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.commands import Commands, stop, wait_until
+
+# What does not depend on the server runs on one of them.
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+NOT_A_LINE = b"two\nlines"
+"""`get` cannot write it as one line, and gives it back."""
+
+
+@pytest.fixture
+def cli(url: str) -> Commands:
+    return Commands(url)
+
+
+@pytest.fixture
+def queue(cli: Commands) -> Iterator[str]:
+    """A queue of two, with a dead-letter queue of its own that holds five; deleted after the test."""
+    cli.create("orders", 2)
+    cli.create("orders:dead")
+    cli.fill("orders:dead", *(b"%d" % index for index in range(5)))
+    yield "orders"
+    cli.delete("orders")
+    cli.delete("orders:dead")
+
+
+def test_what_cannot_be_written_ends_with_the_dead_letters(cli: Commands) -> None:
+    cli.create("orders")
+    cli.fill("orders", NOT_A_LINE, b"good")
+    options = ("get", "orders", "--no-follow", "--max-attempts", "2", "--dead-letters", "failed")
+    for _ in range(2):
+        cli(*options, code=1)
+    with cli.running(*options) as process:
+        output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output) == (0, b"good\n")
+    assert b"moved 1 message(s) of the queue 'orders' to the dead-letter queue 'failed'" in errors
+    assert b"lines" not in errors
+    assert cli("requeue", "orders", "--from", "failed").stdout == b"requeued 1 from failed to orders\n"
+    assert cli.empty("orders") == [NOT_A_LINE]
+    cli.delete("orders")
+    cli.delete("failed")
+
+
+def test_requeue_waits_for_room(cli: Commands, queue: str) -> None:
+    with cli.running("requeue", queue, "--json") as process:
+        got: list[bytes] = []
+        wait_until(lambda: len(got.extend(cli.empty(queue)) or got) == 5)  # type: ignore[func-returns-value]
+        output, errors = process.communicate(timeout=60)
+    assert got == [b"0", b"1", b"2", b"3", b"4"]
+    assert json.loads(output) == {"name": "orders", "from": "orders:dead", "requeued": 5}
+    assert (process.returncode, errors) == (0, b"")
+
+
+def test_requeue_gives_up(cli: Commands, queue: str) -> None:
+    done = cli("requeue", queue, "--timeout", "0", code=6)
+    assert done.stderr == b"apressure: the queue 'orders' is full; 2 were requeued before\n"
+    assert cli("requeue", queue, "--max", "1", "--timeout", "0.05", "--json", code=6).stdout == b""
+    assert cli.empty(queue) == [b"0", b"1"]
+    assert cli("requeue", queue, "--max", "1").stdout == b"requeued 1 from orders:dead to orders\n"
+    assert cli.empty("orders:dead") == [b"3", b"4"]
+
+
+def test_requeue_is_interrupted(cli: Commands, queue: str) -> None:
+    with cli.running("requeue", queue) as process:
+        wait_until(lambda: cli.stat(queue).length == 2)
+        code, output, errors = stop(process, signal.SIGINT)
+    assert (code, output) == (130, b"")
+    assert errors in (b"", b"apressure: stopped by SIGINT; 2 were requeued before\n")
+    assert cli.empty(queue) + cli.empty("orders:dead") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_errors_of_requeue(cli: Commands, queue: str) -> None:
+    cli("requeue", "missing", code=3)
+    cli("requeue", queue, "--from", "missing", code=3)
+    cli("requeue", queue, "--from", queue, code=2)
+    cli("requeue", queue, "--max", "0", code=2)
+    cli.close(queue)
+    cli("requeue", queue, code=5)
+    assert len(cli.empty("orders:dead")) == 5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--dead-letters", "failed"), ("--max-attempts", "0"), ("--max-attempts", "2", "--at-most-once"),
+     ("--max-attempts", "2", "--dead-letters", "orders:closed")],
+)  # fmt: skip
+def test_options_of_get_that_do_not_go_together(cli: Commands, queue: str, options: tuple[str, ...]) -> None:
+    cli("get", queue, *options, code=2)
