@@ -86,12 +86,14 @@ class Link:
         self._callers = 0
         self._failure: Exception | None = None
         self._unanswered = 0
+        self._asked_at = 0.0
         self._drained: asyncio.Future[None] | None = None
         self._closed = False
 
     def send(self, request: Request) -> None:
         """Send a request, now or as soon as there is a connection; its `on_reply` is called exactly once."""
         self._unanswered += 1
+        self._asked_at = asyncio.get_running_loop().time()
         channel = self._channel
         if channel is not None and channel.up and not self._queued:
             self._transmit(channel, request)
@@ -135,11 +137,11 @@ class Link:
         return self._channel
 
     async def aclose(self, patience: float) -> None:
-        """Wait up to `patience` seconds for replies that are on their way, then end the connection."""
+        """Wait for replies that are on their way, for `patience` seconds since they were asked for; then hang up."""
         try:
             loop = asyncio.get_running_loop()
-            deadline = loop.time() + patience
             await self._settle_down()
+            deadline = self._asked_at + patience
             while self._unanswered and not self._closed and loop.time() < deadline:
                 self._drained = loop.create_future()
                 await asyncio.wait((self._drained,), timeout=deadline - loop.time())

@@ -53,6 +53,7 @@ class Lease:
         self._number = 1
         self._acks: list[int] = []
         self._nacks: list[int] = []
+        self._on_their_way: tuple[list[int], list[int]] = ([], [])  # acks, with a settle and a receive step
         self._renew = False
         self._settling: asyncio.Future[None] | None = None
         self._sent = 0
@@ -160,8 +161,9 @@ class Lease:
             while self._settling is not None and await wait(self._settling):
                 pass
         finally:
-            acks, self._acks = self._acks, []
-            nacks, self._nacks = self._nacks, []
+            # Those without an answer once more: a server that has to learn their script first may carry out this first.
+            acks = [*self._on_their_way[0], *self._on_their_way[1], *self._acks]
+            nacks, self._acks, self._nacks = self._nacks, [], []
             untouched = self.buffer[0].number if self.buffer else self._number
             self.unsettled.clear()
             self.buffer.clear()
@@ -210,11 +212,13 @@ class Lease:
         acks, self._acks = self._acks, []
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._receiving = answer
+        self._on_their_way = (self._on_their_way[0], acks)
         fresh = not self._held and not self.unsettled
         held = self._queue.waits.take_claim("consumer") if fresh else b"0"
 
         def on_answer(reply: Any) -> None:
             self._receiving = None
+            self._on_their_way = (self._on_their_way[0], [])
             if isinstance(reply, list):
                 self._arrived(reply)
             elif isinstance(reply, (LeaseLostError, QueueDoesNotExistError)):
@@ -279,9 +283,11 @@ class Lease:
         self._renew = False
         acks, self._acks = self._acks, []
         nacks, self._nacks = self._nacks, []
+        self._on_their_way = (acks, self._on_their_way[1])
 
         def on_answer(reply: Any) -> None:
             self._settling = None
+            self._on_their_way = ([], self._on_their_way[1])
             self._done += 1
             if isinstance(reply, DurabilityError):
                 self._unsure = reply

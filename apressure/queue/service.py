@@ -363,8 +363,6 @@ class _Service:
 
         try:
             with CancelScope() as self._scope:
-                if self._stopped.is_set():
-                    self._scope.cancel()
                 yield
         finally:
             self._scope = None

@@ -168,3 +168,109 @@ async def test_response_timeout(make_server: Callable[..., EmbeddedServer], prog
         async with asyncio.timeout(PATIENCE):
             assert await made.queues["put"].qsize() <= 1
             assert await made.queues["get"].get_many(5) in ([b"1", b"2", b"3"], [b"2", b"3"])
+
+
+ENDLESS = {"response_timeout": 1000.0, "retry_timeout": 150.0}
+"""Nothing but `settle_timeout` can end a wait for a frozen server."""
+
+LEAVING = ("consumer", "manual", "by hand", "exclusive", "prefetched")
+
+
+async def hold(kind: str, queue: AsyncQueue[bytes], held: asyncio.Event, until: asyncio.Event) -> None:
+    """Hold a role with something in flight, until something happens in the block."""
+    if kind == "exclusive":
+        async with queue.producer(exclusive=True) as producer:
+            await producer.put(b"4")
+            held.set()
+            await until.wait()
+            raise KeyError
+    if kind == "by hand":
+        try:
+            await queue.receive()
+            held.set()
+            await until.wait()
+            raise KeyError
+        finally:
+            await queue.aclose()
+    async with queue.consumer("manual" if kind == "manual" else "auto", prefetch=2) as consumer:  # type: ignore[call-overload]
+        await anext(consumer)
+        if kind == "prefetched":
+            await anext(consumer)  # acknowledges the first one
+        held.set()
+        await until.wait()
+        raise KeyError
+
+
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+@pytest.mark.parametrize("kind", LEAVING)
+async def test_leaving_a_block_gives_up_after_settle_timeout(
+    make_server: Callable[..., EmbeddedServer], program: str, kind: str, how: str
+) -> None:
+    """The block is left while the server is frozen; the role goes back when it thaws."""
+    server = make_server(program)
+    async with no_complaints(), Client(server.url, settle_timeout=0.2, **ENDLESS) as client:
+        queue = AsyncQueue("jobs", client=client)
+        await queue.create()
+        await queue.put_many([b"1", b"2", b"3"])
+        held, until = asyncio.Event(), asyncio.Event()
+        task = asyncio.create_task(hold(kind, queue, held, until))
+        await held.wait()
+        with frozen(server):
+            if how == "cancelled":
+                task.cancel()
+            else:
+                until.set()
+            async with asyncio.timeout(PATIENCE):
+                with pytest.raises(asyncio.CancelledError if how == "cancelled" else KeyError):
+                    await task
+        async with asyncio.timeout(PATIENCE), AsyncQueue("jobs", url=server.url) as other:
+            expected = [b"1", b"2", b"3", b"4"] if kind == "exclusive" else [b"1", b"2", b"3"][kind == "prefetched" :]
+            assert await other.get_many(5) == expected
+            await other.put(b"the producer role is free, too")
+            assert (await other.statistics()).in_flight == 0
+            await other.delete()
+    await check_server(server)
+
+
+@pytest.mark.parametrize("kind", ["consumer", "exclusive"])
+async def test_a_block_that_ends_well_waits_for_its_outcome(
+    make_server: Callable[..., EmbeddedServer], program: str, kind: str
+) -> None:
+    server = make_server(program)
+    async with no_complaints(), Client(server.url, settle_timeout=0.05, **ENDLESS) as client:
+        queue = AsyncQueue("jobs", client=client)
+        await queue.create()
+        await queue.put(b"1")
+        block: Any = queue.consumer() if kind == "consumer" else queue.producer(exclusive=True)
+        await block.__aenter__()
+        with frozen(server):
+            leaving = asyncio.create_task(block.__aexit__(None, None, None))
+            await asyncio.wait({leaving}, timeout=0.5)
+            assert not leaving.done()
+        async with asyncio.timeout(PATIENCE):
+            await leaving
+        assert await queue.closed() == (kind == "exclusive")
+        await queue.delete()
+    await check_server(server)
+
+
+async def test_a_block_that_ends_well_can_still_be_cancelled(
+    make_server: Callable[..., EmbeddedServer], program: str
+) -> None:
+    server = make_server(program)
+    async with no_complaints(), Client(server.url, settle_timeout=0.2, **ENDLESS) as client:
+        for kind in ("consumer", "exclusive"):
+            queue = AsyncQueue("jobs", client=client)
+            await queue.create()
+            await queue.put(b"1")
+            block: Any = queue.consumer() if kind == "consumer" else queue.producer(close=False, exclusive=True)
+            await block.__aenter__()
+            with frozen(server):
+                leaving = asyncio.create_task(block.__aexit__(None, None, None))
+                await asyncio.wait({leaving}, timeout=0.05)
+                leaving.cancel()
+                async with asyncio.timeout(PATIENCE):
+                    with pytest.raises(asyncio.CancelledError):
+                        await leaving
+            await queue.delete()
+    await check_server(server)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +28,7 @@ from apressure import (
     serve,
 )
 from apressure.embedded import EmbeddedServer
+from tests.chaos.support import no_complaints
 from tests.integration.commands import environment
 from tests.integration.conftest import PATIENCE, Opener, eventually, in_time
 from tests.servers import SERVERS
@@ -54,6 +55,8 @@ class Work:
             async with self._go:
                 await self._go.wait_for(lambda: item not in self.held)
         except asyncio.CancelledError:
+            for _ in range(20):  # a clean-up of several steps, in which nothing disturbs it
+                await asyncio.sleep(0)
             self.cancelled.append(item)
             raise
         self.ended.append(item)
@@ -76,6 +79,12 @@ class Manual:
     async def __call__(self, delivery: Delivery[bytes]) -> None:
         self.got.append((delivery.item, delivery.attempts))
         await self.what(delivery)
+
+
+@pytest.fixture(autouse=True)
+async def _no_complaints() -> AsyncIterator[None]:
+    async with no_complaints():
+        yield
 
 
 @contextmanager
@@ -193,16 +202,21 @@ async def test_without_room_for_retries_nothing_overtakes(open_queue: Opener) ->
     assert work.ended == [b"0", b"0", b"0", b"1", b"2"]
 
 
-async def test_what_waits_for_its_retry_stays_in_flight_and_goes_back_in_order(open_queue: Opener) -> None:
+@pytest.mark.parametrize("how", ["cancelled", "signal"])
+async def test_what_waits_for_its_retry_stays_in_flight_and_goes_back_in_order(open_queue: Opener, how: str) -> None:
     queue = await open_queue()
     items = [b"0", b"1", b"2", b"3"]
     work = Work(b"2")
     work.fails = {b"0": [ValueError("no")], b"1": [ValueError("no")]}
     await queue.put_many(items)
-    with serving(work, queue, retry_delay=60) as task:
+    with serving(work, queue, retry_delay=60, grace=0, signals=(signal.SIGTERM,)) as task:
         await eventually(lambda: work.begun == items[:3])
         assert (await queue.statistics()).in_flight == 3
-        await cancel(task)
+        if how == "signal":
+            signal.raise_signal(signal.SIGTERM)
+            await in_time(task)
+        else:
+            await cancel(task)
     assert work.cancelled == [b"2"]
     assert await attempts(queue) == [(b"0", 2), (b"1", 2), (b"2", 2), (b"3", 1)]
 
@@ -312,29 +326,32 @@ async def test_errors_that_no_retry_mends_are_raised(open_queue: Opener, db: red
 
 
 async def test_cancelling_it_cancels_the_handlers_once_and_gives_everything_back(open_queue: Opener) -> None:
-    queue = await open_queue()
+    queue, looker = await open_queue(), await open_queue(create=False)
     items = [b"%d" % n for n in range(6)]
-    cleaned: list[bytes] = []
+    cleaning: list[bytes] = []
+    cleaned = asyncio.Event()
 
     async def handle(item: bytes) -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            for _ in range(5):
-                await asyncio.sleep(0)
-            await queue.exists()  # a clean-up of several steps
-            cleaned.append(item)
+            cleaning.append(item)
+            await cleaned.wait()
 
     await queue.put_many(items)
     with serving(handle, queue, concurrency=2) as task:
-        while (await queue.statistics()).in_flight < 2:
+        while (await looker.statistics()).in_flight < 2:
             await asyncio.sleep(0)
         task.cancel()
-        await asyncio.sleep(0)
+        await eventually(lambda: len(cleaning) == 2)
         task.cancel()  # once more: handlers are not disturbed by it
-        await cancel(task)
-    assert sorted(cleaned) == items[:2]
-    assert await attempts(queue) == [(item, 1 + (item in cleaned)) for item in items]
+        seen = await looker.statistics()
+        assert seen.in_flight >= 2  # nobody else gets what a handler still has in its hands
+        assert not task.done()
+        cleaned.set()
+        with pytest.raises(asyncio.CancelledError):
+            await in_time(task)
+    assert await attempts(queue) == [(item, 1 + (item in cleaning)) for item in items]
 
 
 async def test_a_cancel_scope_ends_it_like_a_cancellation(open_queue: Opener) -> None:
@@ -405,6 +422,25 @@ async def test_a_lease_that_is_lost_cancels_the_handlers_and_the_role_is_taken_a
     assert sorted(work.ended) == [b"0", b"1", b"2"]
     assert "lost the consumer role" in caplog.text
     assert (await queue.statistics()).consumed_messages == 3
+
+
+@pytest.mark.parametrize("program", SERVERS)
+async def test_a_signal_ends_it_while_the_server_stands_still(
+    make_server: Callable[..., EmbeddedServer], program: str
+) -> None:
+    server = make_server(program)
+    settings = {"settle_timeout": 0.2, "response_timeout": 1000.0}
+    async with AsyncQueue("jobs", url=server.url) as queue:
+        await queue.create()
+        await queue.put_many([b"0", b"1"])
+        work = Work(b"0")
+        with serving(work, AsyncQueue("jobs", url=server.url, **settings), grace=0, signals=(signal.SIGTERM,)) as task:
+            await eventually(lambda: work.begun)
+            os.kill(server.pid, signal.SIGSTOP)
+            signal.raise_signal(signal.SIGTERM)
+            assert (await in_time(task)).signal == signal.SIGTERM
+            os.kill(server.pid, signal.SIGCONT)
+        assert await in_time(attempts(queue)) == [(b"0", 2), (b"1", 1)]
 
 
 @pytest.mark.parametrize("program", SERVERS)
