@@ -191,8 +191,7 @@ class Core(Generic[T]):
         try:
             received = await by_hand.receive(1, timeout)
         except asyncio.CancelledError:
-            while by_hand.buffer:
-                by_hand.nack(by_hand.buffer.pop().number)
+            by_hand.return_buffer()
             with contextlib.suppress(PressureError):
                 await by_hand.flush()
             raise

@@ -53,6 +53,7 @@ class Lease:
         self._number = 1
         self._acks: list[int] = []
         self._nacks: list[int] = []
+        self._unseen = 0  # from this number on, what is given back was never handed out; 0 for none
         self._on_their_way: tuple[list[int], list[int]] = ([], [])  # acks, with a settle and a receive step
         self._renew = False
         self._settling: asyncio.Future[None] | None = None
@@ -106,6 +107,13 @@ class Lease:
     def nack(self, number: int) -> None:
         """Give a message back likewise, first in line."""
         self._settle(self._nacks, number)
+
+    def return_buffer(self) -> None:
+        """Give back what was received and not handed out: that was no attempt."""
+        while self.buffer:
+            number = self.buffer.pop().number
+            self._unseen = min(self._unseen or number, number)
+            self.nack(number)
 
     def last(self, seconds: float) -> None:
         """Let the lease last for that long from its next renewal; what is in flight keeps a longer one."""
@@ -164,13 +172,21 @@ class Lease:
             # Those without an answer once more: a server that has to learn their script first may carry out this first.
             acks = [*self._on_their_way[0], *self._on_their_way[1], *self._acks]
             nacks, self._acks, self._nacks = self._nacks, [], []
-            untouched = self.buffer[0].number if self.buffer else self._number
+            unseen = self._unseen or (self.buffer[0].number if self.buffer else self._number)
+            self._unseen = 0
             self.unsettled.clear()
             self.buffer.clear()
             if self.error is None:
                 answer: asyncio.Future[Any] = loop.create_future()
                 self._queue.steps.settle(
-                    self._series, self._token, 0, untouched, acks, sorted(nacks), lambda reply: resolve(answer, reply)
+                    self._series,
+                    self._token,
+                    0,
+                    True,
+                    unseen,
+                    acks,
+                    sorted(nacks),
+                    lambda reply: resolve(answer, reply),
                 )
                 self.error = closing
                 if await wait(answer) and isinstance(answer.result(), Exception):
@@ -227,13 +243,12 @@ class Lease:
                 self._acks = acks + self._acks  # acknowledging twice does no harm, forgetting it would
             if isinstance(reply, DurabilityError) and isinstance(reply.answer, list):
                 self._arrived(reply.answer)
-                while self.buffer and not self._held:
-                    self.nack(self.buffer.pop().number)  # the caller gets the error instead
+                if not self._held:
+                    self.return_buffer()  # the caller gets the error instead
             answer.set_result(reply)
             if not (self._held or self._receivers):
                 # Whoever asked was cancelled, and has stopped waiting for the outcome (settle_timeout): not theirs.
-                while self.buffer:
-                    self.nack(self.buffer.pop().number)
+                self.return_buffer()
 
         self._queue.steps.receive(
             self._token, fresh, held, max_items, self._milliseconds(), self._number, self._queue.dead, acks, on_answer
@@ -283,6 +298,7 @@ class Lease:
         self._renew = False
         acks, self._acks = self._acks, []
         nacks, self._nacks = self._nacks, []
+        unseen, self._unseen = self._unseen, 0
         self._on_their_way = (acks, self._on_their_way[1])
 
         def on_answer(reply: Any) -> None:
@@ -296,7 +312,9 @@ class Lease:
             self._flush()
             resolve(settling, None)
 
-        self._queue.steps.settle(self._series, self._token, self._milliseconds(), None, acks, sorted(nacks), on_answer)
+        self._queue.steps.settle(
+            self._series, self._token, self._milliseconds(), False, unseen, acks, sorted(nacks), on_answer
+        )
 
     def _broken(self, error: Exception) -> None:
         first = self.error is None

@@ -143,21 +143,21 @@ class Steps:
         series: Series,
         token: bytes,
         lease: int,
-        untouched: int | None,
+        leave: bool,
+        unseen: int,
         acks: Sequence[int],
         nacks: Sequence[int],
         on_answer: OnAnswer,
     ) -> None:
         """Acknowledge and give back deliveries. Answers with how many were settled.
 
-        With untouched=None the lease is renewed. A number ends it: all that is in flight goes back, and what has that
-        number or a higher one was never handed out, so that its delivery does not count as an attempt.
+        The lease is renewed, or ended by `leave`: then all that is in flight goes back. What has the number `unseen` or
+        a higher one was never handed out, so that its delivery does not count as an attempt; 0: everything was.
         """
-        leave = b"0" if untouched is None else b"1"
         arguments: list[Argument] = [
-            token, lease, leave, series.next(), b"0", untouched or 0, len(acks), *acks, *nacks,
+            token, lease, b"1" if leave else b"0", series.next(), b"0", unseen, len(acks), *acks, *nacks,
         ]  # fmt: skip
-        whole = bool(nacks) or untouched is not None
+        whole = bool(nacks) or leave
         self._send("settle", series.keys, arguments, on_answer, resend=True, again=4, role="consumer", whole=whole)
 
     def leave(self, series: Series, token: bytes, lease: int, leave: bool, on_answer: OnAnswer) -> None:
@@ -196,7 +196,7 @@ class Steps:
             if role == "producer":
                 self.leave(self.series(), token, lease, True, finish)
             else:
-                self.settle(self.series(), token, lease, 1, (), (), finish)
+                self.settle(self.series(), token, lease, True, 1, (), (), finish)
             return done
 
         arguments: list[Argument] = [self._uid, role, held, token, lease]

@@ -182,6 +182,22 @@ async def test_with_a_single_attempt_nothing_is_received_together(
     await dead_of(open_queue, queue)
 
 
+@pytest.mark.parametrize("turns", range(1, 5))
+async def test_what_nobody_has_seen_was_no_attempt(open_queue: Opener, turns: int) -> None:
+    """A receive that is cancelled when its message has come gives it back as it was."""
+    queue = await open_queue(max_attempts=1)
+    await queue.put(b"x")
+    task = asyncio.create_task(queue.receive())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await in_time(task)
+    delivery = await queue.receive(timeout=0)
+    assert (delivery.item, delivery.attempts) == (b"x", 1)
+    await delivery.ack()
+
+
 async def test_a_run_of_poison_does_not_hide_what_is_behind_it(
     open_queue: Opener, db: redis.Redis, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

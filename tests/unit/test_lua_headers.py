@@ -109,7 +109,7 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         {b"UID": "uid", HELD: "the producer role was claimed", b"HELD-C": "consumer role was claimed", 17: "the most"},
     ),
     "settle": (
-        lambda steps, series: steps.settle(series, TOKEN, 30000, 18, [21, 22, 23], [24], ignore),
+        lambda steps, series: steps.settle(series, TOKEN, 30000, False, 18, [21, 22, 23], [24], ignore),
         {
             TOKEN: "lease token", 30000: "milliseconds", 18: "never handed out", 3: "number of acknowledgements",
             21: "numbers to acknowledge",

@@ -1,7 +1,7 @@
 -- Say what became of deliveries: acknowledge some, give others back, renew the lease, or end it.
 -- KEYS: those of the prelude
 -- ARGV: 1 lease token, 2 milliseconds of the lease, 3 '1' to give the role back, and all that is in flight,
---       4 sequence, 5 '1' if this repeats a step, 6 the first sequence number of those that were never handed out,
+--       4 sequence, 5 '1' if this repeats a step, 6 the first sequence number of those that were never handed out or 0,
 --       7 number of acknowledgements, 8... sequence numbers to acknowledge, then sequence numbers to give back
 -- Returns: number of deliveries settled | {'missing'} | {'corrupt', why} | {'lost'}
 if ARGV[5] == '1' then
@@ -21,12 +21,13 @@ if bound and wrong and leave then
 end
 if wrong then return refuse(wrong, CONSUMER, '0', ARGV[1], bound) end
 ignore_memory_limit()
-local acks = tonumber(ARGV[7])
+local acks, unseen = tonumber(ARGV[7]), tonumber(ARGV[6])
+if unseen == 0 then unseen = nil end
 local settled = acknowledge(ARGV, 8, 7 + acks)
 local returned = {}
 for i = 8 + acks, #ARGV do returned[#returned + 1] = ARGV[i] end
-settled = settled + return_deliveries(returned)
-if leave then settled = settled + return_everything(tonumber(ARGV[6])) end
+settled = settled + return_deliveries(returned, unseen)
+if leave then settled = settled + return_everything(unseen) end
 normalise(bound)
 if leave or (call('HGET', CONSUMER.lease, 'hold') ~= '1' and call('EXISTS', INFLIGHT) == 0) then
   call('DEL', CONSUMER.lease)
