@@ -29,6 +29,7 @@ from apressure.exceptions import (
     ServerTooOldError,
     ServerUnavailableError,
 )
+from apressure.queue import recovery
 from apressure.queue.delivery import Delivery
 from apressure.queue.queue import AsyncQueue
 from apressure.queue.roles import Consumer, Producer
@@ -74,5 +75,6 @@ __all__ = [
     "ServerTooOldError",
     "ServerUnavailableError",
     "TypedCodec",
+    "recovery",
     "serve",
 ]

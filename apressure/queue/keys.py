@@ -37,8 +37,8 @@ _OURS = (
     "redelivered",
 )
 _TYPES = (
-    ("list", "string", "string", "string", "list", "list", "string", "string", "string", "string", "list", "list")
-    + ("hash", "hash", "list", "list", "string", "string", "hash", "hash", "list")
+    "list", "string", "string", "string", "list", "list", "string", "string", "string", "string", "list", "list",
+    "hash", "hash", "list", "list", "string", "string", "hash", "hash", "list",
 )  # fmt: skip
 
 
@@ -106,6 +106,11 @@ class Keys:
     def bytes_count(self, role: str) -> bytes:
         """The statistic of bytes produced or consumed."""
         return self.specified[7 if role == "producer" else 9]
+
+    @property
+    def statistics(self) -> tuple[bytes, ...]:
+        """The four of them."""
+        return self.specified[6:10]
 
     def claim(self, role: str) -> bytes:
         """Ours: the list that holds the role's token on its way to a client that waited for it."""
