@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import secrets
+from pathlib import Path
 
 import pytest
 
@@ -42,9 +44,12 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    rows = config.stash[_recorder].rows()
-    if rows:
+    recorder = config.stash[_recorder]
+    if lines := recorder.lines():
         terminalreporter.section("chaos")
-        for line in rows:
+        for line in lines:
             terminalreporter.line(line)
         terminalreporter.line(f"APRESSURE_SEED={_SEED}")
+    if path := os.environ.get("APRESSURE_CHAOS_JSON"):
+        document = {"form": "long" if LONG else "short", "seed": _SEED, "rows": recorder.rows()}
+        Path(path).write_text(json.dumps(document, indent=1))

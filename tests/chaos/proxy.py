@@ -1,4 +1,4 @@
-"""A bad line to the server: it cuts connections, loses replies, falls silent, and is slow."""
+"""A bad line to the server: it cuts connections, loses replies, delivers them twice, falls silent, and is slow."""
 
 from __future__ import annotations
 
@@ -18,13 +18,19 @@ class Trouble:
         cut: the connection is cut before a request gets through.
         lose: it is cut instead of delivering a reply: the server has done what nobody hears of.
         silence: the reply is swallowed, and the connection stays open, without a word.
+        twice: the reply is delivered twice, so that all that follow would be taken for the wrong request's.
+        stall: it takes as long as `stalled` says.
         delay: Seconds that a portion takes at most.
+        stalled: Seconds of a stall; more than a client waits for a reply.
     """
 
     cut: float = 0.0
     lose: float = 0.0
     silence: float = 0.0
+    twice: float = 0.0
+    stall: float = 0.0
     delay: float = 0.0
+    stalled: float = 0.0
 
 
 class Proxy:
@@ -32,7 +38,7 @@ class Proxy:
 
     Attributes:
         url: Where clients connect to.
-        cuts: How many connections were cut or silenced.
+        cuts: How often one of the things that `Trouble` names was done, other than a delay.
     """
 
     def __init__(self, target: str, rng: random.Random) -> None:
@@ -69,7 +75,10 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := await source.read(65536):
                 trouble = self.trouble
-                if trouble.delay:
+                if self._rng.random() < trouble.stall:
+                    self.cuts += 1
+                    await asyncio.sleep(trouble.stalled)
+                elif trouble.delay:
                     await asyncio.sleep(self._rng.uniform(0, trouble.delay))
                 if self._rng.random() < (trouble.cut if request else trouble.lose):
                     self.cuts += 1
@@ -77,7 +86,13 @@ class Proxy:
                 if not request and not silent and self._rng.random() < trouble.silence:
                     self.cuts += 1
                     silent = True
-                if not silent:
+                if silent:
+                    continue
+                target.write(data)
+                if not request and self._rng.random() < trouble.twice:
+                    self.cuts += 1
+                    if self._rng.random() < 0.5:
+                        await asyncio.sleep(0)  # as a segment of its own, rather than with the first
                     target.write(data)
         self._cut(both)
 

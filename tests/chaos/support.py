@@ -41,9 +41,20 @@ class Row:
     doubled: int = 0
     out_of_order: int = 0
     stuck: int = 0
+    notes: Counter[str] = dataclasses.field(default_factory=Counter)
+    """What else there is to say, counted."""
 
     def clean(self) -> bool:
         return not (self.lost or self.doubled or self.out_of_order or self.stuck)
+
+
+NUMBERS: Final = ("tried", "acknowledged", "lost", "doubled", "out_of_order", "stuck")
+
+ORDER: Final = (
+    "cancelled", "killed producer", "killed consumer", "proxy", "CLIENT KILL", "server frozen", "server restarted",
+    "server killed", "failover", "Sentinel", "cluster", "memory full", "loop exits",
+)  # fmt: skip
+"""How the names of cells begin, in the order of the table."""
 
 
 class Recorder:
@@ -52,22 +63,48 @@ class Recorder:
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], Row] = {}
 
-    def add(self, cell: str, server: EmbeddedServer, row: Row) -> None:
-        """Add to the row of a cell."""
-        total = self._rows.setdefault((cell, server.software), Row())
-        for field in dataclasses.fields(Row):
-            setattr(total, field.name, getattr(total, field.name) + getattr(row, field.name))
+    def add(self, cell: str, software: str, row: Row) -> None:
+        """Add to the row of a cell on Valkey, or on Redis. Its name begins as one of `ORDER`."""
+        assert cell.startswith(ORDER), cell
+        total = self._rows.setdefault((cell, software), Row())
+        for name in NUMBERS:
+            setattr(total, name, getattr(total, name) + getattr(row, name))
+        total.notes.update(row.notes)
 
-    def rows(self) -> list[str]:
-        """The lines of the table."""
-        if not self._rows:
+    def rows(self) -> list[dict[str, Any]]:
+        """The table, as data."""
+        place = {name: number for number, name in enumerate(ORDER)}
+
+        def order(key: tuple[str, str]) -> tuple[int, str, str]:
+            return next(place[name] for name in ORDER if key[0].startswith(name)), *key
+
+        return [
+            {
+                "cell": key[0],
+                "server": key[1],
+                **{name: getattr(self._rows[key], name) for name in NUMBERS},
+                "notes": {text: count for text, count in self._rows[key].notes.items() if count},
+            }
+            for key in sorted(self._rows, key=order)
+        ]
+
+    def lines(self) -> list[str]:
+        """The table, as text."""
+        found = self.rows()
+        if not found:
             return []
-        names = [field.name.replace("_", " ") for field in dataclasses.fields(Row)]
-        lines = [("cell", "server", *names)]
-        lines += [(*key, *(f"{n:,}" for n in dataclasses.astuple(row))) for key, row in sorted(self._rows.items())]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return ["  ".join(text.ljust(widths[i]) if i < 2 else text.rjust(widths[i]) for i, text in enumerate(line))
-                for line in lines]  # fmt: skip
+        table = [("cell", "server", *(name.replace("_", " ") for name in NUMBERS), "")]
+        for row in found:
+            notes = ", ".join(f"{count:,} {text}" for text, count in row["notes"].items())
+            table.append((row["cell"], row["server"], *(f"{row[name]:,}" for name in NUMBERS), notes))
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        last = len(widths) - 1
+        return [
+            "  ".join(
+                text.ljust(widths[i]) if i in {0, 1, last} else text.rjust(widths[i]) for i, text in enumerate(line)
+            ).rstrip()
+            for line in table
+        ]
 
 
 class Account:
@@ -134,6 +171,7 @@ class Account:
             lost=max(0, len(lost) - may_lose),
             doubled=doubled,
             out_of_order=out_of_order,
+            notes=Counter({"lost in flight": min(len(lost), may_lose)}),
         )
 
 

@@ -91,7 +91,7 @@ class Cell:
     async def finish(self, recorder: Recorder, server: EmbeddedServer, name: str, ordered: bool = True) -> None:
         """Settle the account of a queue that is closed and drained; delete it and look for what is left."""
         row = self.account.row(ordered=ordered)
-        recorder.add(f"cancelled {name}", server, row)
+        recorder.add(f"cancelled {name}", server.software, row)
         assert row.clean(), f"{row} {self.account.missing()}"
         await check_tidy(self.queue, self.account)
         await self.queue.delete(timeout=PATIENCE)
@@ -329,7 +329,7 @@ async def test_close(server: EmbeddedServer, url: str, rng: random.Random, recor
                 await victim.aclose()
             await cell.queue.delete(timeout=PATIENCE)
             row.acknowledged += len(messages)
-    recorder.add("cancelled close", server, row)
+    recorder.add("cancelled close", server.software, row)
     await check_server(server)
 
 

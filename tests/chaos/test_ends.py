@@ -120,7 +120,7 @@ def test_loops_that_end(server: EmbeddedServer, url: str, rng: random.Random, re
                 await draining
             row = account.row(ordered=False)
             row.tried = LOOPS
-            recorder.add("loop exits", server, row)
+            recorder.add("loop exits", server.software, row)
             assert row.clean(), f"{row} {account.missing()}"
             await check_tidy(queue, account)
             await queue.delete(timeout=PATIENCE)

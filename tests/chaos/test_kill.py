@@ -215,6 +215,6 @@ async def test_kills(
         }
     rows = {kind: task.result() for kind, task in tasks.items()}
     for kind, row in rows.items():
-        recorder.add(f"killed {kind}", server, row)
+        recorder.add(f"killed {kind}", server.software, row)
     assert all(row.clean() for row in rows.values()), rows
     await check_server(server)
