@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from apressure.connection.channel import ConnectionLost, OnReply
+from apressure.connection.script import answer_of, out_of_step
 from apressure.connection.server import AnyChannel
 from apressure.connection.settings import Durability
 from apressure.exceptions import DurabilityError, ServerError, ServerTooOldError
@@ -46,23 +47,28 @@ class Confirmation:
     Args:
         channel: Where to.
         command: The command.
+        tag: What its reply begins with.
         changed: Whether an answer says that there is something to confirm.
         durability: What has to be confirmed.
-        on_reply: Called exactly once. Where too little is confirmed, that is with a `DurabilityError`, which has the
-            command's own answer.
+        on_reply: Called exactly once, with the command's reply. Where too little is confirmed, that is with a
+            `DurabilityError`, which has the answer in it.
     """
 
     def __init__(
         self,
         channel: AnyChannel,
         command: list[bytes | str | int],
+        tag: bytes,
         changed: Callable[[Any], bool],
         durability: Durability,
         on_reply: OnReply,
     ) -> None:
+        self._channel = channel
+        self._tag = tag
         self._changed = changed
         self._durability = durability
         self._on_reply: OnReply | None = on_reply
+        self._reply: Any = None
         self._answer: Any = None
         milliseconds = max(1, int(durability.timeout * 1000))
         questions: list[tuple[list[bytes | str | int], Callable[[Any], str]]] = []
@@ -76,14 +82,17 @@ class Confirmation:
             channel.call(question, functools.partial(self._confirmed, lacking))
 
     def _answered(self, reply: Any) -> None:
-        if not isinstance(reply, Exception) and self._changed(reply):
-            self._answer = reply
+        answer = answer_of(reply, self._tag, self._channel)
+        if not isinstance(answer, Exception) and self._changed(answer):
+            self._reply, self._answer = reply, answer
         else:
             self._finish(reply)
 
     def _confirmed(self, lacking: Callable[[Any], str], reply: Any) -> None:
         if isinstance(reply, ServerError) and reply.code == "UNBLOCKED":
             reply = ConnectionLost(str(reply))  # the server became a replica: the step may be lost with that
+        elif not isinstance(reply, Exception) and isinstance(reply, list) is not (lacking == self._lacking_disk):
+            reply = out_of_step(self._channel)
         if isinstance(reply, ConnectionLost):
             self._finish(reply)
         elif lack := str(reply) if isinstance(reply, Exception) else lacking(reply):
@@ -95,7 +104,7 @@ class Confirmation:
             )
         self._open -= 1
         if not self._open:
-            self._finish(self._answer)
+            self._finish(self._reply)
 
     def _lacking_replicas(self, confirmed: int) -> str:
         wanted, seconds = self._durability.replicas, self._durability.timeout

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import itertools
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from apressure.connection import background, durability
 from apressure.connection.channel import ConnectionLost
 from apressure.connection.replies import NOT_EXECUTED
-from apressure.connection.script import Script
+from apressure.connection.script import Script, answer_of
 from apressure.connection.server import AnyChannel, Place
 from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError, ServerUnavailableError
 
@@ -38,10 +39,12 @@ class Request:
 
     Attributes:
         doubtful: A reply was lost: the step may have been carried out.
+        number: Its place among all that were sent.
     """
 
     __slots__ = (
-        "again", "arguments", "changed", "doubtful", "keys", "on_reply", "pause", "resend", "script", "until", "whole",
+        "again", "arguments", "changed", "doubtful", "keys", "number", "on_reply", "pause", "resend", "script", "until",
+        "whole",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +67,7 @@ class Request:
         self.whole = whole
         self.changed = changed
         self.doubtful = False
+        self.number = 0
         self.until = 0.0
         self.pause = 0.01
 
@@ -79,6 +83,9 @@ class Link:
         self.place = place
         self._channel: AnyChannel | None = None
         self._queued: list[Request] = []
+        self._numbers = itertools.count(1)
+        self._held: asyncio.TimerHandle | None = None
+        self._retired: set[AnyChannel] = set()
         self._connecting: asyncio.Task[None] | None = None
         self._connected_at = -1.0
         self._pause = 0.01
@@ -89,10 +96,12 @@ class Link:
         self._asked_at = 0.0
         self._drained: asyncio.Future[None] | None = None
         self._closed = False
+        self._tag = 0
 
     def send(self, request: Request) -> None:
         """Send a request, now or as soon as there is a connection; its `on_reply` is called exactly once."""
         self._unanswered += 1
+        request.number = next(self._numbers)
         self._asked_at = asyncio.get_running_loop().time()
         channel = self._channel
         if channel is not None and channel.up and not self._queued:
@@ -128,7 +137,8 @@ class Link:
                 await asyncio.wait((self._connecting,))
             except asyncio.CancelledError:
                 if self._callers == 1 and not self._queued and self._connecting is not None:
-                    self._connecting.cancel()  # nobody else wants the connection
+                    connecting, self._connecting = self._connecting, None
+                    connecting.cancel()  # nobody else wants the connection
                 raise
             finally:
                 self._callers -= 1
@@ -147,12 +157,20 @@ class Link:
                 await asyncio.wait((self._drained,), timeout=deadline - loop.time())
                 await self._settle_down()
         finally:
-            self._closed = True
-            if self._connecting is not None:
-                self._connecting.cancel()
-            if self._channel is not None:
-                self._channel.abort("the client was closed")
-            self._fail_queued(ClientClosedError("the client was closed"))
+            self.end()
+
+    def end(self) -> None:
+        """End the connection at once."""
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._held is not None:
+            self._held.cancel()
+        retired, self._retired = self._retired, set()
+        for channel in (self._channel, *retired):
+            if channel is not None:
+                channel.abort("the client was closed")
+        self._fail_queued(ClientClosedError("the client was closed"))
 
     async def _settle_down(self) -> None:
         """Let the tasks run that were answered or cancelled just now: they may have something to give back."""
@@ -160,13 +178,24 @@ class Link:
             await asyncio.sleep(0)
 
     def _transmit(self, channel: AnyChannel, request: Request) -> None:
-        command = request.script.command(request.keys, request.arguments, request.whole)
-        answer = functools.partial(self._answer, request, channel)
+        if not channel.up:  # it ended before anything was sent: no doubt about that
+            if self._may_retry(request):
+                self._queue(request)
+            else:
+                self._fail(request, ServerUnavailableError("the connection was lost at once"))
+            return
+        self._tag += 1
+        tag = b"%d" % self._tag
+        command = request.script.command(request.keys, request.arguments, tag, request.whole)
         wanted = self.place.settings.durability
+
+        def on_reply(reply: Any) -> None:
+            self._answer(request, channel, answer_of(reply, tag, channel))
+
         if wanted is None or request.changed is None:
-            channel.call(command, answer)
+            channel.call(command, on_reply)
         else:
-            durability.Confirmation(channel, command, request.changed, wanted, answer)
+            durability.Confirmation(channel, command, tag, request.changed, wanted, on_reply)
 
     def _answer(self, request: Request, channel: AnyChannel, reply: Any) -> None:
         if not isinstance(reply, Exception):
@@ -183,8 +212,10 @@ class Link:
                 self._queue(request)
             else:
                 self._finish(request, OutcomeUnknownError(f"{reply}; the operation may have been carried out, or not"))
-        elif not isinstance(reply, ServerError) or self._closed:
+        elif not isinstance(reply, ServerError):
             self._finish(request, reply)
+        elif self._closed:
+            self._fail(request, reply)
         elif reply.code == "NOSCRIPT":
             request.whole = True
             self._transmit(channel, request)
@@ -194,23 +225,36 @@ class Link:
         elif reply.code in NOT_EXECUTED:
             self._later(request, reply)
         else:
-            self._finish(request, reply)
+            self._fail(request, reply)
 
     def _drop(self, channel: AnyChannel) -> None:
         """Send nothing more there; what is on its way still gets its replies."""
         if self._channel is channel:
             self._channel = None
         if channel.up:
+            self._retired = {one for one in self._retired if one.up} | {channel}
             channel.retire()
 
     def _later(self, request: Request, reply: ServerError) -> None:
-        """The server did not carry it out: the request waits a little, with the deadline of a reconnect."""
+        """The server did not carry it out: the request waits a little, with the deadline of a reconnect.
+
+        What is sent meanwhile waits behind it: steps that follow each other shall not overtake each other.
+        """
         if not self._may_retry(request):
-            self._finish(request, reply)
+            self._fail(request, reply)
             return
-        self._unanswered -= 1
         pause, request.pause = request.pause * random.uniform(0.5, 1.5), min(0.5, 2 * request.pause)
-        asyncio.get_running_loop().call_later(pause, self.send, request)
+        self._queued.append(request)
+        if self._held is None:
+            self._held = asyncio.get_running_loop().call_later(pause, self._go_on)
+
+    def _go_on(self) -> None:
+        """Send what has gathered, now or as soon as there is a connection."""
+        self._held = None
+        if self._channel is not None and self._channel.up:
+            self._transmit_queued(self._channel)
+        elif self._queued:
+            self._connect_soon()
 
     def _may_retry(self, request: Request) -> bool:
         """A request is tried again for `retry_timeout` seconds since its first trouble.
@@ -227,9 +271,16 @@ class Link:
             self._drained.set_result(None)
         request.on_reply(reply)
 
+    def _fail(self, request: Request, error: Exception) -> None:
+        """Finish with an error. What it says of this try says nothing of an earlier one whose reply was lost."""
+        if request.doubtful:
+            error = OutcomeUnknownError(f"{str(error).rstrip('.')}; the operation may have been carried out, or not")
+        self._finish(request, error)
+
     def _queue(self, request: Request) -> None:
         self._queued.append(request)
-        self._connect_soon()
+        if self._held is None:
+            self._connect_soon()
 
     def _connect_soon(self) -> None:
         if self._connecting is None:
@@ -238,6 +289,7 @@ class Link:
     async def _connect(self) -> None:
         """Connect, and send what has gathered meanwhile, in order."""
         loop = asyncio.get_running_loop()
+        mine = asyncio.current_task()
         try:
             if loop.time() - self._connected_at < 1.0:
                 # The last connection did not last: whatever ends it shall not be met with a busy loop.
@@ -245,36 +297,52 @@ class Link:
                 await asyncio.sleep(self._pause * random.uniform(0.5, 1.5))
             else:
                 self._pause = 0.01
-            channel = await self.place.connect(lambda: None)
-            await durability.check(channel, self.place.settings.durability)
+            channel = await self._open()
         except Exception as error:  # noqa: BLE001 (whatever it is, those who wait have to know)
-            self._failures += 1
-            self._failure = error
-            self._connecting = None
-            self._fail_queued(error)
+            if self._connecting is mine:
+                self._failures += 1
+                self._failure = error
+                self._connecting = None
+                self._fail_queued(error)
             return
         except BaseException:
-            self._connecting = None
-            self._fail_queued(ClientClosedError("the client, or the event loop, ended while connecting"))
+            if self._connecting is mine:
+                self._connecting = None
+                self._fail_queued(ClientClosedError("the client, or the event loop, ended while connecting"))
             raise
-        self._connecting = None
-        if self._closed:
-            channel.abort("the client was closed")
+        if self._closed or self._connecting is not mine:
+            # A cancellation that comes when the connection is there already goes unnoticed.
+            channel.abort("nobody wanted the connection any more")
             return
+        self._connecting = None
         self._channel = channel
         self._connected_at = loop.time()
-        queued, self._queued = self._queued, []
+        self._transmit_queued(channel)
+
+    async def _open(self) -> AnyChannel:
+        channel = await self.place.connect(lambda: None)
+        try:
+            await durability.check(channel, self.place.settings.durability)
+        except ServerUnavailableError:
+            self.place.doubt(channel.address)  # lost again: whoever uses it will see that, and come again
+        except BaseException:
+            channel.abort("the server was not asked anything")
+            raise
+        return channel
+
+    def _transmit_queued(self, channel: AnyChannel) -> None:
+        queued, self._queued = sorted(self._queued, key=lambda request: request.number), []
         for request in queued:
-            self._transmit(channel, request)
+            if request.doubtful and not self._may_retry(request):
+                # The server may have forgotten by now what the step did the first time.
+                self._fail(request, ServerUnavailableError("the server could not be asked again in time"))
+            else:
+                self._transmit(channel, request)
 
     def _fail_queued(self, error: Exception) -> None:
         queued, self._queued = self._queued, []
         for request in queued:
-            if request.doubtful:
-                unknown = OutcomeUnknownError(f"{error} The operation may have been carried out, or not")
-                self._finish(request, unknown)
-            else:
-                self._finish(request, copy.copy(error))
+            self._fail(request, copy.copy(error))
 
 
 async def insist(
