@@ -258,7 +258,7 @@ def test_the_prelude_names_the_keys_in_the_order_in_which_they_are_sent() -> Non
         if word not in ("the", "stats"):
             expected = sent_keys[int(number) - 1] if word != "op" else "op"
             assert word == expected
-    variables = dict(re.findall(r"(\w+) = key\((\d+)\)", PRELUDE))
+    variables = dict(re.findall(r"(\w+) = KEYS\[i \+ (\d+)\]", PRELUDE))
     assert sent_keys[int(variables["lease"]) - 1].endswith("_lease")
     assert sent_keys[int(variables["claim_until"]) - 1].endswith("_claim_until")
     names = re.search(r"LIST, BOUND, NOT_FULL, CLOSED = (.*)", PRELUDE)

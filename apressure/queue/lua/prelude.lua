@@ -11,13 +11,13 @@ local FIRST, LIST, BOUND, NOT_FULL, CLOSED, INFLIGHT, ATTEMPTS, REDELIVERED, OP,
 -- Turn to the queue whose 22 keys begin at KEYS[first]: all names and moves are about that one from now on.
 local function turn_to(first)
   FIRST = first
-  local function key(number) return KEYS[first + number - 1] end
-  LIST, BOUND, NOT_FULL, CLOSED = key(1), key(2), key(11), key(12)
-  INFLIGHT, ATTEMPTS, REDELIVERED, OP = key(19), key(20), key(21), key(22)
-  PRODUCER = {name = 'producer', holder = key(3), messages = key(7), bytes = key(8),
-              free = key(5), lease = key(13), claim = key(15), claim_until = key(17)}
-  CONSUMER = {name = 'consumer', holder = key(4), messages = key(9), bytes = key(10),
-              free = key(6), lease = key(14), claim = key(16), claim_until = key(18)}
+  local i = first - 1
+  LIST, BOUND, NOT_FULL, CLOSED = KEYS[i + 1], KEYS[i + 2], KEYS[i + 11], KEYS[i + 12]
+  INFLIGHT, ATTEMPTS, REDELIVERED, OP = KEYS[i + 19], KEYS[i + 20], KEYS[i + 21], KEYS[i + 22]
+  PRODUCER = {name = 'producer', holder = KEYS[i + 3], messages = KEYS[i + 7], bytes = KEYS[i + 8],
+              free = KEYS[i + 5], lease = KEYS[i + 13], claim = KEYS[i + 15], claim_until = KEYS[i + 17]}
+  CONSUMER = {name = 'consumer', holder = KEYS[i + 4], messages = KEYS[i + 9], bytes = KEYS[i + 10],
+              free = KEYS[i + 6], lease = KEYS[i + 14], claim = KEYS[i + 16], claim_until = KEYS[i + 18]}
 end
 turn_to(1)
 
