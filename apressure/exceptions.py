@@ -17,7 +17,13 @@ ROLES: Final[tuple[Role, Role]] = ("producer", "consumer")
 
 
 class PressureError(Exception):
-    """The base of every error that apressure raises on purpose. They can be copied and pickled."""
+    """The base of every error that apressure raises on purpose. They can be copied and pickled.
+
+    Attributes:
+        accepted: How many items the `put_many` (or `requeue`) that raised it had put before; otherwise 0.
+    """
+
+    accepted: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -64,11 +70,7 @@ class QueueClosedError(QueueError, _QueueShutDown):  # type: ignore[misc,valid-t
 
 
 class QueueFullError(QueueError, asyncio.QueueFull, TimeoutError):
-    """The queue was full, and stayed full until the timeout.
-
-    Attributes:
-        accepted: How many messages of a `put_many` were put before; 0 for a single `put`.
-    """
+    """The queue was full, and stayed full until the timeout. `accepted` says how much of a `put_many` is in it."""
 
     def __init__(self, message: str, *, name: str, accepted: int = 0) -> None:
         super().__init__(message, name=name)
@@ -85,7 +87,6 @@ class QueueInUseError(QueueError, TimeoutError):
     Attributes:
         role: The role, `"producer"` or `"consumer"`.
         holder: The identity that the server shows for the role, or None where it shows none.
-        accepted: How many messages of a `put_many` were put before; 0 otherwise.
     """
 
     def __init__(self, message: str, *, name: str, role: Role, holder: str | None, accepted: int = 0) -> None:

@@ -17,7 +17,7 @@ from apressure import AsyncQueue
 from apressure.cli.framing import Decoder
 from apressure.cli.meter import Meter
 from apressure.cli.streams import Input
-from apressure.exceptions import QueueFullError, QueueInUseError
+from apressure.exceptions import PressureError, QueueFullError, QueueInUseError
 
 _BATCH: Final = 1000
 """Items in one put at most: the library sends these in one step."""
@@ -100,5 +100,7 @@ class Feeder:
     def _count(self, task: asyncio.Task[int | None]) -> None:
         error = task.exception()
         # An error tells how many were put before, if any; `put` returns nothing for its one item.
-        accepted = (task.result() or 1) if error is None else getattr(error, "accepted", 0)
+        accepted = error.accepted if isinstance(error, PressureError) else 0
+        if error is None:
+            accepted = task.result() or 1
         self._meter.add(accepted, sum(len(self._unput.popleft()) for _ in range(accepted)))

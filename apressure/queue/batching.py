@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from apressure.exceptions import DurabilityError, OutcomeUnknownError
+from apressure.exceptions import DurabilityError, OutcomeUnknownError, PressureError
 from apressure.queue.lanes import Entry, Lane
 from apressure.queue.steps import EMPTY, FULL, Steps
 from apressure.queue.waits import Wait, Waits
@@ -37,7 +37,8 @@ class Put(Entry[int]):
         self.done = 0
 
     def fail(self, error: Exception) -> None:
-        error.accepted = self.done  # type: ignore[attr-defined]  # for put_many, whatever the error
+        if isinstance(error, PressureError):
+            error.accepted = self.done
         super().fail(error)
 
 

@@ -14,7 +14,6 @@ from apressure.exceptions import (
     ClientClosedError,
     DecodeError,
     PressureError,
-    QueueFullError,
     QueueInUseError,
     Role,
     ScriptingRefusedError,
@@ -144,7 +143,11 @@ class Core(Generic[T]):
         async def put(portion: list[bytes]) -> None:
             nonlocal count
             remaining = None if deadline is None else max(0.0, deadline - loop.time())
-            await self.put(portion, remaining, force, lane=lane)
+            try:
+                await self.put(portion, remaining, force, lane=lane)
+            except PressureError as error:
+                count += error.accepted
+                raise
             count += len(portion)
 
         try:
@@ -154,9 +157,8 @@ class Core(Generic[T]):
                 for portion in _portions(items, self.encode):
                     await put(portion)
         except Exception as error:
-            count += getattr(error, "accepted", 0)  # of the portion on its way
-            if isinstance(error, (QueueFullError, QueueInUseError)):
-                error.accepted = count
+            if isinstance(error, PressureError):
+                error.accepted = count  # also where it is the iterable's own
             if count:
                 error.add_note(f"{count} items were put before")
             raise

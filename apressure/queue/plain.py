@@ -122,7 +122,7 @@ class Plain:
         try:
             await self._turns.run("producer", one, 0 if now else timeout, Wait("full"))
         except PressureError as error:
-            error.accepted = done  # type: ignore[attr-defined]
+            error.accepted = done
             raise
 
     async def get(self, max_items: int, timeout: float | None, now: bool) -> list[bytes]:

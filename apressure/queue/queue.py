@@ -245,9 +245,9 @@ class AsyncQueue(Generic[T]):
             How many were put.
 
         Raises:
-            QueueFullError, QueueInUseError: With `accepted`, how many were put before the timeout.
-            QueueClosedError, QueueDoesNotExistError, OutcomeUnknownError, TypeError, ValueError: As for `put`; a note
-                on the error says how many were put before.
+            QueueFullError, QueueInUseError: The timeout passed.
+            QueueClosedError, QueueDoesNotExistError, OutcomeUnknownError, TypeError, ValueError: As for `put`.
+                A note on any error says how many were put before, and so does `accepted` of a PressureError.
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """

@@ -147,7 +147,7 @@ class Scripted:
                 if moved >= most:
                     return moved
         except PressureError as error:
-            error.accepted = moved  # type: ignore[attr-defined]  # whatever the error
+            error.accepted = moved
             if moved:
                 error.add_note(f"{moved} dead letters were moved before")
             raise

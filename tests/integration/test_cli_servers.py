@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
 import redis as redis_py
 
-from tests.integration.commands import Commands
+from apressure.embedded import EmbeddedServer
+from tests.integration.commands import Commands, wait_until
+from tests.servers import SERVERS
 
 NOBODY = "redis://127.0.0.1:1"
 
@@ -44,3 +52,21 @@ def test_put_says_how_far_it_came_when_an_item_is_too_large(url: str) -> None:
     assert b"1 items were put" in refused.stderr
     assert command("get", "jobs", "--no-follow").stdout == b"a\n"
     command("delete", "jobs")
+
+
+@pytest.mark.parametrize("program", SERVERS)
+def test_a_second_ctrl_c_does_not_wait_for_a_server_that_stands_still(
+    make_server: Callable[..., EmbeddedServer], program: str
+) -> None:
+    server = make_server(program)
+    command = Commands(server.url)
+    command.create("jobs")
+    command.fill("jobs", b"0")
+    with command.running("get", "jobs") as process:
+        wait_until(lambda: command.stat("jobs").consumed_messages)
+        os.kill(server.pid, signal.SIGSTOP)
+        while process.poll() is None:  # several that come together are one
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+        os.kill(server.pid, signal.SIGCONT)
+    assert process.returncode == -signal.SIGINT  # the signal's own effect, not the command's last word (130)

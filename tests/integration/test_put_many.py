@@ -195,6 +195,29 @@ async def test_an_error_in_the_middle_tells_how_many_were_put(open_queue: Opener
     with pytest.raises(QueueClosedError) as raised:
         await in_time(task)
     assert "4 items were put before" in "".join(getattr(raised.value, "__notes__", []))
+    assert raised.value.accepted == 4
+
+
+async def test_every_error_tells_how_many_were_put(open_queue: Opener, scripting: bool) -> None:
+    queue = await open_queue(bound=4, scripting=scripting)
+    other = await open_queue("other", bound=1)
+
+    async def forward() -> AsyncIterator[bytes]:
+        yield b"1"
+        while not await queue.qsize():
+            await asyncio.sleep(0)
+        await other.put_many([b"1", b"2"], timeout=0)  # fails after one: that one is not this queue's
+
+    with pytest.raises(QueueFullError) as raised:
+        await in_time(queue.put_many(forward()))
+    assert (raised.value.name, raised.value.accepted) == ("other", 1)
+    with pytest.raises(TypeError) as wrong:
+        await queue.put_many([b"2", "text"])  # type: ignore[list-item]
+    assert not hasattr(wrong.value, "accepted")
+    await queue.close()
+    with pytest.raises(QueueClosedError) as closed:
+        await queue.put_many(numbers(3))
+    assert closed.value.accepted == 0
 
 
 @pytest.mark.parametrize("bad", ["text", 5])

@@ -163,6 +163,7 @@ async def errors_have_typed_attributes(queue: AsyncQueue[bytes]) -> None:
         assert_type(used.holder, str | None)
     except QueueClosedError as closed:
         assert_type(closed.name, str)
+        assert_type(closed.accepted, int)
 
 
 async def services_have_typed_handlers(queue: AsyncQueue[Order]) -> None:

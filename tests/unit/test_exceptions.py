@@ -136,6 +136,16 @@ def test_errors_about_a_queue_are_one_family_and_errors_of_a_server_another() ->
         assert isinstance(make(name), exceptions.ServerError) == (name in SERVER)
 
 
+@each
+def test_an_error_says_that_nothing_was_put_unless_something_was(name: str) -> None:
+    kind = every_error()[name]
+    error = kind("what happened", **{key: value for key, value in ATTRIBUTES[name].items() if key != "accepted"})
+    assert error.accepted == 0
+    error.accepted = 5
+    assert copy.copy(error).accepted == pickle.loads(pickle.dumps(error)).accepted == 5
+    assert kind.accepted == 0
+
+
 def test_defaults_say_that_nothing_was_put() -> None:
     assert exceptions.QueueFullError("full", name="q").accepted == 0
     assert exceptions.QueueInUseError("used", name="q", role="producer", holder=None).accepted == 0
