@@ -20,8 +20,9 @@ from apressure.exceptions import (
 )
 from apressure.queue.batching import MAX_BYTES, MAX_MESSAGES, PutLane
 from apressure.queue.dead import DeadLetters, beside
-from apressure.queue.delivery import Delivery, Lease
+from apressure.queue.delivery import Delivery
 from apressure.queue.keys import Keys
+from apressure.queue.lease import Lease
 from apressure.queue.plain import Plain
 from apressure.queue.scripted import Scripted
 

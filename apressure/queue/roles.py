@@ -18,7 +18,8 @@ from apressure.exceptions import (
 )
 from apressure.queue.batching import PutLane
 from apressure.queue.core import Core
-from apressure.queue.delivery import Delivery, Lease, Received
+from apressure.queue.delivery import Delivery
+from apressure.queue.lease import Lease, Received
 
 T = TypeVar("T")
 
