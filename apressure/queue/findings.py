@@ -327,7 +327,7 @@ def _overfull(facts: Facts) -> Iterator[Finding]:
 def _half_deleted(earlier: Facts | None, facts: Facts) -> Iterator[Finding]:
     keys = facts.keys
     length = facts.at[keys.messages].size
-    what = f"The queue does not exist any more, but keys of it do, and {length} messages: "
+    what = f"The queue does not exist any more, but keys of it do, with {length} messages: "
     waits: list[Role] = []
     for role in ROLES:
         if facts.there(keys.lease(role)) or facts.there(keys.claim(role)):

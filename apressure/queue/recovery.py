@@ -269,6 +269,7 @@ def _words(keys: Keys, kind: FindingKind, role: Role | None, text: bytes, number
         case "half_deleted":
             return f"deleted what was left of the queue, with {number} messages"
         case "leftovers":
-            return "removed apressure's notes about a queue that does not exist"
+            what = f"{number} messages that were in flight" if number else "apressure's notes"
+            return f"removed {what} of a queue that does not exist"
         case _:
             return kind

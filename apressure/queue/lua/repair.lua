@@ -56,8 +56,9 @@ for _, role in ipairs({PRODUCER, CONSUMER}) do
   local expires = call('GET', role.claim_until)
   local abandoned = expires and call('LLEN', role.claim) > 0 and now() >= tonumber(expires)
   heal(role, bound)
-  if expired then did('expired_lease', role, lease[1] or '', items) end
-  if items > 0 and not expired then did('orphaned_items', role, '', items) end
+  if expired then did('expired_lease', role, lease[1] or '', exists and items or 0) end
+  if items > 0 and not exists then did('leftovers', role, '', items) end  -- they had nowhere to go
+  if items > 0 and exists and not expired then did('orphaned_items', role, '', items) end
   if abandoned then did('abandoned_claim', role) end
   freed = freed or expired or abandoned
 end
