@@ -328,10 +328,12 @@ async def test_errors_that_no_retry_mends_are_raised(open_queue: Opener, db: red
 async def test_cancelling_it_cancels_the_handlers_once_and_gives_everything_back(open_queue: Opener) -> None:
     queue, looker = await open_queue(), await open_queue(create=False)
     items = [b"%d" % n for n in range(6)]
+    begun: list[bytes] = []
     cleaning: list[bytes] = []
     cleaned = asyncio.Event()
 
     async def handle(item: bytes) -> None:
+        begun.append(item)
         try:
             await asyncio.Event().wait()
         finally:
@@ -340,8 +342,7 @@ async def test_cancelling_it_cancels_the_handlers_once_and_gives_everything_back
 
     await queue.put_many(items)
     with serving(handle, queue, concurrency=2) as task:
-        while (await looker.statistics()).in_flight < 2:
-            await asyncio.sleep(0)
+        await eventually(lambda: len(begun) == 2)
         task.cancel()
         await eventually(lambda: len(cleaning) == 2)
         task.cancel()  # once more: handlers are not disturbed by it
