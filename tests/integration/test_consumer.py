@@ -401,3 +401,19 @@ async def test_a_loop_goes_on_with_what_was_given_back_after_its_end(open_queue:
             assert (delivery.item, delivery.attempts) == (b"2", 2)
             await delivery.ack()
     assert not await queue.exists()
+
+
+async def test_acknowledgements_mean_the_same_after_a_failover_that_lost_deliveries(
+    open_queue: Opener, db: redis.Redis
+) -> None:
+    """The server that took over believes that the lease has delivered less than it has."""
+    queue = await open_queue()
+    await queue.put_many(ITEMS[:6])
+    async with queue.consumer(prefetch=1) as consumer:
+        for index in range(4):
+            assert await anext(consumer) == ITEMS[index]
+        db.hset("apressure:__pressure__:jobs:consumer_lease", "next", 2)
+        assert [await anext(consumer), await anext(consumer)] == ITEMS[4:6]
+        assert (await queue.statistics()).consumed_messages == 5
+    statistics = await queue.statistics()
+    assert (statistics.consumed_messages, statistics.in_flight, statistics.length) == (6, 0, 0)

@@ -83,6 +83,9 @@ acknowledge(ARGV, 9, #ARGV)
 
 local messages, attempts, dead = {}, {}, {}
 local number = tonumber(call('HGET', CONSUMER.lease, 'next'))
+-- A server has taken over that had not heard of the latest deliveries: numbers go on where the client is, or its
+-- acknowledgements would be of other messages than it means.
+if number < next_number then number = next_number end
 if number > next_number then
   -- The reply to this very step was lost: answer again with what it had received.
   for i = next_number, number - 1 do
