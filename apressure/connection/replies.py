@@ -32,6 +32,33 @@ _ERRORS: dict[str, tuple[type[ServerError], str]] = {
     "MOVED": (ServerError, "the server is a node of a cluster: use cluster= or a redis+cluster:// URL"),
     "CROSSSLOT": (ServerError, "the server is a node of a cluster: use cluster= or a redis+cluster:// URL"),
     "READONLY": (ReadOnlyError, "connect to the primary; nothing was written"),
+    "MISCONF": (
+        ServerError,
+        ("the server could not save its data and takes no writes: make room on its disk, or look into its log for "
+        "what is wrong; nothing was written"),
+    ),
+    "NOREPLICAS": (
+        ServerError,
+        ("too few replicas are connected: bring them back, or lower the server's min-replicas-to-write; "
+        "nothing was written"),
+    ),
+    "LOADING": (
+        ServerError,
+        "the server is reading its data from disk: try again when it is ready; nothing was written",
+    ),
+    "BUSY": (
+        ServerError,
+        "another client's script keeps the server busy: wait for it, or end it with SCRIPT KILL; nothing was written",
+    ),
+    "MASTERDOWN": (
+        ServerError,
+        "the server is a replica that has lost its primary: connect to the primary; nothing was written",
+    ),
+    "CLUSTERDOWN": (
+        ServerError,
+        "the cluster does not serve the queue's slot at present: CLUSTER INFO says why; nothing was written",
+    ),
+    "TRYAGAIN": (ServerError, "the cluster is moving the queue to another node: try again; nothing was written"),
 }
 
 
@@ -54,7 +81,14 @@ def error_from_reply(text: str) -> ServerError:
             f"the server refuses scripts ({text}): allow them to the user, or use scripting=False", code=code
         )
     if "ACL failure in script" in text or "user executing the script" in text:  # Valkey, Redis
-        return PermissionDeniedError(f"{text} (the server's user needs the command and the key)", code="NOPERM")
+        return PermissionDeniedError(
+            f"{text} (the server's user needs the command and the key; what the script did before that stays)",
+            code="NOPERM",
+        )
+    if "command on a stale replica" in text:  # what MASTERDOWN is inside a script
+        code = "MASTERDOWN"
+    if "unauthenticated" in text:  # a long command is refused before it is read, let alone looked at
+        code = "NOAUTH"
     if code in _ERRORS:
         kind, advice = _ERRORS[code]
         return kind(f"{text} ({advice})", code=code)
