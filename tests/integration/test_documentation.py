@@ -52,3 +52,28 @@ def test_importing_the_library_loads_no_optional_package() -> None:
         "& {name.partition('.')[0] for name in sys.modules}))"
     )
     assert run("-c", code).strip() == "[]"
+
+
+def test_each_cell_of_the_table_of_losses_names_a_test_that_exists() -> None:
+    table = (ROOT / "README.md").read_text().partition("## What is lost when")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ") and "---" not in line]
+    cells = [cell for row in rows[1:] for cell in row[1:] if cell.strip() != "–"]
+    assert len(cells) > 30
+    for cell in cells:
+        named = re.findall(r"\[(test_\w+)\]\(([\w/]+\.py)\)", cell)
+        assert named, cell
+        for test, path in named:
+            assert re.search(rf"def {test}\(", (ROOT / path).read_text()), f"{path} has no {test}"
+
+
+def test_every_link_to_a_file_leads_there() -> None:
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_rights_in_the_readme_are_those_that_the_tests_of_the_rights_run_with() -> None:
+    shown = re.findall(r"redis-cli ACL SETUSER.*?(?=\nredis-cli|```)", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(shown) == 3
+    for line in shown:
+        assert line.strip() in (ROOT / "docs" / "security.md").read_text()

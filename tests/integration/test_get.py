@@ -219,3 +219,15 @@ async def test_a_get_in_a_timeout_of_asyncio_raises_that_and_takes_nothing(open_
         await asyncio.wait_for(queue.get(), 0.05)
     await queue.put(b"x")
     assert await in_time(queue.get()) == b"x"
+
+
+async def test_what_was_got_is_gone(open_queue: Opener, db: redis.Redis, scripting: bool) -> None:
+    queue = await open_queue(scripting=scripting)
+    await queue.put_many([b"a", b"b"])
+    with pytest.raises(ZeroDivisionError):
+        async for item in queue:
+            assert item == b"a"
+            raise ZeroDivisionError
+    assert await queue.get_nowait() == b"b"
+    with pytest.raises(QueueEmptyError):
+        await queue.get_nowait()
