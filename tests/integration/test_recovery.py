@@ -91,7 +91,7 @@ AUTOMATIC: dict[str, tuple[Damage, str, str, str]] = {
     "permits": (lambda db: db.lpush(key(":not_full"), 1, 1), "extra_permits", "there are 3", "removed 2"),
     "permit when full": (fill, "extra_permits", "where none belongs", "removed 1"),
     "two producer tokens": (
-        lambda db: db.lpush(key(":producer_free"), 1), "doubled_token", "2 tokens of the producer", "removed 1 of the 2",
+        lambda db: db.lpush(key(":producer_free"), 1), "doubled_token", "2 tokens of the prod", "removed 1 of the 2",
     ),
     "three consumer tokens": (
         lambda db: db.lpush(key(":consumer_free"), 1, 1), "doubled_token", "3 in the free list", "removed 2 of the 3",
@@ -212,8 +212,12 @@ async def test_of_a_token_beside_a_lease_the_lease_stays(open_queue: Opener, db:
 BY_HAND: dict[str, tuple[Damage, str, str]] = {
     "bound of words": (lambda db: db.set(key(":bound"), "ten"), "broken_bound", "'ten'"),
     "negative bound": (lambda db: db.set(key(":bound"), -1), "broken_bound", "'-1'"),
-    "bound of another type": (lambda db: (db.delete(key(":bound")), db.lpush(key(":bound"), 5)), "broken_bound", "list"),
-    "messages that are a string": (lambda db: db.set(key(""), "x"), "wrong_type", "is a string, where a queue has a list"),
+    "bound of another type": (
+        lambda db: (db.delete(key(":bound")), db.lpush(key(":bound"), 5)), "broken_bound", "but list",
+    ),
+    "messages that are a string": (
+        lambda db: db.set(key(""), "x"), "wrong_type", "is a string, where a queue has a list",
+    ),
     "token that is a hash": (
         lambda db: (db.delete(key(":not_full")), db.hset(key(":not_full"), "a", 1)), "wrong_type", "is a hash",
     ),
@@ -602,6 +606,48 @@ async def test_a_holder_that_has_moved_since_the_look_keeps_its_role(
     assert await steps.repair(marks, True, b"alive") == []
     assert tokens(db, "producer") == 0
     db.lpush(key(":producer_free"), 1)
+
+
+MOVING: dict[str, tuple[Damage, Damage]] = {
+    # What a look sees, and what has happened since: an operation is under way.
+    "create": (
+        lambda db: (db.flushall(), db.set(key(":bound"), 2)),
+        lambda db: db.lpush(key(":producer_free"), 1),
+    ),
+    "delete": (
+        lambda db: (db.delete(key(":bound"), key(":producer_free")), db.lpush(key(":closed"), 0, 0)),
+        lambda db: db.delete(key(":stats:produced_messages")),
+    ),
+    "deleted beside apressure": (
+        lambda db: (db.flushall(), db.lpush(f"{OURS}redelivered", "1:x")),
+        lambda db: db.lpush(f"{OURS}redelivered", "1:y"),
+    ),
+    "put": (
+        lambda db: (db.set(key(":producer"), "alive"), db.rpop(key(":producer_free")), db.rpop(key(":not_full"))),
+        lambda db: None,
+    ),
+    "get": (
+        lambda db: (db.set(key(":consumer"), "alive"), db.rpop(key(":consumer_free")), db.rpop(key(":not_full"))),
+        lambda db: db.incr(key(":stats:consumed_messages")),
+    ),
+}
+
+
+@pytest.mark.leaves_keys
+@pytest.mark.parametrize("operation", MOVING)
+async def test_an_operation_under_way_is_left_alone_on_the_server_too(
+    client: Client, db: redis.Redis, operation: str
+) -> None:
+    ReferenceQueue(db, "jobs").create(2)
+    ReferenceQueue(db, "jobs").put(b"1")
+    look, move = MOVING[operation]
+    look(db)
+    steps = Steps(client, Keys(client.prefix, "jobs"), "jobs")
+    marks = (await steps.examine())[1]
+    move(db)
+    before = everything(db)
+    assert await steps.repair(marks, True, None) == []
+    assert everything(db) == before
 
 
 async def test_repairs_at_once_beside_live_clients_make_no_second_token_and_lose_nothing(
