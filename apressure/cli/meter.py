@@ -34,6 +34,10 @@ class Meter:
         self._next = time.monotonic() + _PATIENCE if shown else float("inf")
         self._display: _Bar | _Lines | None = None
 
+    def expect(self, total: int) -> None:
+        """Say how many messages there will be, where that is known only now."""
+        self._total = total
+
     def add(self, messages: int, size: int) -> None:
         """Count `messages` that had `size` bytes together."""
         self.messages += messages

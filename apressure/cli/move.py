@@ -212,14 +212,15 @@ def requeue(
     """
     common = Common.of(context, url, prefix, json)
     dead_letters = name + SUFFIX if source is None else source
-    shown = _is_shown(progress, busy=1)
-    meter = Meter(f"requeue {name}", shown=shown)
+    meter = Meter(f"requeue {name}", shown=os.isatty(2) if progress is None else progress)
 
     async def command() -> None:
         with meter:
             async with common.queue(name) as queue:
                 left = await _dead_letters(queue, dead_letters, wanted=source is not None)
-                await _requeue(queue, dead_letters, left if most is None else min(most, left), timeout, meter)
+                left = left if most is None else min(most, left)
+                meter.expect(left)
+                await _requeue(queue, dead_letters, left, timeout, meter)
         if common.json:
             done = {"name": name, "from": dead_letters, "requeued": meter.messages}
             sys.stdout.write(jsons.dumps(done) + "\n")
@@ -255,7 +256,7 @@ async def _requeue(queue: AsyncQueue[bytes], dead_letters: str, left: int, timeo
             except (QueueFullError, QueueInUseError) as blocked:
                 moved = blocked.accepted or await queue.requeue(1, timeout, dead_letters)
         except PressureError as error:
-            meter.add(getattr(error, "accepted", 0), 0)
+            meter.add(error.accepted, 0)
             raise
         meter.add(moved, 0)
         left -= moved
