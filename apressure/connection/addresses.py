@@ -7,6 +7,7 @@ REDIS_SERVER, REDIS_PORT and REDIS_DB, and those over the specification's defaul
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import ParseResult, parse_qsl, unquote, urlencode, urlparse
@@ -28,7 +29,9 @@ _MANY = {
 }
 _PORTS = {"sentinels": 26379, "cluster": 6379}
 _SCHEMES = "redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// (rediss+… for TLS) or embedded://"
+_ELSEWHERE = "credentials go into username= and password="
 _QUOTE = "write special characters of a password as %XX (/ as %2F, # as %23, ? as %3F, @ as %40)"
+_ADDRESS = "an address must be host:port, and the port a number"
 
 # What a connection of the user's own client may hand over to ours. Everything else (retries, timeouts of replies,
 # decoding, maintenance notifications) is the business of the connection that uses it.
@@ -194,8 +197,11 @@ def _of_many(
         if options.get("db"):
             raise ValueError("a cluster has database 0 only")
         return Address(f"the cluster of {places}", connection_class, options, nodes=nodes)
+    for key, value in about_sentinels.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{key} must be a string, not {type(value).__name__}")
     service = about_sentinels.get("service")
-    if not isinstance(service, str) or not service:
+    if not service:
         raise ValueError(
             "what do the Sentinels call the primary? Give service=, or write redis+sentinel://host:port,host:port/NAME"
         )
@@ -204,7 +210,7 @@ def _of_many(
         if about_sentinels.get(f"sentinel_{key}"):
             sentinel_options[key] = about_sentinels[f"sentinel_{key}"]
     return Address(
-        f"{service!r} of the Sentinels {places}", connection_class, options, service, nodes, _checked(sentinel_options)
+        f"{service!r} of the Sentinels {places}", connection_class, options, service, nodes, sentinel_options
     )
 
 
@@ -217,6 +223,8 @@ def _nodes(given: Any, kind: str) -> tuple[Node, ...]:
         if isinstance(one, str):
             nodes.append(_node(one, _PORTS[kind]))
         elif isinstance(one, tuple) and len(one) == 2:
+            if isinstance(one[0], str) and "@" in one[0]:
+                raise ValueError(f"an address must be a host and a port; {_ELSEWHERE}")
             nodes.append((str(_checked({"host": one[0]})["host"]), int(_checked({"port": one[1]})["port"])))
         else:
             raise TypeError(f"{kind} must be a list of addresses ({example}), not of {type(one).__name__}")
@@ -225,19 +233,32 @@ def _nodes(given: Any, kind: str) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def _node(text: str, default_port: int) -> Node:
-    """`host`, `host:port`, `[::1]:port` or `::1`."""
+def _node(text: str, default_port: int, shown: bool = True) -> Node:
+    """`host`, `host:port`, `[::1]:port` or `::1`. What stands in a URL may be a password, and is not shown."""
+    if "@" in text or "//" in text:  # it may hold a password: not to be shown
+        raise ValueError(f"an address must be host:port; {_ELSEWHERE}")
     host, port = text, ""
     if text.startswith("["):
-        host, _, port = text[1:].partition("]")
-        if port and not port.startswith(":"):
-            raise ValueError(f"an address must be host:port, not {text!r}")
+        host, bracket, port = text[1:].partition("]")
+        if not bracket or (port and not port.startswith(":")):
+            raise ValueError(f"an address must be host:port, not {text!r}" if shown else _ADDRESS)
         port = port[1:]
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
-    if not host or (port and not (port.isascii() and port.isdigit())) or "/" in host:
-        raise ValueError(f"an address must be host:port, not {text!r}")
+    if not host or (port and not (port.isascii() and port.isdigit())) or "/" in host or not _valid(host):
+        raise ValueError(f"an address must be host:port, not {text!r}" if shown else _ADDRESS)
     return host, int(_checked({"port": int(port or default_port)})["port"])
+
+
+def _valid(host: str) -> bool:
+    """A name, or an address of either kind."""
+    if ":" not in host:
+        return True
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -262,7 +283,9 @@ def _parsed(url: str) -> ParseResult:
     try:
         parts = urlparse(url)
     except ValueError:  # its text has the part of the URL with the password
-        raise ValueError(f"the URL is not valid: {_QUOTE}") from None
+        parts = None
+    if parts is None:  # raised here, so that the error does not carry the other one as its context
+        raise ValueError(f"the URL is not valid: {_QUOTE}")
     scheme = parts.scheme
     if scheme not in ("redis", "rediss", "unix", *_MANY):
         raise ValueError(f"the URL must begin with {_SCHEMES}, not {scheme or url.rsplit('@', maxsplit=1)[-1][:40]!r}")
@@ -278,13 +301,18 @@ def _parsed(url: str) -> ParseResult:
 def _from_url(url: str) -> dict[str, Any]:
     parts = _parsed(url)
     scheme = parts.scheme
+    parsed: dict[str, Any] = {}
+    trouble = ""
     try:
-        parsed: dict[str, Any] = dict(parse_url(url))
+        parsed.update(parse_url(url))
         if scheme != "unix" and parts.port is not None:
             parsed["port"] = parts.port  # redis-py passes over 0
     except ValueError as error:
-        # The URL may hold a password: name the trouble, never the URL.
-        raise ValueError(f"the URL is not valid: {error}") from None
+        # The URL may hold a password: name the trouble, never the URL. Where its "@" is missing, the password is what
+        # stands in the port's place.
+        trouble = "the port must be a number below 65536" if str(error).startswith("Port ") else str(error)
+    if trouble:
+        raise ValueError(f"the URL is not valid: {trouble}")
     path = parts.path.strip("/")
     if scheme != "unix" and path and not (path.isascii() and path.isdigit()):
         raise ValueError(f"the URL's path must be the number of a database, not {path!r}")
@@ -311,7 +339,7 @@ def _from_url_of_many(url: str) -> tuple[str, tuple[Node, ...], dict[str, Any], 
     parts = _parsed(url)
     kind = "sentinels" if parts.scheme.endswith("sentinel") else "cluster"
     credentials, at, hosts = parts.netloc.rpartition("@")
-    nodes = tuple(_node(host, _PORTS[kind]) for host in hosts.split(",") if host)
+    nodes = tuple(_node(host, _PORTS[kind], shown=False) for host in hosts.split(",") if host)
     if not nodes:
         raise ValueError(f"the URL names no address: write {parts.scheme}://host:port,host:port")
     path = parts.path.strip("/")

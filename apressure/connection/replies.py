@@ -34,13 +34,17 @@ _ERRORS: dict[str, tuple[type[ServerError], str]] = {
     "READONLY": (ReadOnlyError, "connect to the primary; nothing was written"),
     "MISCONF": (
         ServerError,
-        ("the server could not save its data and takes no writes: make room on its disk, or look into its log for "
-        "what is wrong; nothing was written"),
+        (
+            "the server could not save its data and takes no writes: make room on its disk, or look into its log for "
+            "what is wrong; nothing was written"
+        ),
     ),
     "NOREPLICAS": (
         ServerError,
-        ("too few replicas are connected: bring them back, or lower the server's min-replicas-to-write; "
-        "nothing was written"),
+        (
+            "too few replicas are connected: bring them back, or lower the server's min-replicas-to-write; "
+            "nothing was written"
+        ),
     ),
     "LOADING": (
         ServerError,

@@ -1,4 +1,4 @@
-"""What a server refuses is handled as what it is: nothing is lost, nothing is doubled, and it works again afterwards."""
+"""What a server refuses is handled as what it is: nothing is lost or doubled, and it works again afterwards."""
 
 from __future__ import annotations
 
