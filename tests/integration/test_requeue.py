@@ -15,6 +15,7 @@ from apressure import (
     OperationUnblockedError,
     QueueClosedError,
     QueueDoesNotExistError,
+    QueueEmptyError,
     QueueFullError,
     QueueInUseError,
     ScriptingRefusedError,
@@ -303,3 +304,48 @@ async def test_it_refuses_what_makes_no_sense(open_queue: Opener) -> None:
     plain = await open_queue(create=False, scripting=False)
     with pytest.raises(ScriptingRefusedError, match="requeue"):
         await plain.requeue()
+
+
+async def test_round_and_round_with_cancellations(open_queue: Opener) -> None:
+    rng = random.Random(5)
+    queue, dead = await both(open_queue, 0, bound=5)
+    workers = [await open_queue(create=False, max_attempts=2) for _ in range(2)]
+    requeuers = [await open_queue(create=False) for _ in range(2)]
+    seen: list[bytes] = []
+    ending = asyncio.Event()
+
+    async def work(own: AsyncQueue[bytes]) -> None:
+        while not ending.is_set():
+            try:
+                delivery = await own.receive(timeout=0.02)
+            except (QueueEmptyError, QueueInUseError):
+                continue
+            if rng.random() < 0.3:
+                seen.append(delivery.item)
+                await delivery.ack()
+            else:
+                await delivery.nack()
+
+    async def go_round(own: AsyncQueue[bytes]) -> None:
+        while not ending.is_set():
+            task = asyncio.create_task(own.requeue(rng.randint(1, 4), timeout=rng.choice([None, 0, 0.01])))
+            await asyncio.wait((task,), timeout=rng.choice([0, 0.001, 0.003, 0.01]))
+            if task.cancel():
+                await asyncio.wait((task,))
+            elif not isinstance(task.exception(), (QueueFullError, QueueInUseError, type(None))):
+                raise AssertionError from task.exception()
+            await asyncio.sleep(0)
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        for own in workers:
+            group.create_task(work(own))
+        for own in requeuers:
+            group.create_task(go_round(own))
+        await queue.put_many(items(300))
+        while len(seen) < 200:
+            await asyncio.sleep(0.01)
+        ending.set()
+    here, there = await queue.statistics(), await dead.statistics()
+    assert here.produced_messages == 300 + there.consumed_messages  # what was requeued was put once more
+    assert here.consumed_messages == len(seen) + there.produced_messages
+    assert sorted(seen + await drained(queue) + await drained(dead)) == sorted(items(300))
