@@ -38,7 +38,7 @@ class Channel(asyncio.Protocol):
         connection: redis-py's connection, which keeps the transport alive.
         transport: Its transport.
         address: Where the server is.
-        response_timeout: Seconds after which a missing reply ends the connection.
+        response_timeout: Seconds of silence after which a missing reply ends the connection.
         on_lost: Called once when the connection has ended.
     """
 
@@ -58,6 +58,7 @@ class Channel(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._response_timeout = response_timeout
         self._watchdog: asyncio.TimerHandle | None = None
+        self._heard = 0.0
         self._on_lost = on_lost
         self._reason = "the connection was closed"
         self._retired = False
@@ -106,6 +107,7 @@ class Channel(asyncio.Protocol):
             self.abort("the server's data is elsewhere")
 
     def data_received(self, data: bytes) -> None:
+        self._heard = self._loop.time()
         self._reader.feed(data)
         while (reply := self._next_reply()) is not False:
             on_reply, _ = self._pending.popleft()
@@ -145,11 +147,15 @@ class Channel(asyncio.Protocol):
         self._on_lost()
 
     def _watch(self) -> None:
-        """One timer for all replies: looks at the oldest, and comes back when that would be due."""
+        """One timer for all replies: looks at the oldest, and comes back when that would be due.
+
+        Commands of one connection are carried out one after the other. Those behind one that takes its time (WAIT)
+        are late, and yet the server is there: it has answered the one before.
+        """
         self._watchdog = None
         if not self._pending:
             return
-        due = self._pending[0][1] + self._response_timeout
+        due = max(self._pending[0][1], self._heard) + self._response_timeout
         if self._loop.time() >= due:
             self.abort(f"the server did not answer for {self._response_timeout:g} seconds")
         else:

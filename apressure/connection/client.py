@@ -96,7 +96,12 @@ class Client:
             await settled(endings, self.settings.settle_timeout)
             raise
         finally:
-            await asyncio.gather(*(link.aclose(self.settings.settle_timeout) for link in self._links.values()))
+            links = list(self._links.values())
+            try:
+                await asyncio.gather(*(link.aclose(self.settings.settle_timeout) for link in links))
+            finally:
+                for link in links:
+                    link.end()  # where a cancellation came before the task of its aclose had begun
 
     def check(self) -> None:
         """Raise a clear error where the client cannot be used: closed, another event loop, after a fork, no asyncio.

@@ -15,7 +15,13 @@ from apressure.connection import background
 from apressure.connection import channel as channels
 from apressure.connection.addresses import Address, Node
 from apressure.connection.settings import Settings, resolve
-from apressure.exceptions import PressureError, ServerError, ServerUnavailableError
+from apressure.exceptions import (
+    AuthenticationError,
+    PressureError,
+    ServerError,
+    ServerTooOldError,
+    ServerUnavailableError,
+)
 
 
 class Discovery(Protocol):
@@ -80,20 +86,32 @@ class _Asked(ABC):
         self._timeout = settings.connect_timeout
         self._nodes = list(settings.address.nodes)
         self._asking: asyncio.Task[None] | None = None
+        self._askers = 0
         self._failure: PressureError | None = None
 
     async def locate(self, slot: int | None) -> Address:
         asked = False
         while (address := self._known(slot)) is None:
             if asked:
-                raise ServerUnavailableError(f"{self._address.text}: no node has the slot {slot} at present")
+                where = "is changing its place" if slot is None else f"has no node for the slot {slot} at present"
+                raise ServerUnavailableError(f"{self._address.text} {where}")
             if self._asking is None or self._asking.done():
                 self._asking = background.start(self._ask_all(), "asking where the server is")
-            await asyncio.wait((self._asking,))
+            await self._answer_to(self._asking)
             if self._failure is not None:
                 raise copy.copy(self._failure)
             asked = True
         return address
+
+    async def _answer_to(self, asking: asyncio.Task[None]) -> None:
+        self._askers += 1
+        try:
+            await asyncio.wait((asking,))
+        finally:
+            self._askers -= 1
+            if not self._askers and not asking.done():  # nobody wants to know any more
+                self._asking = None
+                asking.cancel()
 
     async def _ask_all(self) -> None:
         """Ask one node after the other; who answered is asked first the next time."""
@@ -152,9 +170,18 @@ class Sentinels(_Asked):
         return self._primary
 
     async def _ask(self, node: Node) -> None:
-        place = await self._question(
-            self._address.sentinel_at(*node), b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service
-        )
+        try:
+            place = await self._question(
+                self._address.sentinel_at(*node), b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service
+            )
+        except ServerTooOldError:
+            raise ServerError(f"the server at {node[0]}:{node[1]} is no Sentinel") from None
+        except AuthenticationError as error:
+            raise AuthenticationError(
+                f"the Sentinel at {node[0]}:{node[1]} wants other credentials: give sentinel_password= "
+                f"(and sentinel_username=), or the same in the URL's query ({error.code})",
+                code=error.code,
+            ) from None
         if place is None:
             raise ServerUnavailableError(f"the Sentinel at {node[0]}:{node[1]} knows no {self._service!r}")
         primary = self._address.at(place[0].decode(), int(place[1]))

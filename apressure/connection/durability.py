@@ -11,10 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from apressure.connection.channel import ConnectionLost, OnReply
+from apressure.connection.replies import NOT_EXECUTED
 from apressure.connection.script import answer_of, out_of_step
 from apressure.connection.server import AnyChannel
 from apressure.connection.settings import Durability
 from apressure.exceptions import DurabilityError, ServerError, ServerTooOldError
+
+_IS_REPLICA = "cannot be used with replica instances"
 
 
 async def check(channel: AnyChannel, durability: Durability | None) -> None:
@@ -22,17 +25,23 @@ async def check(channel: AnyChannel, durability: Durability | None) -> None:
 
     Raises:
         ServerTooOldError: It lacks WAITAOF.
-        ServerError: It has no append-only file.
+        ServerError: It has no append-only file, or does not let this user ask.
+        ServerUnavailableError: The connection ended.
     """
-    if durability is None or not durability.fsync:
+    if durability is None:
         return
     try:
-        await channel.ask(b"WAITAOF", 1, 0, 1)
+        if durability.replicas:
+            await channel.ask(b"WAIT", 0, 1)
+        if durability.fsync:
+            await channel.ask(b"WAITAOF", 1, 0, 1)
     except ServerTooOldError as error:
         raise ServerTooOldError(
             "the server lacks WAITAOF: durability with fsync=True needs Redis 7.2 or later, or Valkey", code=error.code
         ) from None
     except ServerError as error:
+        if error.code in NOT_EXECUTED or _IS_REPLICA in str(error):
+            return  # the steps will be told so, too, and wait for better times
         if "appendonly" not in str(error):
             raise
         raise ServerError(
@@ -89,7 +98,7 @@ class Confirmation:
             self._finish(reply)
 
     def _confirmed(self, lacking: Callable[[Any], str], reply: Any) -> None:
-        if isinstance(reply, ServerError) and reply.code == "UNBLOCKED":
+        if isinstance(reply, ServerError) and (reply.code == "UNBLOCKED" or _IS_REPLICA in str(reply)):
             reply = ConnectionLost(str(reply))  # the server became a replica: the step may be lost with that
         elif not isinstance(reply, Exception) and isinstance(reply, list) is not (lacking == self._lacking_disk):
             reply = out_of_step(self._channel)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import functools
 import itertools
 import random
 from collections.abc import Awaitable, Callable, Sequence

@@ -113,6 +113,17 @@ class PutLane(Lane[Put]):
                 entry.resolve(entry.done)
         return FULL if answer < self._sent else None
 
+    def _fail(self, in_flight: Sequence[Put], error: Exception) -> None:
+        if isinstance(error, DurabilityError):
+            # Some are in the queue, if not safely. Those that found no room are certainly not, and go on waiting.
+            accepted, unsure = error.answer, []
+            for entry, sent in self._batch:
+                if accepted > 0:
+                    unsure.append(entry)
+                accepted -= sent
+            in_flight = unsure
+        super()._fail(in_flight, error)
+
     def _timeout(self, entry: Put) -> Exception:
         return (self._blocked_by or FULL).error(self._steps.name, entry.done)
 
@@ -221,10 +232,14 @@ class GetLane(Lane[Get]):
         return None
 
     def _fail(self, in_flight: Sequence[Get], error: Exception) -> None:
-        super()._fail(in_flight, error)
         if isinstance(error, DurabilityError):
-            self.give_back(error.answer)
-        elif isinstance(error, OutcomeUnknownError) and any(entry.withdrawn for entry in in_flight):
+            undone = self.give_back(error.answer)
+            for entry in [entry for entry in in_flight if entry.withdrawn]:
+                self._remove(entry)  # cancelled: its caller waits until everything is as it was
+                _follow(undone, entry.future)
+            in_flight = [entry for entry in in_flight if not entry.withdrawn]
+        super()._fail(in_flight, error)
+        if isinstance(error, OutcomeUnknownError) and any(entry.withdrawn for entry in in_flight):
             logger.error("a cancelled get of the queue %r may have lost messages: %s", self._steps.name, error)
 
     def _timeout(self, entry: Get) -> Exception:  # noqa: ARG002

@@ -54,7 +54,8 @@ class Lease:
         self._unseen = 0  # from this number on, what is given back was never handed out; 0 for none
         self._on_their_way: tuple[list[int], list[int]] = ([], [])  # acks, with a settle and a receive step
         self._renew = False
-        self._settling: asyncio.Future[None] | None = None
+        self._settling: asyncio.Future[DurabilityError | None] | None = None
+        self._flushing = 0
         self._sent = 0
         self._done = 0
         self._soon: asyncio.Handle | None = None
@@ -134,9 +135,16 @@ class Lease:
         """
         self._flush()
         last = self._sent + (1 if self._pending else 0)
+        unsure: DurabilityError | None = None
         while self._done < last and self._settling is not None:
-            await self._wait_for(self._settling)
+            self._flushing += 1
+            try:
+                unsure = await self._wait_for(self._settling) or unsure
+            finally:
+                self._flushing -= 1
         self.check()
+        if unsure is not None:
+            raise copy.copy(unsure)
 
     async def leave(self, closing: PressureError | None = None, hurry: bool = False) -> None:
         """Settle what was acknowledged, give back all the rest, and the role.
@@ -290,7 +298,7 @@ class Lease:
             self._renew = False  # the role goes back with the last message: there is no lease to renew
         if self._settling is not None or not self._pending:
             return
-        settling: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        settling: asyncio.Future[DurabilityError | None] = asyncio.get_running_loop().create_future()
         self._settling = settling
         self._sent += 1
         self._renew = False
@@ -303,12 +311,13 @@ class Lease:
             self._settling = None
             self._on_their_way = ([], self._on_their_way[1])
             self._done += 1
-            if isinstance(reply, DurabilityError):
-                self._unsure = reply
+            unsure = reply if isinstance(reply, DurabilityError) else None
+            if unsure is not None:
+                self._unsure = None if self._flushing else unsure  # all who wait for this step hear of it
             elif isinstance(reply, Exception):
                 self._broken(reply)
             self._flush()
-            resolve(settling, None)
+            resolve(settling, unsure)
 
         self._queue.steps.settle(
             self._series, self._token, self._milliseconds(), False, unseen, acks, sorted(nacks), on_answer
