@@ -23,7 +23,7 @@ from apressure import (
 )
 from tests.chaos.support import PATIENCE, Account, Recorder, Row
 
-QUICK: Final[dict[str, Any]] = {"response_timeout": 0.5, "connect_timeout": 0.5, "retry_timeout": 30.0}
+QUICK: Final[dict[str, Any]] = {"response_timeout": 0.8, "connect_timeout": 0.5, "retry_timeout": 30.0}
 LEASE: Final = 2.0
 PRODUCERS: Final = 2
 """How many put into each queue."""
@@ -100,14 +100,18 @@ class Load:
         """Gets whose outcome is not known."""
         self.unsure = 0
         """Operations that too few servers have confirmed."""
+        self.given_back = 0
+        """Gets that too few servers have confirmed."""
+        self.interrupted = 0
+        """Blocked gets that had to be begun again."""
         self.rows: dict[str, Row] = {}
 
     async def client(self) -> Client:
         return await self._stack.enter_async_context(Client(**self._settings))
 
     async def create(self) -> None:
-        """Make the queues; afterwards replicas may be waited for."""
-        async with Client(**self._settings) as client:
+        """Make the queues; replicas are to be waited for afterwards."""
+        async with Client(**{**self._settings, "durability": None}) as client:
             for name in NAMES:
                 await AsyncQueue[bytes](name, client=client).create(1 if name == FULL else 5)
             await AsyncQueue[bytes](FULL, client=client).put(b"first")
@@ -129,7 +133,7 @@ class Load:
             "receive": empty.receive,
             "empty's end": empty.wait_closed,
         }.items():
-            self._waiting[name] = asyncio.create_task(_patiently(work_of, again=name != "put"))
+            self._waiting[name] = asyncio.create_task(self._wait(work_of, put=name == "put"))
         return self
 
     async def __aexit__(
@@ -165,7 +169,12 @@ class Load:
         print(self.rows)  # shown when one of them is not as it should be
         for row in self.rows.values():
             assert not row.stuck, self.rows
-            assert not self._durable or row.clean(), self.rows
+        if self._durable:
+            # A get that was not confirmed is given back, to a server that may not have heard that it was taken.
+            once = self.rows["get, at most once"]
+            assert max(once.doubled, once.out_of_order) <= self.given_back, self.rows
+            assert not once.lost, self.rows
+            assert all(row.clean() for row in self.rows.values() if row is not once), self.rows
 
     async def _put(self, queue: AsyncQueue[bytes], account: Account, producer: str) -> None:
         while not self._stop.is_set():
@@ -178,8 +187,7 @@ class Load:
                     account.acknowledge(messages[:done])
                     messages = messages[done:]
                     await asyncio.sleep(0.01)
-                except OutcomeUnknownError as error:
-                    assert isinstance(error, DurabilityError), repr(error)  # any other put is sent again
+                except DurabilityError:  # no other outcome of a put is unknown: it is sent again
                     self.unsure += 1
                     account.perhaps(messages)
                     break
@@ -209,10 +217,19 @@ class Load:
             except QueueClosedError:
                 return
             except DurabilityError:
-                self.unsure += 1  # it was given back
+                self.given_back += 1
             except OutcomeUnknownError:
                 self.doubts += 1
             await asyncio.sleep(self._rng.uniform(0, self._pause / 2))
+
+    async def _wait(self, work: Callable[[], Awaitable[Any]], put: bool) -> Any:
+        """An operation that is blocked. A get that was sent and not answered raises: nothing was there to be lost."""
+        while True:
+            try:
+                return await _patiently(work, again=not put)
+            except OutcomeUnknownError:
+                assert not put
+                self.interrupted += 1
 
     async def _settle(self) -> None:
         """End all work, and see what became of it."""
@@ -235,6 +252,8 @@ class Load:
                     await _patiently(lambda name=name: fresh[name].delete(PATIENCE))  # type: ignore[misc]
                 self.rows["consumer role" if name == ROLE else "get, at most once"] = row
             self.rows["consumer role"].notes["came again, marked"] = self.trace.marked
+            self.rows["consumer role"].notes["operations not confirmed"] = self.unsure
+            self.rows["get, at most once"].notes["given back, not confirmed"] = self.given_back
             self.rows["get, at most once"].notes["gets of unknown outcome"] = self.doubts
             await self._settle_waiting(fresh)
 
@@ -257,6 +276,7 @@ class Load:
             for name in (FULL, EMPTY):
                 row.stuck += await tidy(fresh[name])
                 await _patiently(lambda name=name: fresh[name].delete(PATIENCE))  # type: ignore[misc]
+        row.notes["gets of unknown outcome"] = self.interrupted
         self.rows["blocked all the time"] = row
 
 

@@ -18,12 +18,12 @@ from apressure.embedded import EmbeddedServer
 from tests.chaos.load import FULL, NAMES, ONCE, ROLE, Load
 from tests.chaos.support import Recorder, no_complaints, often
 from tests.servers import SERVERS, admin
-from tests.topologies import cluster, replicated, sentinel
+from tests.topologies import ask, cluster, replicated, sentinel
 
 LAG = 0.04
 """Seconds by which replicas are behind."""
 
-DURABLE = Durability(replicas=1, timeout=0.3)
+DURABLE = Durability(replicas=1, timeout=0.2)
 
 pytestmark = [pytest.mark.timeout(often(120, 10)), pytest.mark.parametrize("kind", SERVERS)]
 
@@ -41,11 +41,12 @@ async def test_lagged_failovers(kind: str, rng: random.Random, recorder: Recorde
         load = Load(settings, rng, durable)
         await load.create()
         await asyncio.to_thread(pair.wait_for_replicas)
+        longer = 3 if durable else 1  # an operation takes the lag, and each waits for the one before
         async with no_complaints(), load:
             for _ in range(failovers):
-                await load.rest(0.2, 0.5)
+                await load.rest(0.2 * longer, 0.5 * longer)
                 await asyncio.to_thread(pair.promote)
-            await load.rest()
+            await load.rest(0.2 * longer, 0.2 * longer)
         name = f"failover, {LAG * 1000:.0f} ms lag, {'WAIT' if durable else 'no WAIT (may lose)'}"
         load.record(recorder, name, pair.software, failovers)
 
@@ -56,6 +57,7 @@ async def test_sentinel_failovers(kind: str, rng: random.Random, recorder: Recor
     with sentinel(kind, sentinels=3) as watched:
         load = Load({"url": watched.url, "durability": DURABLE}, rng)
         await load.create()
+        assert ask(watched.primary, "WAIT", 1, 5000) == 1
         async with no_complaints(), load:
             for number in range(failovers):
                 await load.rest(0.2, 0.5)
@@ -93,6 +95,8 @@ async def test_a_node_of_a_cluster_fails(kind: str, rng: random.Random, recorder
     with cluster(kind, replicas=1) as nodes:
         load = Load({"url": nodes.url, "durability": DURABLE}, rng)
         await load.create()
+        for name in NAMES:
+            assert ask(nodes.owner(name), "WAIT", 1, 5000) == 1
         async with no_complaints(), load:
             for number in range(failures):
                 await load.rest(0.2, 0.5)

@@ -39,7 +39,7 @@ def replicated(kind: str, replicas: int = 1, lag: float = 0.0, **config: Any) ->
 
 
 def sentinel(kind: str, sentinels: int = 1, replicas: int = 1, **config: Any) -> Watched:
-    """A primary and replicas under Sentinel, which finds a dead primary after half a second.
+    """A primary and replicas under Sentinel, which finds a dead primary after a second.
 
     Args:
         kind: `"valkey"` or `"redis"`.

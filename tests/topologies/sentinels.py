@@ -7,7 +7,7 @@ from typing import Any
 import redis
 
 from apressure.embedded import EmbeddedServer
-from tests.topologies.group import HOST, QUICK, Group, ask, follows, information, until
+from tests.topologies.group import HOST, PATIENCE, QUICK, Group, ask, follows, information, until
 
 
 class Watched(Group):
@@ -30,7 +30,7 @@ class Watched(Group):
         self.servers = [self.start(config=self._config)]
         self.servers += [self._start_replica() for _ in range(self._replicas)]
         for replica in self.servers[1:]:
-            until(lambda replica=replica: follows(replica), "the replica follows")  # type: ignore[misc]
+            self._wait_for_replica(replica)
         # The name makes it a sentinel: an embedded server takes no arguments.
         program = self._folder / f"{self.kind}-sentinel"
         program.symlink_to(self._binary)
@@ -40,7 +40,7 @@ class Watched(Group):
             quick = _hurry(guard)
             ask(guard, "SENTINEL", "MONITOR", self.service, HOST, self.primary.port, self._sentinels // 2 + 1)
             # Where the first ping comes after a second, a server must not be given up before.
-            for name, value in (("down-after-milliseconds", 500 if quick else 3000), ("failover-timeout", 2000)):
+            for name, value in (("down-after-milliseconds", 1000 if quick else 3000), ("failover-timeout", 2000)):
                 ask(guard, "SENTINEL", "SET", self.service, name, value)
         self.wait_for_sentinels()
 
@@ -55,7 +55,13 @@ class Watched(Group):
         return f"redis+sentinel://{','.join(f'{host}:{port}' for host, port in self.sentinels)}/{self.service}/0"
 
     def _start_replica(self, port: int | None = None) -> EmbeddedServer:
-        return self.start(port=port, config={**self._config, "replicaof": (HOST, self.primary.port)})
+        # Before it has the data it must not be chosen: a busy machine may have the sentinels find a primary dead.
+        config = {**self._config, "replicaof": (HOST, self.primary.port), "replica-priority": 0}
+        return self.start(port=port, config=config)
+
+    def _wait_for_replica(self, replica: EmbeddedServer) -> None:
+        until(lambda: follows(replica), "the replica follows")
+        ask(replica, "CONFIG", "SET", "replica-priority", 100)
 
     def seen_by(self, guard: EmbeddedServer) -> dict[str, str]:
         """What a sentinel knows of the primary."""
@@ -72,14 +78,17 @@ class Watched(Group):
                     seen["num-other-sentinels"] != str(len(self.guards) - 1)
                     or seen["flags"] != "master"
                     or len(replicas) != len(self.servers) - 1
-                    or any(one["flags"] != "slave" or one["master-link-status"] != "ok" for one in replicas)
+                    or any(
+                        (one["flags"], one["master-link-status"], one["slave-priority"]) != ("slave", "ok", "100")
+                        for one in replicas
+                    )
                 ):
                     return False
             return True
 
         until(ready, "the sentinels know everybody")
 
-    def wait_for_new_primary(self, old: EmbeddedServer) -> None:
+    def wait_for_new_primary(self, old: EmbeddedServer, patience: float = PATIENCE) -> None:
         """Wait until all sentinels agree on another primary than the old one, and it takes writes."""
 
         def changed() -> bool:
@@ -93,7 +102,7 @@ class Watched(Group):
             self.servers.insert(0, server)
             return True
 
-        until(changed, "the sentinels have a new primary")
+        until(changed, "the sentinels have a new primary", patience)
 
     def failover(self, rejoin: bool = True) -> None:
         """Kill the primary and wait for the next one.
@@ -105,19 +114,30 @@ class Watched(Group):
         """
         old = self.primary
         self.kill(old)
-        self.wait_for_new_primary(old)
+        try:
+            self.wait_for_new_primary(old)
+        except AssertionError:
+            for guard in self.guards:
+                print(guard.log_tail())
+            raise
         self.servers.remove(old)
         if rejoin:
             replica = self._start_replica(old.port)
             self.servers.append(replica)
-            until(lambda: follows(replica), "the old primary follows")
+            self._wait_for_replica(replica)
             self.wait_for_sentinels()
 
     def switch(self) -> None:
         """SENTINEL FAILOVER: nobody dies, the old primary becomes a replica while clients are connected to it."""
         old = self.primary
-        until(lambda: ask(self.guards[0], "SENTINEL", "FAILOVER", self.service), "a failover that Sentinel agrees to")
-        self.wait_for_new_primary(old)
+        for patience in (5.0, 5.0, PATIENCE):  # it may be given up: no replica that is good enough just now
+            until(lambda: ask(self.guards[0], "SENTINEL", "FAILOVER", self.service), "Sentinel agrees to a failover")
+            try:
+                self.wait_for_new_primary(old, patience)
+                break
+            except AssertionError:
+                if patience == PATIENCE:
+                    raise
         until(lambda: follows(old), "the old primary follows")
         self.wait_for_sentinels()
 
