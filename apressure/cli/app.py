@@ -12,6 +12,7 @@ import typer
 
 from apressure.cli import manage, move
 from apressure.cli.demo import demo
+from apressure.cli.doctor import doctor
 from apressure.cli.exits import MEANINGS, Exit, one_line
 from apressure.cli.options import Common, Json, Prefix, Url, complain, mute_output
 
@@ -69,6 +70,7 @@ for command in (
     manage.stat,
     manage.close,
     manage.delete,
+    doctor,
     demo,
 ):
     app.command(epilog=_EPILOG)(command)

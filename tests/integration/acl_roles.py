@@ -24,6 +24,7 @@ from apressure import (
     QueueEmptyError,
     QueueFullError,
     QueueInUseError,
+    recovery,
 )
 from apressure.embedded import EmbeddedServer
 from tests.integration.conftest import eventually, in_time
@@ -249,6 +250,10 @@ async def operate(stage: Stage) -> None:
         stage.leave_a_dead_claim("producer")
         await queue.close()
         assert await owner.get_many(9) == [b"1", b"2"]
+        stage.db.set(f"{KEY}:stats:produced_bytes", "x")
+        stage.db.lpush(f"{KEY}:producer_free", 1)
+        assert await recovery.find(queue.client) == ["orders"]
+        assert len((await recovery.repair(queue, patience=0.02)).done) == 2
         await queue.delete()
         await queue.create(bound=2)
         async with contextlib.AsyncExitStack() as stack:

@@ -107,7 +107,7 @@ async def test_a_user_of_the_docs_has_nothing_to_say_in_other_queues(make_server
 SCRIPTS_OF = {
     "producer": {"put", "occupy", "leave", "close", "unclaim", "inspect"},
     "consumer": {"get", "receive", "settle", "occupy", "give_back", "unclaim", "doom", "bury", "inspect"},
-    "operator": {"create", "close", "doom", "bury", "unclaim", "inspect", "peek", "requeue"},
+    "operator": {"create", "close", "doom", "bury", "unclaim", "inspect", "peek", "requeue", "examine", "repair"},
     "monitor": {"inspect"},
 }
 _CALLED = re.compile(r"(?:p?call|push)\(\s*'([A-Z]+)'")

@@ -1,0 +1,189 @@
+"""`apressure doctor`, as people and scripts use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.integration.commands import Commands, stop, wait_until
+from tests.reference import ReferenceQueue
+
+KEY = "__pressure__:orders"
+OURS = "apressure:__pressure__:orders"
+
+# What is found and mended, on each server, is for test_recovery.py; here is how it is told.
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+
+@pytest.fixture
+def cli(url: str) -> Commands:
+    return Commands(url)
+
+
+@pytest.fixture
+def queue(cli: Commands) -> Iterator[str]:
+    """A queue of two, that is deleted after the test."""
+    cli.create("orders", 2)
+    yield "orders"
+    cli.delete("orders")
+
+
+def stick(db: redis.Redis, holder: str = "web-1:77") -> None:
+    db.lpush(KEY, "1")
+    db.rpop(f"{KEY}:consumer_free")
+    db.set(f"{KEY}:consumer", holder)
+
+
+def damage(db: redis.Redis) -> None:
+    db.set(f"{KEY}:stats:produced_bytes", "many")
+
+
+def test_a_healthy_queue(cli: Commands, queue: str) -> None:
+    assert cli("doctor", queue).stdout == b"orders\thealthy\n"
+    assert cli("doctor", "--all", "--repair").stdout == b"orders\thealthy\n"
+    assert cli.json("doctor", queue) == {
+        "name": "orders", "exists": True, "healthy": True, "repaired": [], "findings": [],
+    }  # fmt: skip
+
+
+def test_a_stuck_role_is_given_back_with_the_name_of_its_holder(cli: Commands, queue: str, db: redis.Redis) -> None:
+    stick(db, "web 1:77")
+    line = cli("doctor", queue, code=1).stdout.decode()
+    assert line.startswith("orders\tfault\tstuck_role\tThe consumer role is taken")
+    assert "the last to write a name was 'web 1:77'" in line
+    assert "apressure doctor orders --repair --holder 'web 1:77'" in line
+    assert cli("doctor", queue, "--repair", code=1).stdout.decode() == line
+    assert cli("doctor", queue, "--repair", "--holder", "web", code=1).stdout.decode() == line
+    done = cli("doctor", queue, "--repair", "--holder", "web 1:77").stdout
+    assert done == b"orders\trepaired\tstuck_role\tgave back the consumer role of 'web 1:77'; what it had got is lost\n"
+    assert cli.empty(queue) == [b"1"]
+
+
+def test_what_is_repaired_and_what_is_left_in_json(cli: Commands, queue: str, db: redis.Redis) -> None:
+    stick(db)
+    damage(db)
+    told = json.loads(cli("doctor", queue, "--repair", "--json", code=1).stdout)
+    (repaired,), (finding,) = told["repaired"], told["findings"]
+    assert (told["exists"], told["healthy"]) == (True, False)
+    assert (repaired["kind"], repaired["role"], repaired["holder"]) == ("broken_statistic", "producer", None)
+    assert repaired["text"] == f"set the statistic '{KEY}:stats:produced_bytes' to 0; it was 'many'"
+    assert (finding["kind"], finding["fault"], finding["repair"]) == ("stuck_role", True, "holder")
+    assert (finding["role"], finding["holder"]) == ("consumer", "web-1:77")
+    assert finding["text"]
+    assert finding["advice"]
+    db.lpush(f"{KEY}:consumer_free", 1)
+
+
+def test_a_name_of_any_bytes_can_be_said(cli: Commands, queue: str, db: redis.Redis) -> None:
+    stick(db)
+    db.set(f"{KEY}:consumer", b"\xff\n'\t")
+    assert cli("doctor", queue, code=1).stdout.count(b"\n") == 1
+    assert b"stuck_role" in cli("doctor", queue, "--repair", "--holder", b"\xff\n'\t").stdout
+
+
+def test_all_queues_and_what_is_left_of_others(cli: Commands, queue: str, db: redis.Redis) -> None:
+    damage(db)
+    db.hset("apressure:__pressure__:old:inflight", "1", "x")
+    db.lpush("__pressure__:half", "1", "2")
+    cli.create("well")
+    lines = cli("doctor", "--all", code=1).stdout.decode().splitlines()
+    assert [line.split("\t")[:3] for line in lines] == [
+        ["half", "fault", "half_deleted"],
+        ["old", "fault", "leftovers"],
+        ["orders", "fault", "broken_statistic"],
+        ["well", "healthy"],
+    ]
+    told = [json.loads(line) for line in cli("doctor", "--all", "--repair", "--json").stdout.splitlines()]
+    assert [one["name"] for one in told] == ["half", "old", "orders", "well"]
+    assert [len(one["repaired"]) for one in told] == [1, 1, 1, 0]
+    assert cli("doctor", "--all").stdout == b"orders\thealthy\nwell\thealthy\n"
+    cli.delete("well")
+
+
+def test_a_note_is_no_reason_to_fail(cli: Commands, queue: str) -> None:
+    cli.fill(queue, b"1", b"2", b"3")
+    assert cli("doctor", queue).stdout.startswith(b"orders\tnote\toverfull\t3 messages wait")
+
+
+def test_a_queue_that_is_not_there(cli: Commands) -> None:
+    assert b"nothing is left of one" in cli("doctor", "nothing", code=3).stderr
+    assert cli("doctor", "--all").stdout == b""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("orders", "--all"),
+        ("orders", "--holder", "x"),
+        ("orders", "--watch", "--repair"),
+        ("orders", "--interval", "0"),
+    ],
+)
+def test_options_that_do_not_go_together(cli: Commands, options: tuple[str, ...]) -> None:
+    done = cli("doctor", *options, code=2)
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("which", ["orders", "--all"])
+def test_watching_heals_and_tells_until_it_is_stopped(cli: Commands, queue: str, db: redis.Redis, which: str) -> None:
+    with cli.running("doctor", which, "--watch", "--interval", "0.05") as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            db.lpush(f"{KEY}:producer_free", 1)
+            told = process.stdout.readline()
+            assert told == b"orders\trepaired\tdoubled_token\tremoved 1 of the 2 tokens of the producer role\n"
+        damage(db)  # a human's matter
+        db.hset(f"{OURS}:inflight", "1", "x")
+        assert b"put 1 messages back" in process.stdout.readline()
+        assert stop(process, signal.SIGINT) == (130, b"", b"")
+    assert db.get(f"{KEY}:stats:produced_bytes") == b"many"
+    db.delete(f"{KEY}:stats:produced_bytes")
+
+
+def test_watching_in_json_while_other_clients_work(cli: Commands, queue: str, db: redis.Redis) -> None:
+    with cli.running("doctor", queue, "--watch", "--interval", "0.05", "--json") as process:
+        assert process.stdout is not None
+        db.hset(f"{OURS}:inflight", "1", "lost")
+        told = json.loads(process.stdout.readline())
+        assert [action["kind"] for action in told["repaired"]] == ["orphaned_items"]
+        assert ReferenceQueue(db, "orders").get_nowait() == b"lost"
+        assert stop(process, signal.SIGTERM)[0] == 143
+
+
+def test_a_person_at_a_terminal(cli: Commands, queue: str, db: redis.Redis) -> None:
+    stick(db)
+    damage(db)
+    ours, theirs = pty.openpty()
+    shown = b""
+    with cli.running("doctor", queue, "--repair", stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+
+        def read() -> bool:
+            nonlocal shown
+            try:
+                while select.select([ours], [], [], 0)[0]:
+                    shown += os.read(ours, 65536)
+            except OSError:
+                return True  # the other end has closed it
+            return False
+
+        wait_until(read)
+        assert process.wait(10) == 1
+    os.close(ours)
+    for word in (b"orders", b"1 fault", b"repaired", b"it was 'many'", b"fault", b"CLIENT LIST"):
+        assert word in shown
+    assert b"\t" not in shown
+    db.lpush(f"{KEY}:consumer_free", 1)
+
+
+def test_without_a_server(cli: Commands, server: object) -> None:
+    env = {"APRESSURE_URL": "redis://127.0.0.1:1"}
+    assert b"127.0.0.1:1" in cli("doctor", "orders", code=7, env=env).stderr
