@@ -33,7 +33,8 @@ from apressure.queue import recovery
 from apressure.queue.delivery import Delivery
 from apressure.queue.queue import AsyncQueue
 from apressure.queue.roles import Consumer, Producer
-from apressure.queue.service import Served, serve
+from apressure.queue.service import serve
+from apressure.queue.serving import Served
 from apressure.queue.statistics import QueueStatistics, RoleStatistics
 
 __version__ = "0.1.0"

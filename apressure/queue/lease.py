@@ -245,12 +245,13 @@ class Lease:
                 self._arrived(reply)
             elif isinstance(reply, (LeaseLostError, QueueDoesNotExistError)):
                 self._broken(reply)
-            elif isinstance(reply, Exception):
-                self._acks = acks + self._acks  # acknowledging twice does no harm, forgetting it would
-            if isinstance(reply, DurabilityError) and isinstance(reply.answer, list):
-                self._arrived(reply.answer)
+            elif isinstance(reply, DurabilityError):
+                if isinstance(reply.answer, list):
+                    self._arrived(reply.answer)
                 if not self._held:
                     self.return_buffer()  # the caller gets the error instead
+            elif isinstance(reply, Exception):
+                self._acks = acks + self._acks  # acknowledging twice does no harm, forgetting it would
             answer.set_result(reply)
             if not (self._held or self._receivers):
                 # Whoever asked was cancelled, and has stopped waiting for the outcome (settle_timeout): not theirs.
@@ -313,7 +314,8 @@ class Lease:
             self._done += 1
             unsure = reply if isinstance(reply, DurabilityError) else None
             if unsure is not None:
-                self._unsure = None if self._flushing else unsure  # all who wait for this step hear of it
+                if acks and not self._flushing:
+                    self._unsure = unsure  # nobody waits for this step: whoever comes next has to know
             elif isinstance(reply, Exception):
                 self._broken(reply)
             self._flush()

@@ -21,6 +21,7 @@ from apressure import (
     AsyncQueue,
     ClientClosedError,
     Delivery,
+    Durability,
     QueueDoesNotExistError,
     Served,
     ServerError,
@@ -355,6 +356,31 @@ async def test_cancelling_it_cancels_the_handlers_once_and_gives_everything_back
     assert await attempts(queue) == [(item, 1 + (item in cleaning)) for item in items]
 
 
+async def test_the_end_of_the_grace_does_not_disturb_a_handler_that_was_cancelled_before(open_queue: Opener) -> None:
+    queue = await open_queue()
+    await queue.put(b"0")
+    said: list[str] = []
+
+    async def handle(_: bytes) -> None:
+        said.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            said.append("cleaning")
+            await asyncio.sleep(0.3)  # longer than the grace, which ends meanwhile
+            said.append("cleaned")
+
+    with serving(handle, queue, grace=0.2, signals=(signal.SIGTERM,)) as task:
+        await eventually(lambda: said == ["begun"])
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        signal.raise_signal(signal.SIGTERM)
+        await in_time(task)
+    assert said == ["begun", "cleaning", "cleaned"]
+    assert await attempts(queue) == [(b"0", 2)]
+
+
 async def test_a_cancel_scope_ends_it_like_a_cancellation(open_queue: Opener) -> None:
     queue = await open_queue()
     await queue.put_many([b"0", b"1"])
@@ -464,6 +490,21 @@ async def test_a_server_that_was_away_finds_the_service_again(
             await queue.close()
             assert (await in_time(task)).handled == 2
     assert work.ended == [b"0", b"1"]
+
+
+async def test_replicas_that_do_not_confirm_are_a_warning(
+    open_queue: Opener, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = await open_queue()
+    await queue.put_many([b"0", b"1"])
+    await queue.close()
+    work = Work()
+    alone = AsyncQueue("jobs", url=url, durability=Durability(1, timeout=0.05))  # the server has no replica
+    with caplog.at_level(logging.WARNING, "apressure"):
+        assert await in_time(serve(work, alone, signals=())) == Served(handled=2, failed=0)
+    assert work.ended == [b"0", b"1"]
+    assert "replicas" in caplog.text
+    assert (await queue.statistics()).consumed_messages == 2
 
 
 async def test_a_second_service_waits_and_takes_over(open_queue: Opener, db: redis.Redis) -> None:
