@@ -209,7 +209,7 @@ async def test_a_run_of_poison_does_not_hide_what_is_behind_it(
         delivery = await in_time(queue.receive(timeout=0))
     assert delivery.item == b"good"
     await delivery.ack()
-    assert [record.args[0] for record in caplog.records] == [100, 100, 50]  # type: ignore[index]
+    assert [record.args[0] for record in caplog.records] == [50] * 5  # type: ignore[index]
     dead = await dead_of(open_queue, queue)
     assert await dead.get_many(1000) == poison
     assert (await queue.statistics()).consumed_messages == 251

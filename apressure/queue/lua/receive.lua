@@ -10,7 +10,7 @@
 --          {'empty'} | {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} | {'dead', why they cannot be moved} |
 --          {'busy', role, holder, milliseconds of its lease or -1}
 local uid, token, held, next_number, limit = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[7]), tonumber(ARGV[8])
-local MOST_DEAD = 100  -- in one step: each is looked at by itself
+local MOST_DEAD = 50  -- in one step: each is looked at by itself
 
 -- Why dead letters cannot be moved, or nil. Writes nothing, and asks only where there may be one.
 local function obstacle()
