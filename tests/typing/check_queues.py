@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import signal
-from collections.abc import AsyncIterator
-from typing import Any, TypedDict, assert_type
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, NoReturn, TypedDict, assert_type
 
 import fakeredis
 import redis.asyncio
@@ -24,6 +24,7 @@ from apressure import (
     RoleStatistics,
     Served,
     TypedCodec,
+    recovery,
     serve,
 )
 from apressure.exceptions import Role
@@ -179,6 +180,21 @@ async def services_have_typed_handlers(queue: AsyncQueue[Order]) -> None:
     served = await serve(handle, queue)
     assert_type(served.handled, int)
     assert_type(served.signal, signal.Signals | None)
+
+
+async def recovery_is_typed(queue: AsyncQueue[Order], client: Client) -> None:
+    report = await recovery.examine(queue, patience=0.5)
+    assert_type(report, recovery.Report)
+    assert_type(report.faults, tuple[recovery.Finding, ...])
+    for finding in report.findings:
+        assert_type(finding.role, Role | None)
+        if finding.kind == "nothing":  # type: ignore[comparison-overlap]
+            return
+    repaired = await recovery.repair(queue, holder="web-1:5")
+    assert_type(repaired.done, tuple[recovery.Action, ...])
+    assert_type(await recovery.find(client), list[str])
+    healing: Coroutine[object, object, NoReturn] = recovery.watch(client, interval=5, on_repair=print)
+    healing.close()
 
 
 def consumers_have_names(consumer: Consumer[Order]) -> None:
