@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import fakeredis
 import pytest
 import redis
 
 from apressure import AsyncQueue, Client, QueueClosedError, ScriptingRefusedError, recovery
+from apressure.embedded import EmbeddedServer
 from apressure.queue.keys import Keys
 from apressure.queue.recovery import Report
 from apressure.queue.steps import Steps
@@ -792,3 +794,36 @@ async def test_of_a_queue_that_never_was_there_is_nothing_to_say(client: Client)
     queue = AsyncQueue("jobs", client=client)
     assert await recovery.examine(queue) == Report("jobs", exists=False, findings=())
     assert (await recovery.repair(queue)).done == ()
+
+
+async def test_a_server_without_memory_can_be_mended(
+    make_server: Callable[..., EmbeddedServer], server: EmbeddedServer
+) -> None:
+    own = make_server("redis" if "redis" in server.software.lower() else "valkey")
+    with connect(own.url) as db:
+        async with AsyncQueue("jobs", url=own.url) as queue:
+            for damage in (
+                lambda: (expire(db, "consumer"), in_flight(db)),
+                lambda: (db.set(key(":stats:consumed_bytes"), "x"), db.delete(key(":not_full"))),
+            ):
+                await queue.create()
+                damage()
+                db.config_set("maxmemory", 1)
+                with pytest.raises(redis.ResponseError, match="maxmemory"):
+                    db.set("x", 1)
+                assert (await recovery.repair(queue, patience=QUICK)).report.healthy
+                db.config_set("maxmemory", 0)
+                await queue.delete()
+
+
+async def test_a_fake_server_can_be_examined() -> None:
+    fake = fakeredis.FakeAsyncRedis()
+    async with AsyncQueue("jobs", redis=fake) as queue:
+        await queue.create(bound=2)
+        assert (await recovery.examine(queue)).findings == ()
+        await fake.lpush(key(":producer_free"), 1)
+        await fake.set(key(":stats:produced_bytes"), "x")
+        repaired = await recovery.repair(queue)
+        assert [action.kind for action in repaired.done] == ["broken_statistic", "doubled_token"]
+        assert repaired.report.healthy
+        assert await recovery.find(queue.client) == ["jobs"]
