@@ -232,7 +232,7 @@ async def test_leaving_a_block_gives_up_after_settle_timeout(
     await check_server(server)
 
 
-@pytest.mark.parametrize("kind", ["consumer", "exclusive"])
+@pytest.mark.parametrize("kind", ["consumer", "exclusive", "exclusive, left open"])
 async def test_a_block_that_ends_well_waits_for_its_outcome(
     make_server: Callable[..., EmbeddedServer], program: str, kind: str
 ) -> None:
@@ -241,7 +241,8 @@ async def test_a_block_that_ends_well_waits_for_its_outcome(
         queue = AsyncQueue("jobs", client=client)
         await queue.create()
         await queue.put(b"1")
-        block: Any = queue.consumer() if kind == "consumer" else queue.producer(exclusive=True)
+        closes = kind == "exclusive"
+        block: Any = queue.consumer() if kind == "consumer" else queue.producer(close=closes, exclusive=True)
         await block.__aenter__()
         with frozen(server):
             leaving = asyncio.create_task(block.__aexit__(None, None, None))
@@ -249,7 +250,7 @@ async def test_a_block_that_ends_well_waits_for_its_outcome(
             assert not leaving.done()
         async with asyncio.timeout(PATIENCE):
             await leaving
-        assert await queue.closed() == (kind == "exclusive")
+        assert await queue.closed() == closes
         await queue.delete()
     await check_server(server)
 

@@ -204,13 +204,14 @@ async def test_every_error_tells_how_many_were_put(open_queue: Opener, scripting
 
     async def forward() -> AsyncIterator[bytes]:
         yield b"1"
-        while not await queue.qsize():
+        yield b"2"
+        while await queue.qsize() < 2:
             await asyncio.sleep(0)
         await other.put_many([b"1", b"2"], timeout=0)  # fails after one: that one is not this queue's
 
     with pytest.raises(QueueFullError) as raised:
         await in_time(queue.put_many(forward()))
-    assert (raised.value.name, raised.value.accepted) == ("other", 1)
+    assert (raised.value.name, raised.value.accepted) == ("other", 2)
     with pytest.raises(TypeError) as wrong:
         await queue.put_many([b"2", "text"])  # type: ignore[list-item]
     assert not hasattr(wrong.value, "accepted")
