@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import hiredis
+from redis.asyncio.connection import SSLConnection
 from redis.exceptions import AuthenticationError as RedisAuthenticationError
 from redis.exceptions import RedisError, ResponseError
 
@@ -201,10 +202,11 @@ async def connect(
         raise ServerError(f"the server at {address.text} refused the connection: {error}") from None
     except (RedisError, OSError) as error:
         # redis-py names the address again, and wraps the system's own words.
+        tls = issubclass(address.connection_class, SSLConnection)
         cause = error.__context__ if isinstance(error.__context__, OSError) else error
         raise ServerUnavailableError(
             f"cannot reach the server at {address.text}: {str(cause).rstrip('.') or type(cause).__name__}. "
-            "Is it running, and is the address right?"
+            f"Is it running, is the address right, and {'does it speak TLS' if tls else 'is that a port without TLS'}?"
         ) from None
     except Exception as error:  # the program's own code: a credential provider, say
         connection._close()  # noqa: SLF001

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 from apressure.connection import background
 from apressure.connection.client import Client
 from apressure.connection.link import Link, insist
+from apressure.connection.replies import NOT_EXECUTED
 from apressure.connection.server import AnyChannel
 from apressure.connection.settle import settled
 from apressure.connection.waiter import SLICE
 from apressure.exceptions import (
     OutcomeUnknownError,
-    OutOfMemoryError,
     PressureError,
     QueueDoesNotExistError,
     Role,
@@ -31,6 +31,9 @@ from apressure.queue.keys import Keys
 from apressure.queue.waits import Wait
 
 T = TypeVar("T")
+
+_PASSES = NOT_EXECUTED | {"OOM", "MISCONF", "READONLY"}
+"""Codes of refusals that come to an end."""
 
 
 class Interrupted(Exception):
@@ -143,10 +146,12 @@ class Turn:
         await self.restore(b"LPUSH", self._turns.keys.free(self._role), 0)
 
     async def restore(self, *command: bytes | str | int) -> None:
-        """Put something back. A server that is out of memory refuses that, too: then as soon as it is not."""
+        """Put something back. A server that takes no writes refuses that, too: then as soon as it takes them."""
         try:
             await self.ask(*command)
-        except OutOfMemoryError:
+        except ServerError as error:
+            if error.code not in _PASSES:
+                raise
             background.start(self._turns.restore_later(command), "putting back what a full server refused")
 
 
@@ -284,11 +289,15 @@ class Turns:
             pass
 
     async def restore_later(self, command: tuple[bytes | str | int, ...]) -> None:
-        """Repeat a command until the server has memory for it again."""
+        """Repeat a command until the server takes writes again."""
         while True:
             await asyncio.sleep(0.2)
-            with contextlib.suppress(OutOfMemoryError):
+            try:
                 await self.link.ask(*command)
+            except ServerError as error:
+                if error.code not in _PASSES:
+                    raise
+            else:
                 return
 
     async def connection(self) -> AnyChannel:
