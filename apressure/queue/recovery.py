@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from apressure.connection.client import Client
-from apressure.exceptions import Role, ScriptingRefusedError
+from apressure.exceptions import PermissionDeniedError, Role, ScriptingRefusedError
 from apressure.queue import keys as spelling
 from apressure.queue.facts import Facts, shown, text_of
 from apressure.queue.findings import CLAIM_MS, Finding, FindingKind, diagnose, suspicious
@@ -164,8 +164,8 @@ async def watch(
     other clients use.) What stays damaged is for `examine` to tell.
 
     Args:
-        target: A queue, which may come and go; or a client: every queue under its prefix. The whole key space is
-            scanned each time then, so choose the interval.
+        target: A queue, which may come and go; or a client: every queue under its prefix, but for those that its user
+            may not touch. The whole key space is scanned each time then, so choose the interval.
         interval: Seconds between two looks, and what counts as not moving.
         on_repair: Called with what was done, whenever something was.
 
@@ -181,8 +181,13 @@ async def watch(
         names = await find(target) if isinstance(target, Client) else [target.name]
         looks: dict[str, Facts] = {}
         for name in names:
-            steps, keys = _opened(client, name)
-            facts = looks[name] = Facts(name, keys, await steps.examine())
+            try:
+                steps, keys = _opened(client, name)
+                facts = looks[name] = Facts(name, keys, await steps.examine())
+            except (ValueError, PermissionDeniedError):
+                if target is not client:
+                    raise
+                continue  # somebody else's: no name for this cluster, or not for this user
             findings = diagnose(earlier.get(name), facts)
             if any(finding.kind in _NEEDS_NO_HUMAN for finding in findings):
                 did = await steps.repair(facts.marks, False, None)

@@ -20,6 +20,7 @@ from apressure.queue.steps import Steps
 from tests import reference
 from tests.integration.conftest import Opener, blocked, eventually, everything, in_time
 from tests.reference import TWELVE, ProtocolError, ReferenceQueue, connect
+from tests.topologies import cluster
 
 QUICK = 0.02
 """Patience for what a test itself holds still."""
@@ -827,3 +828,25 @@ async def test_a_fake_server_can_be_examined() -> None:
         assert [action.kind for action in repaired.done] == ["broken_statistic", "doubled_token"]
         assert repaired.report.healthy
         assert await recovery.find(queue.client) == ["jobs"]
+
+
+async def test_the_queues_of_a_cluster_are_found_and_mended_wherever_they_are() -> None:
+    with cluster("valkey", nodes=2) as nodes:
+        host, port = nodes.addresses[0]
+        with redis.RedisCluster(host=host, port=port) as db:
+            async with Client(nodes.url) as client:
+                names = ["{a}", "{b}", "{c}", "{d}"]
+                for name in names:
+                    await AsyncQueue(name, client=client).create(2)
+                    db.lpush(f"__pressure__:{name}:producer_free", 1)
+                db.lpush("__pressure__:of somebody else", 1)  # its keys would be in several slots
+                assert await recovery.find(client) == ["of somebody else", *names]
+                repaired = await recovery.repair(AsyncQueue("{a}", client=client))
+                assert [action.kind for action in repaired.done] == ["doubled_token"]
+                healed: asyncio.Queue[recovery.Repair] = asyncio.Queue()
+                watching = asyncio.create_task(recovery.watch(client, 0.05, healed.put_nowait))
+                assert [(await in_time(healed.get())).name for _ in range(3)] == names[1:]
+                watching.cancel()
+                await asyncio.wait((watching,))
+                with pytest.raises(ValueError, match="braces"):
+                    await recovery.examine(AsyncQueue("of somebody else", client=client))
