@@ -9,7 +9,10 @@ if call('EXISTS', BOUND) == 1 then
   return {'recreated'}
 end
 -- Nothing left at all: this step was carried out before, and its reply was lost.
-if call('EXISTS', unpack(KEYS, 1, 21)) == 0 then return 1 end
+if call('EXISTS', unpack(KEYS, 1, 21)) == 0 then
+  redis.pcall('SET', OP, ':', 'PX', RECORD_MS)  -- a write, for a WAIT that follows (see recall)
+  return 1
+end
 heal_all(nil)
 unclaim(PRODUCER, ARGV[1])
 unclaim(CONSUMER, ARGV[2])
