@@ -11,7 +11,8 @@ import pytest
 import redis as redis_py
 
 from apressure import AsyncQueue, Client, ClientClosedError, QueueClosedError, QueueFullError
-from apressure.queue.steps import Steps
+from apressure.queue.keys import Keys
+from apressure.queue.steps import Steps, script
 
 BASE = "__pressure__:jobs"
 
@@ -226,3 +227,35 @@ async def test_closing_a_client_gives_back_the_roles_that_its_blocks_hold(url: s
         await asyncio.wait(tasks)
         await queue.delete()
         await other.delete()
+
+
+@pytest.mark.parametrize("between", ["nothing", "full", "a later step"])
+async def test_a_step_that_comes_after_its_repeat_does_nothing(url: str, admin: Any, between: str) -> None:
+    """A client gave up a connection on which a step was late, not lost, and has sent the step again on another."""
+    keys = Keys("__pressure__", "jobs").for_script("series")
+
+    def put(sequence: int, again: int, message: str) -> int:
+        command = script("put").command(keys, ["uid", sequence, again, 0, "", 0, message], b"tag", whole=True)
+        _, answer = admin.execute_command(*command)
+        return int(answer)
+
+    async with AsyncQueue[bytes]("jobs", url=url) as queue:
+        await queue.create(bound=1)
+        assert put(1, 0, "first") == 1
+        if between == "full":
+            assert put(2, 1, "second") == 0  # the repeat finds no room; nothing says so, should it be asked
+            assert await queue.get() == b"first"
+        else:
+            assert await queue.get() == b"first"
+            assert put(2, 1, "second") == 1
+            assert put(2, 1, "second") == 1
+            assert await queue.get() == b"second"
+        if between == "a later step":
+            assert put(3, 0, "third") == 1
+            assert await queue.get() == b"third"
+        put(2, 0, "second")
+        assert await queue.qsize() == 0
+        if between == "full":
+            assert put(2, 1, "second") == 1  # nothing had been done: a further repeat does it
+            assert await queue.get() == b"second"
+        await queue.delete()

@@ -3,7 +3,7 @@
 -- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step, 4 '1' if the producer role was claimed, 5 lease token or ''
 -- Returns: 1 | {'missing'} | {'corrupt', why} | {'closed'} | {'lost'} |
 --          {'busy', role, holder, milliseconds of its lease or -1}
-if ARGV[3] == '1' and recall(ARGV[2]) then return 1 end
+if recall(ARGV[2], ARGV[3]) then return 1 end
 local bound, wrong = check(PRODUCER)
 if wrong then return refuse(wrong, PRODUCER, ARGV[4], ARGV[5], bound) end
 local closed = call('EXISTS', CLOSED)

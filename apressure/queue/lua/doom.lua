@@ -3,7 +3,7 @@
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step
 -- Returns: 1 | {'missing'}
-if ARGV[2] == '1' and recall(ARGV[1]) then return 1 end
+if recall(ARGV[1], ARGV[2]) then return 1 end
 if call('DEL', BOUND) == 0 then return {'missing'} end
 if call('LPUSH', NOT_FULL, 0) > 1 then call('LTRIM', NOT_FULL, 0, 0) end
 call('LPUSH', CLOSED, 0, 0)

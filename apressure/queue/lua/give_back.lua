@@ -2,10 +2,8 @@
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3... the messages, oldest first
 -- Returns: number of messages | {'missing'} | {'corrupt', why}
-if ARGV[2] == '1' then
-  local before = recall(ARGV[1])
-  if before then return before end
-end
+local before = recall(ARGV[1], ARGV[2])
+if before then return before end
 local bound, wrong = check(CONSUMER)
 if wrong then return wrong end
 ignore_memory_limit()

@@ -55,18 +55,22 @@ local function check(role)
   return bound, wrong
 end
 
--- The result of this very step, where it has been carried out already and its reply was lost.
-local function recall(sequence)
-  local record = call('GET', OP)
-  if not record then return nil end
-  local colon = string.find(record, ':', 1, true)
-  if string.sub(record, 1, colon - 1) ~= sequence then return nil end
-  call('PEXPIRE', OP, RECORD_MS)  -- a write: a WAIT that follows on this new connection has to have something to wait for
-  return tonumber(string.sub(record, colon + 1))
-end
-
 local function record(sequence, result)
   call('SET', OP, sequence .. ':' .. result, 'PX', RECORD_MS)
+end
+
+-- The result of this very step, where it has been carried out already and its reply was lost. A step may also be late
+-- itself, on a connection that its client has given up: its repeat, or a later step, has been here before it. So a
+-- repeat leaves word that it was here, whatever becomes of it (unless there is no memory left).
+local function recall(sequence, repeated)
+  local last, result = string.match(call('GET', OP) or '', '^(%d+):(%d+)$')
+  local undone = last == sequence and result == '0' and repeated == '1'
+  if not last or undone or tonumber(last) < tonumber(sequence) then
+    if repeated == '1' then redis.pcall('SET', OP, sequence .. ':0', 'PX', RECORD_MS) end
+    return nil
+  end
+  call('PEXPIRE', OP, RECORD_MS)  -- a write: a WAIT that follows on this new connection has to have something to wait for
+  return last == sequence and tonumber(result) or 0
 end
 
 -- The first write decides whether Redis checks maxmemory for the rest of a script. A consumer makes room and
@@ -136,6 +140,7 @@ local function return_deliveries(sequences, untouched)
       if attempts > 0 then tried[#tried + 1] = attempts .. ':' .. digest_of(payload) end
     end
   end
+  call('HDEL', INFLIGHT, '')  -- where a user lacks the right: before what would come again and again without it
   push('RPUSH', LIST, payloads, 1, #payloads)
   push('RPUSH', REDELIVERED, tried, 1, #tried)
   push('HDEL', INFLIGHT, sequences, 1, #sequences)

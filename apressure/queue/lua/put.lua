@@ -5,10 +5,8 @@
 -- Returns: number of messages put (fewer than given: the queue is full) | {'missing'} | {'corrupt', why} | {'closed'} |
 --          {'busy', role, holder, milliseconds of its lease or -1} | {'lost'}
 local uid, held = ARGV[1], ARGV[4]
-if ARGV[3] == '1' then
-  local before = recall(ARGV[2])
-  if before then return before end
-end
+local before = recall(ARGV[2], ARGV[3])
+if before then return before end
 local bound, wrong = check(PRODUCER)
 if wrong then return refuse(wrong, PRODUCER, held, ARGV[5], bound) end
 local closed = call('EXISTS', CLOSED)
@@ -22,10 +20,10 @@ if closed == 1 then return {'closed'} end
 local messages = #ARGV - 6
 if bound > 0 and ARGV[6] ~= '1' then messages = math.min(messages, math.max(0, bound - call('LLEN', LIST))) end
 if messages > 0 then
-  push('LPUSH', LIST, ARGV, 7, 6 + messages)
   local bytes = 0
   for i = 7, 6 + messages do bytes = bytes + #ARGV[i] end
-  count(PRODUCER, messages, bytes)
+  count(PRODUCER, messages, bytes)  -- first: where a user lacks the right to count, nothing is put
+  push('LPUSH', LIST, ARGV, 7, 6 + messages)
   record(ARGV[2], messages)
 end
 normalise(bound)

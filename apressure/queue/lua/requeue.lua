@@ -15,7 +15,7 @@ local function finish(answer)
   return answer
 end
 
-local before = ARGV[3] == '1' and recall(ARGV[2])
+local before = recall(ARGV[2], ARGV[3])
 if before then return {'ok', before, call('LLEN', KEYS[23])} end
 local bound, wrong = check(PRODUCER)
 if wrong then
