@@ -1,4 +1,4 @@
-"""Durability: an answer counts when replicas have it, or the disk. What was not confirmed says so, and nothing is stuck."""
+"""Durability: an answer counts when replicas have it, or the disk. What was not confirmed says so; nothing is stuck."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def a_queue(replica: Replica, bound: int = 0, **options: Any) -> AsyncIter
 
 @contextlib.contextmanager
 def unsure() -> Iterator[None]:
-    with pytest.raises(DurabilityError, match="0 of 1 replicas have confirmed it within 0.1 seconds: it may be lost"):
+    with pytest.raises(DurabilityError, match="0 of 1 replicas have confirmed it within 0"):
         yield
 
 
@@ -398,10 +398,11 @@ async def test_who_may_not_wait_is_told_so_before_anything_is_written(replica: R
     async with a_queue(replica) as queue:
         ask(replica.pair.primary, "ACL", "SETUSER", "hasty", "on", "nopass", "~*", "+@all", "-wait")
         try:
-            async with AsyncQueue("jobs", url=replica.url, username="hasty", password="x", durability=1) as hasty:
-                pytest.fail("the server would have to be asked")
-        except PermissionDeniedError as error:
-            assert "wait" in str(error).lower()
+            hasty = AsyncQueue("jobs", url=replica.url, username="hasty", password="x", durability=1)
+            with pytest.raises(PermissionDeniedError, match=r"(?i)wait"):
+                await hasty.put(b"1")
+            assert hasty.client.server.connections == 0
+            await hasty.aclose()
         finally:
             ask(replica.pair.primary, "ACL", "DELUSER", "hasty")
         assert await queue.qsize() == 0
@@ -421,7 +422,7 @@ async def test_on_disk(make_server: MakeServer, kind: str) -> None:
     try:
         if lacks:
             for _ in range(2):
-                with pytest.raises(ServerTooOldError, match="lacks WAITAOF: .* needs Redis 7.2 or later, or Valkey"):
+                with pytest.raises(ServerTooOldError, match=r"lacks WAITAOF: .* needs Redis 7.2 or later, or Valkey"):
                     await queue.put(b"1")
         else:
             await queue.put(b"1")
