@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 import logging
 from collections.abc import Sequence
 from typing import Any
 
+from apressure.connection.settle import resolve
 from apressure.exceptions import DurabilityError, OutcomeUnknownError, PressureError
 from apressure.queue.lanes import Entry, Lane
 from apressure.queue.steps import EMPTY, FULL, Steps
@@ -136,7 +139,7 @@ class Get(Entry[list[bytes]]):
 
     Attributes:
         max_items: How many at the most.
-        order: The place of what it got among all that the lane got.
+        order: The number of the step that got it, and the place of what it got among all that the lane got.
     """
 
     __slots__ = ("max_items", "order")
@@ -144,7 +147,7 @@ class Get(Entry[list[bytes]]):
     def __init__(self, max_items: int, now: bool = False) -> None:
         super().__init__(now)
         self.max_items = max_items
-        self.order = 0
+        self.order = (0, 0)
 
 
 class GetLane(Lane[Get]):
@@ -154,19 +157,20 @@ class GetLane(Lane[Get]):
 
     def __init__(self, steps: Steps, waits: Waits, settle_timeout: float) -> None:
         super().__init__(steps, waits, settle_timeout)
+        self._series = steps.gets()
         self._order = 0
-        self._back: list[tuple[int, Sequence[bytes], asyncio.Future[None]]] = []
+        self._back: list[tuple[tuple[int, int], Sequence[bytes], asyncio.Future[None]]] = []
 
     async def get(self, max_items: int = 1, timeout: float | None = None, now: bool = False) -> list[bytes]:
         """Get one to max_items messages, waiting while the queue is empty."""
         messages: list[bytes] = await self.run(Get(max_items, now), timeout)
         return messages
 
-    def give_back(self, messages: Sequence[bytes], order: int | None = None) -> asyncio.Future[None]:
+    def give_back(self, messages: Sequence[bytes], order: tuple[int, int] | None = None) -> asyncio.Future[None]:
         """Make messages the first in line again; the future is done when they are, or when they are lost.
 
-        What several cancelled tasks have to give back in one turn of the event loop goes back in one step, in the
-        order in which it was got, and before the next step of this lane.
+        What several cancelled tasks have to give back in one turn of the event loop goes back together, in the order
+        in which it was got, and before the next step of this lane.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -176,28 +180,27 @@ class GetLane(Lane[Get]):
         return done
 
     def _send_back(self) -> None:
-        if not self._back:
-            return
         back, self._back = sorted(self._back, key=lambda given: given[0]), []
-        messages = [message for _, given, _ in back for message in given]
+        by_step = [(step, list(given)) for step, given in itertools.groupby(back, key=lambda given: given[0][0])]
+        for step, given in reversed(by_step):  # the oldest last: it will be the first in line
+            messages = [message for _, some, _ in given for message in some]
+            answered = functools.partial(self._given_back, len(messages), [done for _, _, done in given])
+            self._steps.give_back(self._series, step, messages, answered)
 
-        def answered(answer: Any) -> None:
-            if isinstance(answer, Exception):
-                logger.error(
-                    "%d messages of the queue %r were taken for a get that was cancelled, and are lost: %s",
-                    len(messages),
-                    self._steps.name,
-                    answer,
-                )
-            for _, _, done in back:
-                if not done.done():
-                    done.set_result(None)
+    def _given_back(self, count: int, waiting: Sequence[asyncio.Future[None]], answer: Any) -> None:
+        if isinstance(answer, Exception):
+            logger.error(
+                "%d messages of the queue %r were taken for a get that was cancelled, and are lost: %s",
+                count,
+                self._steps.name,
+                answer,
+            )
+        for done in waiting:
+            resolve(done, None)
 
-        self._steps.give_back(messages, answered)
-
-    def _next_order(self) -> int:
+    def _next_order(self) -> tuple[int, int]:
         self._order += 1
-        return self._order
+        return (0 if self._series is None else self._series.number, self._order)
 
     def _send(self) -> bool:
         self._send_back()
@@ -207,7 +210,7 @@ class GetLane(Lane[Get]):
                 break
             entry.in_flight = True
             wanted += min(entry.max_items, MAX_MESSAGES - wanted)
-        self._steps.get(self._waits.take_claim(self._role), wanted, self._answered)
+        self._steps.get(self._series, self._waits.take_claim(self._role), wanted, self._answered)
         return True
 
     def _accept(self, answer: list[bytes]) -> Wait | None:

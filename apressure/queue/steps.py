@@ -66,12 +66,12 @@ class Series:
 
     def __init__(self, keys: Keys) -> None:
         self.keys = keys.for_script(secrets.token_hex(8))
-        self._number = 0
+        self.number = 0
 
     def next(self) -> int:
         """Return the number of the step that is about to be sent."""
-        self._number += 1
-        return self._number
+        self.number += 1
+        return self.number
 
 
 class Steps:
@@ -102,16 +102,22 @@ class Steps:
         arguments: list[Argument] = [self._uid, series.next(), b"0", held, token, b"1" if force else b"0", *messages]
         self._send("put", series.keys, arguments, on_answer, resend=True, again=2, role="producer", held=held)
 
-    def get(self, held: bytes, max_items: int, on_answer: OnAnswer) -> None:
-        """Get up to max_items messages (specification: Get). Answers with a list of them. Never sent twice."""
-        arguments: list[Argument] = [self._uid, held, max_items]
-        self._send("get", self._plain_keys, arguments, on_answer, resend=False, role="consumer", held=held)
+    def gets(self) -> Series | None:
+        """Return the series for gets that a server which takes over has to know of; None where none has to."""
+        return None if self._client.settings.durability is None else self.series()
 
-    def give_back(self, messages: Sequence[bytes], on_answer: OnAnswer) -> None:
-        """Undo a get; messages oldest first. Answers with how many."""
+    def get(self, series: Series | None, held: bytes, max_items: int, on_answer: OnAnswer) -> None:
+        """Get up to max_items messages (specification: Get). Answers with a list of them. Never sent twice."""
+        keys = self._plain_keys if series is None else series.keys
+        arguments: list[Argument] = [self._uid, held, max_items, b"" if series is None else series.next()]
+        self._send("get", keys, arguments, on_answer, resend=False, role="consumer", held=held)
+
+    def give_back(self, gets: Series | None, number: int, messages: Sequence[bytes], on_answer: OnAnswer) -> None:
+        """Undo the get of that number in its series; messages oldest first. Answers with how many."""
         series = self.series()
-        arguments: list[Argument] = [series.next(), b"0", *messages]
-        self._send("give_back", series.keys, arguments, on_answer, resend=True, again=1, whole=True)
+        keys = (*series.keys, self._plain_keys[-1] if gets is None else gets.keys[-1])
+        arguments: list[Argument] = [series.next(), b"0", b"" if gets is None else number, *messages]
+        self._send("give_back", keys, arguments, on_answer, resend=True, again=1, whole=True)
 
     def receive(
         self,

@@ -259,3 +259,27 @@ async def test_a_step_that_comes_after_its_repeat_does_nothing(url: str, admin: 
             assert put(2, 1, "second") == 1  # nothing had been done: a further repeat does it
             assert await queue.get() == b"second"
         await queue.delete()
+
+
+@pytest.mark.parametrize("heard", [True, False], ids=["of the get", "not of the get"])
+async def test_a_server_that_took_over_is_given_back_only_what_it_has_given(url: str, admin: Any, heard: bool) -> None:
+    async with Client(url, durability=1) as client:
+        queue = AsyncQueue[bytes]("jobs", url=url)
+        await queue.create()
+        await queue.put_many([b"1", b"2"])
+        steps = Steps(client, Keys(client.prefix, "jobs"), "jobs")
+        gets = steps.gets()
+        assert gets is not None
+        answered = asyncio.get_running_loop().create_future()
+        client.link.place.settings.__dict__["durability"] = None  # there is no replica here: only the record counts
+        steps.get(gets, b"0", 1, answered.set_result)
+        assert await answered == [b"1"]
+        if not heard:
+            admin.rpush(BASE, b"1")
+            admin.delete(gets.keys[-1])
+        returned = asyncio.get_running_loop().create_future()
+        steps.give_back(gets, gets.number, [b"1"], returned.set_result)
+        assert await returned == int(heard)
+        assert admin.lrange(BASE, 0, -1) == [b"2", b"1"]
+        await queue.delete()
+        await queue.aclose()

@@ -93,10 +93,13 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         {b"UID": "uid", HELD: "was claimed", TOKEN: "lease token", b"m1": "messages"},
     ),
     "get": (
-        lambda steps, series: steps.get(HELD, 17, ignore),
+        lambda steps, series: steps.get(series, HELD, 17, ignore),
         {b"UID": "uid", HELD: "was claimed", 17: "most messages"},
     ),
-    "give_back": (lambda steps, series: steps.give_back([b"m1", b"m2"], ignore), {b"m1": "oldest first"}),
+    "give_back": (
+        lambda steps, series: steps.give_back(series, 18, [b"m1", b"m2"], ignore),
+        {18: "sequence of the get", b"m1": "oldest first"},
+    ),
     "receive": (
         lambda steps, series: steps.receive(TOKEN, True, HELD, 17, 30000, 19, DEAD, [21, 22], ignore),
         {
@@ -197,6 +200,9 @@ async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
         "receive": (*DEAD.keys.for_script("none"), *DEAD.keys.collisions()),
         "requeue": DEAD.keys.for_script("none"),
     }
+    if name == "give_back":
+        more[name] = (keys.operation(request.keys[22].rpartition(b":")[2].decode()),)
+        assert request.keys[22] != request.keys[21]  # the record of the get is not that of the step itself
     assert tuple(request.keys[22:]) == more.get(name, ())
 
 

@@ -1,6 +1,7 @@
 -- Get up to a number of messages (specification: Get). What a closed queue still holds is delivered.
 -- KEYS: those of the prelude
--- ARGV: 1 uid, 2 '1' if the consumer role was claimed, 3 the most messages to get
+-- ARGV: 1 uid, 2 '1' if the consumer role was claimed, 3 the most messages to get,
+--       4 sequence, where a server that takes over has to know that these were taken, or ''
 -- Returns: {'ok', {messages}} | {'empty'} | {'closed'} | {'missing'} | {'corrupt', why} |
 --          {'busy', role, holder, milliseconds of its lease or -1}
 local uid, held = ARGV[1], ARGV[2]
@@ -18,4 +19,5 @@ local messages, bytes = pop(tonumber(ARGV[3]))
 normalise(bound)
 if #messages == 0 then return {closed == 1 and 'closed' or 'empty'} end
 count(CONSUMER, #messages, bytes)
+if ARGV[4] ~= '' then record(ARGV[4], #messages) end
 return {'ok', messages}
