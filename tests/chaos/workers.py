@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from apressure import AsyncQueue, LeaseLostError
+from tests.reference import ReferenceQueue, connect
 
 LEASE: Final = 0.6
 PUT_MANY: Final = 7
@@ -93,8 +94,11 @@ async def consumer(queue: AsyncQueue[bytes], _: str, log: Log) -> None:
 
 
 KINDS: Final[dict[str, Callable[[AsyncQueue[bytes], str, Log], Awaitable[None]]]] = {
-    work.__name__: work for work in (put, put_many, exclusive, get, get_many, receive, consumer)
+    **{work.__name__: work for work in (put, put_many, exclusive, get, get_many, receive, consumer)},
+    "plain": get,
 }
+PLAIN: Final = {"plain", "reference"}
+"""Those that work step by step: a role that they had when they were killed stays taken."""
 
 
 def run(url: str, kind: str, name: str, tag: str, path: str) -> None:
@@ -104,8 +108,14 @@ def run(url: str, kind: str, name: str, tag: str, path: str) -> None:
     def log(text: str) -> None:
         os.write(descriptor, f"{text}\n".encode())
 
+    if kind == "reference":
+        with connect(url) as client:
+            other = ReferenceQueue(client, name, client_id=tag)
+            while True:
+                log(f"got {other.get().decode()} 1")
+
     async def work() -> None:
-        async with AsyncQueue(name, url=url) as queue:
+        async with AsyncQueue(name, url=url, client_id=tag, scripting=kind != "plain") as queue:
             await KINDS[kind](queue, tag, log)
 
     asyncio.run(work())
