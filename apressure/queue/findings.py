@@ -130,8 +130,8 @@ def _wrong_types(facts: Facts) -> Iterator[Finding]:
             True,
             "by hand",
             f"The key {text_of(key)!r} is a {found}, where a queue has a {kind}; somebody else has written it.",
-            f"Look what it is, and move it away: {_redis_cli('RENAME', key, key + b'.damaged')}, or delete it: "
-            f"{_redis_cli('DEL', key)}. Then ask the doctor again: what the queue lacks then it can mend.",
+            f"Look what it is, and move it away: redis-cli RENAME {_quoted(key, key + b'.damaged')}, or delete it: "
+            f"redis-cli DEL {_quoted(key)}. Then ask the doctor again: what the queue lacks then it can mend.",
         )
 
 
@@ -145,7 +145,7 @@ def _numbers(facts: Facts) -> Iterator[Finding]:
             True,
             "by hand",
             f"The bound is no number of messages, but {what}: no operation works.",
-            f"Say how many messages N may wait, 0 for any number: {_redis_cli('SET', keys.bound, b'N')}.",
+            f"Say how many messages N may wait, 0 for any number: redis-cli SET {_quoted(keys.bound)} N.",
         )
     for key in keys.statistics:
         if facts.integer(key) is None:
@@ -383,8 +383,8 @@ def _give_back(facts: Facts, holder: str | None) -> str:
     return f"apressure doctor {shlex.quote(facts.name)} --repair --holder {shlex.quote(holder or '')}"
 
 
-def _redis_cli(command: str, *arguments: bytes) -> str:
-    return " ".join(["redis-cli", command, *(shlex.quote(text_of(argument)) for argument in arguments)])
+def _quoted(*arguments: bytes) -> str:
+    return " ".join(shlex.quote(text_of(argument)) for argument in arguments)
 
 
 def _duration(milliseconds: int) -> str:
