@@ -10,13 +10,13 @@ from typing import Annotated
 
 import typer
 
-from apressure import AsyncQueue
+from apressure import AsyncQueue, Durability
 from apressure.cli.drain import Drain
 from apressure.cli.exits import UsageError
 from apressure.cli.feed import Feeder
 from apressure.cli.framing import DEFAULT_LIMIT, Framing, FramingError, decoder
 from apressure.cli.meter import Meter
-from apressure.cli.options import Common, Json, Name, Prefix, Remains, Timeout, Url, complain, execute
+from apressure.cli.options import Common, Fsync, Json, Name, Prefix, Remains, Replicas, Timeout, Url, complain, execute
 from apressure.cli.show import printable
 from apressure.cli.streams import Input, Output
 from apressure.exceptions import PressureError, QueueDoesNotExistError, QueueFullError, QueueInUseError
@@ -65,6 +65,8 @@ def put(
     ] = DEFAULT_LIMIT,
     timeout: Timeout = None,
     force: Annotated[bool, typer.Option("--force", help="Put even if the queue is full.")] = False,
+    replicas: Replicas = 0,
+    fsync: Fsync = False,
     progress: Progress = None,
     url: Url = None,
     prefix: Prefix = None,
@@ -89,7 +91,7 @@ def put(
         if bound is not None and not create:
             raise UsageError("--bound goes with --create")
         with meter:
-            async with common.queue(name) as queue:
+            async with common.queue(name, durability=Durability(replicas, fsync)) as queue:
                 if create:
                     await _create(queue, bound)
                 feeder = Feeder(queue, meter, timeout=timeout, force=force)
@@ -158,6 +160,8 @@ def get(
         str | None,
         typer.Option("--dead-letters", metavar="NAME", help="That queue's name.", show_default="NAME:dead"),
     ] = None,
+    replicas: Replicas = 0,
+    fsync: Fsync = False,
     null: Null = False,
     length_prefixed: LengthPrefixed = False,
     progress: Progress = None,
@@ -180,7 +184,7 @@ def get(
         if max_attempts is not None and at_most_once:
             raise UsageError("--max-attempts goes with --at-least-once: what is taken at once is never given back")
         with Meter(f"get {name}", shown=shown, total=number) as meter:
-            async with common.queue(name, max_attempts, dead_letters) as queue:
+            async with common.queue(name, max_attempts, dead_letters, Durability(replicas, fsync)) as queue:
                 drain = Drain(
                     queue, Output(), meter, framing, number=number, follow=follow, timeout=timeout, delete=delete
                 )

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from apressure import AsyncQueue, Client
+from apressure import AsyncQueue, Client, Durability
 from apressure.cli.exits import HANDLED, Exit, UsageError, as_dict, code_of, message_of
 from apressure.cli.running import StoppedBySignalError, run
 
@@ -26,7 +26,8 @@ Url = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="redis://, rediss://, unix:// or embedded:///DIR; else APRESSURE_URL, REDIS_SERVER, REDIS_PORT, REDIS_DB.",
+        help="redis://, rediss://, redis+sentinel://, redis+cluster://, unix:// or embedded:///DIR; "
+        "else APRESSURE_URL, REDIS_SERVER, REDIS_PORT, REDIS_DB.",
         show_default=False,
         rich_help_panel=_SERVER_PANEL,
     ),
@@ -48,6 +49,19 @@ Json = Annotated[
 Timeout = Annotated[
     float | None,
     typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up after so long.", show_default="wait for ever"),
+]
+Replicas = Annotated[
+    int,
+    typer.Option(
+        "--replicas",
+        metavar="N",
+        min=0,
+        help="Nothing counts as done before N replicas have received it.",
+        show_default=False,
+    ),
+]
+Fsync = Annotated[
+    bool, typer.Option("--fsync", help="Nothing counts as done before the server's disk has it.", show_default=False)
 ]
 
 
@@ -81,10 +95,23 @@ class Common:
         self._check_url()
         return Client(self.url, prefix=self.prefix)
 
-    def queue(self, name: str, max_attempts: int | None = None, dead_letters: str | None = None) -> AsyncQueue[bytes]:
+    def queue(
+        self,
+        name: str,
+        max_attempts: int | None = None,
+        dead_letters: str | None = None,
+        durability: Durability | None = None,
+    ) -> AsyncQueue[bytes]:
         """Return the queue `name` with a client of its own."""
         self._check_url()
-        return AsyncQueue(name, max_attempts=max_attempts, dead_letters=dead_letters, url=self.url, prefix=self.prefix)
+        return AsyncQueue(
+            name,
+            max_attempts=max_attempts,
+            dead_letters=dead_letters,
+            url=self.url,
+            prefix=self.prefix,
+            durability=durability,
+        )
 
     def _check_url(self) -> None:
         if self.url == "embedded://":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -13,6 +14,7 @@ import redis as redis_py
 from apressure.embedded import EmbeddedServer
 from tests.integration.commands import Commands, wait_until
 from tests.servers import SERVERS
+from tests.topologies import cluster, replicated
 
 NOBODY = "redis://127.0.0.1:1"
 
@@ -70,3 +72,25 @@ def test_a_second_ctrl_c_does_not_wait_for_a_server_that_stands_still(
             time.sleep(0.1)
         os.kill(server.pid, signal.SIGCONT)
     assert process.returncode == -signal.SIGINT  # the signal's own effect, not the command's last word (130)
+
+
+@pytest.mark.parametrize("program", SERVERS)
+def test_what_replicas_and_the_disk_have_to_have(program: str) -> None:
+    with replicated(program) as pair:
+        command = Commands(pair.url)
+        put = command("put", "jobs", "1", "2", "--create", "--replicas", "1", "--json")
+        assert json.loads(put.stdout)["put"] == 2
+        assert command("get", "jobs", "-n", "2", "--replicas", "1").stdout == b"1\n2\n"
+        refused = command("put", "jobs", "3", "--fsync", code=7)
+        assert b"appendonly" in refused.stderr or b"WAITAOF" in refused.stderr
+        assert command.stat("jobs").length == 0
+
+
+def test_ls_finds_the_queues_of_all_nodes_of_a_cluster() -> None:
+    with cluster("valkey") as nodes:
+        command = Commands(nodes.url)
+        names = sorted(f"{{jobs{number}}}" for number in range(5))
+        for name in names:
+            command("put", name, "1", "--create")
+        assert [line.split(b"\t")[0].decode() for line in command("ls").stdout.splitlines()] == names
+        assert b"braces" in command("create", "jobs", code=2).stderr
