@@ -1,0 +1,411 @@
+"""Sentinel: who asks is led to the primary, and what waits survives a change of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+import redis as redis_py
+
+from apressure import (
+    AsyncQueue,
+    AuthenticationError,
+    Client,
+    PressureError,
+    QueueFullError,
+    ReadOnlyError,
+    ServerError,
+    ServerUnavailableError,
+)
+from apressure.embedded import EmbeddedServer
+from tests.integration.conftest import eventually, in_time
+from tests.servers import SERVERS, keys_left_behind
+from tests.topologies import Pair, Watched, ask, follows, replicated, sentinel, until
+
+NAME = "jobs"
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def watched(request: pytest.FixtureRequest) -> Iterator[Watched]:
+    with sentinel(request.param) as watched:
+        yield watched
+
+
+@pytest.fixture(autouse=True)
+def empty(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "watched" in request.fixturenames:
+        found: Watched = request.getfixturevalue("watched")
+        left = keys_left_behind(found.primary)
+        ask(found.primary, "FLUSHALL")
+        assert not left
+
+
+@contextlib.asynccontextmanager
+async def a_queue(url: str, bound: int = 0, **options: Any) -> AsyncIterator[AsyncQueue[bytes]]:
+    async with AsyncQueue(NAME, url=url, **options) as queue:
+        await queue.create(bound)
+        try:
+            yield queue
+        finally:
+            async with AsyncQueue(NAME, url=url) as other:
+                await other.delete(timeout=10)
+
+
+def blocked(server: EmbeddedServer, number: int = 1) -> bool:
+    with redis_py.Redis.from_url(server.url) as db:
+        return bool(db.info("clients")["blocked_clients"] >= number)
+
+
+def replicate(server: EmbeddedServer) -> None:
+    ask(server, "SET", "apressure:test:op:marker", 1, "PX", 1000)
+    with redis_py.Redis.from_url(server.url) as db:
+        db.set("apressure:test:op:marker", 1, px=1000)
+        assert db.wait(1, 5000) == 1
+
+
+async def test_everything_that_a_queue_does(watched: Watched) -> None:
+    async with a_queue(watched.url, bound=3) as queue:
+        await queue.put_many([b"1", b"2"])
+        await queue.put(b"3")
+        with pytest.raises(QueueFullError):
+            await queue.put_nowait(b"4")
+        assert await queue.peek() == b"1"
+        assert await queue.get() == b"1"
+        delivery = await queue.receive()
+        await delivery.nack()
+        assert (await queue.statistics()).length == 2
+        assert await queue.client.queues() == [NAME]
+        await queue.close()
+        async with queue.consumer() as consumer:
+            assert [item async for item in consumer] == [b"2", b"3"]
+        assert "'queues' of the Sentinels" in repr(AsyncQueue(NAME, url=watched.url))
+
+
+async def test_arguments_and_a_client_of_redis_pys_lead_there_too(watched: Watched) -> None:
+    theirs = redis_py.asyncio.Sentinel(watched.sentinels).master_for(watched.service)
+    async with (
+        a_queue(watched.url) as queue,
+        AsyncQueue(NAME, sentinels=watched.sentinels, service=watched.service) as second,
+        AsyncQueue(NAME, redis=theirs) as third,
+    ):
+        for one in (queue, second, third):
+            await one.put(b"1")
+        assert await third.get_many(5) == [b"1"] * 3
+    await theirs.aclose()
+
+
+async def test_an_unknown_service_is_named(watched: Watched) -> None:
+    with pytest.raises(ServerUnavailableError, match=r"the Sentinel at 127.0.0.1:\d+ knows no 'others'"):
+        async with AsyncQueue(NAME, sentinels=watched.sentinels, service="others"):
+            pass
+
+
+async def test_a_server_that_is_no_sentinel_is_called_so(watched: Watched) -> None:
+    with pytest.raises(ServerError, match=rf"the server at 127.0.0.1:{watched.primary.port} is no Sentinel"):
+        async with AsyncQueue(NAME, sentinels=[("127.0.0.1", watched.primary.port)], service="queues"):
+            pass
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+async def test_no_sentinel_is_up() -> None:
+    ports = [free_port(), free_port()]
+    queue = AsyncQueue(NAME, sentinels=[("127.0.0.1", port) for port in ports], service="queues")
+    for _ in range(2):
+        with pytest.raises(ServerUnavailableError, match="cannot find 'queues' of the Sentinels") as caught:
+            await queue.put(b"1")
+        assert all(str(port) in str(caught.value) for port in ports)
+    assert queue.client.server.connections == 0
+    await queue.aclose()
+
+
+async def test_a_sentinel_that_is_down_is_passed_over(watched: Watched) -> None:
+    sentinels = [("127.0.0.1", free_port()), *watched.sentinels]
+    async with AsyncQueue(NAME, sentinels=sentinels, service=watched.service) as queue:
+        await queue.create()
+        await queue.delete()
+
+
+async def test_a_sentinel_with_a_password(watched: Watched) -> None:
+    guard = watched.guards[0]
+    ask(guard, "ACL", "SETUSER", "guard", "on", ">Gu/rd", "+@all")
+    ask(guard, "ACL", "SETUSER", "default", "on", "resetpass", ">other")
+    try:
+        for wrong in ({}, {"sentinel_password": "Wr0ng"}):
+            with pytest.raises(AuthenticationError, match="the Sentinel at .*sentinel_password") as caught:
+                async with AsyncQueue(NAME, url=watched.url, **wrong):  # type: ignore[call-overload]
+                    pass
+            assert "Wr0ng" not in str(caught.value)
+        async with a_queue(f"{watched.url}?sentinel_username=guard&sentinel_password=Gu%2Frd") as queue:
+            await queue.put(b"1")
+        async with AsyncQueue(NAME, url=watched.url, sentinel_username="guard", sentinel_password="Gu/rd") as queue:
+            assert not await queue.exists()
+    finally:
+        with redis_py.Redis(port=guard.port, username="guard", password="Gu/rd") as admin:
+            admin.execute_command("ACL", "SETUSER", "default", "on", "nopass")
+            admin.execute_command("ACL", "DELUSER", "guard")
+
+
+class Impostor:
+    """Answers as a Sentinel that names another server."""
+
+    def __init__(self, named: int) -> None:
+        self.named = named
+        self.asked = 0
+
+    async def __aenter__(self) -> int:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(4096):
+            for _ in range(data.upper().count(b"CLIENT")):
+                writer.write(b"+OK\r\n")
+            if b"GET-MASTER" in data:
+                self.asked += 1
+                port = str(self.named)
+                writer.write(b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%s\r\n" % (len(port), port.encode()))
+        writer.close()
+
+
+async def test_a_sentinel_that_names_a_replica_is_not_believed(watched: Watched) -> None:
+    replica = watched.servers[1].port
+    async with Impostor(replica) as port:
+        with pytest.raises(
+            ServerUnavailableError, match=f"127.0.0.1:{replica}.*Sentinel at 127.0.0.1:{port} named, is a"
+        ):
+            async with AsyncQueue(NAME, sentinels=[("127.0.0.1", port)], service=watched.service):
+                pass
+        # Another one knows better.
+        sentinels = [("127.0.0.1", port), *watched.sentinels]
+        async with AsyncQueue(NAME, sentinels=sentinels, service=watched.service) as queue:
+            await queue.create()
+            await queue.delete()
+
+
+Change = Callable[[Watched], None]
+CHANGES: list[Any] = [pytest.param(Watched.failover, id="failover"), pytest.param(Watched.switch, id="switch")]
+
+
+async def changed(watched: Watched, change: Change) -> None:
+    replicate(watched.primary)
+    await asyncio.to_thread(change, watched)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_what_waits_survives_a_new_primary(watched: Watched, change: Change) -> None:
+    """All kinds of waits at once: each in a queue of its own, so that one change of the primary is enough."""
+    async with Client(url=watched.url) as client, contextlib.AsyncExitStack() as stack:
+
+        async def opened(name: str, bound: int = 0, *first: bytes) -> AsyncQueue[bytes]:
+            queue = AsyncQueue(name, client=client)
+            await queue.create(bound)
+            await queue.put_many(first)
+            stack.push_async_callback(queue.delete, 10)
+            return queue
+
+        full = await opened("full", 1, b"1")
+        empty = await opened("empty")
+        claimed = await opened("claimed", 0, b"1")
+        ending = await opened("ending")
+        consumed = await opened("consumed")
+        received = await opened("received", 0, b"1", b"2")
+        produced = await opened("produced")
+        ask(watched.primary, "RPOP", "__pressure__:claimed:consumer_free")  # as a client does that works step by step
+        delivery = await received.receive()
+
+        async def consume() -> list[bytes]:
+            async with consumed.consumer() as consumer:
+                return [item async for item in consumer]
+
+        producing = asyncio.Event()
+
+        async def produce() -> None:
+            async with produced.producer(exclusive=True, close=False) as producer:
+                await producer.put(b"1")
+                replicate(watched.primary)
+                producing.set()
+                await go_on.wait()
+                await producer.put(b"2")
+
+        go_on = asyncio.Event()
+        works: list[Coroutine[Any, Any, Any]] = [
+            full.put(b"2"), empty.get(), claimed.get(), ending.wait_closed(), consume(), produce(),
+        ]  # fmt: skip
+        tasks = [asyncio.create_task(work) for work in works]
+        await producing.wait()
+        await eventually(lambda: blocked(watched.primary, 5))
+        await changed(watched, change)
+        assert not any(task.done() for task in tasks)
+
+        assert await full.get() == b"1"
+        await empty.put(b"1")
+        ask(watched.primary, "LPUSH", "__pressure__:claimed:consumer_free", 1)
+        await ending.close()
+        await consumed.put_many([b"1", b"2"])
+        await consumed.close()
+        go_on.set()
+        async with asyncio.timeout(30):
+            outcomes = await asyncio.gather(*tasks)
+        assert outcomes == [None, b"1", b"1", None, [b"1", b"2"], None]
+        assert await full.get() == b"2"
+        await delivery.ack()
+        assert await received.get() == b"2"
+        assert await produced.get_many(5) == [b"1", b"2"]
+        statistics = await received.statistics()
+        assert (statistics.length, statistics.in_flight, statistics.consumed_messages) == (0, 0, 2)
+        assert await client.queues() == ["claimed", "consumed", "empty", "ending", "full", "produced", "received"]
+
+
+async def test_no_put_is_lost_or_doubled_by_a_new_primary(watched: Watched) -> None:
+    async with a_queue(watched.url, durability=1) as queue:
+        put: list[bytes] = []
+        stop = False
+
+        async def keep_putting() -> None:
+            while not stop:
+                item = b"%d" % len(put)
+                await queue.put(item)
+                put.append(item)
+
+        async with asyncio.timeout(40):
+            task = asyncio.create_task(keep_putting())
+            await eventually(lambda: len(put) > 10)
+            await changed(watched, Watched.failover)
+            reached = len(put)
+            await eventually(lambda: len(put) > reached + 10)
+            stop = True
+            await task
+        got: list[bytes] = []
+        while len(got) < len(put):
+            got += await queue.get_many(10**6)
+        assert got == put
+
+
+async def test_plain_commands_find_a_new_primary(watched: Watched) -> None:
+    async with a_queue(watched.url, scripting=False) as queue:
+        await queue.put(b"1")
+        await changed(watched, Watched.switch)
+        async with asyncio.timeout(20):
+            while True:
+                with contextlib.suppress(PressureError):  # what was on a connection that ended
+                    assert await queue.get() == b"1"
+                    break
+
+
+async def test_no_more_connections_than_allowed_and_none_is_left_open(watched: Watched) -> None:
+    before = asyncio.all_tasks()
+    client = Client(url=watched.url, max_connections=3)
+    queue = AsyncQueue(NAME, client=client)
+    await queue.create()
+    task = asyncio.create_task(queue.get())
+    await eventually(lambda: blocked(watched.primary, 2))
+    await changed(watched, Watched.switch)
+    await queue.put(b"1")
+    assert await in_time(task) == b"1"
+    assert client.server.connections <= 3
+    await queue.delete()
+    await client.aclose()
+    await eventually(lambda: client.server.connections == 0)
+    await eventually(lambda: asyncio.all_tasks() == before)
+
+
+async def test_no_primary_comes(watched: Watched) -> None:
+    """The Sentinels go on naming one that is dead: puts and waits end with an error when the retries do."""
+    async with Client(url=watched.url, retry_timeout=0.3, connect_timeout=0.3) as client:
+        queue = AsyncQueue(NAME, client=client)
+        await queue.create()
+        getting = asyncio.create_task(queue.get())
+        await eventually(lambda: blocked(watched.primary))
+        replicate(watched.primary)
+        frozen = [*watched.guards, *watched.servers]
+        for server in frozen:
+            os.kill(server.pid, signal.SIGSTOP)
+        try:
+            for channel in (client.link._channel, queue._core.operations.waits._messages._channel):  # type: ignore[union-attr]
+                assert channel is not None
+                channel.abort("a test cuts it")
+            with pytest.raises(ServerUnavailableError, match="tried again for 0.3 seconds"):
+                await in_time(queue.put(b"1"))
+            with pytest.raises(PressureError):
+                await in_time(getting)
+        finally:
+            for server in frozen:
+                os.kill(server.pid, signal.SIGCONT)
+        until(lambda: watched.seen_by(watched.guards[0])["flags"] == "master", "the Sentinel is content")
+        watched.wait_for_sentinels()
+        async with AsyncQueue(NAME, url=watched.url) as other:
+            await other.delete()
+
+
+async def test_a_client_that_is_closed_while_it_asks_leaves_no_task(watched: Watched) -> None:
+    before = asyncio.all_tasks()
+    guard = watched.guards[0]
+    os.kill(guard.pid, signal.SIGSTOP)
+    try:
+        queue = AsyncQueue(NAME, url=watched.url, settle_timeout=0.1)
+        tasks = [asyncio.create_task(queue.put(b"1")) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        tasks[0].cancel()
+        await in_time(queue.aclose())
+        assert [type(one) for one in await asyncio.gather(*tasks, return_exceptions=True)][0] is asyncio.CancelledError
+        await eventually(lambda: asyncio.all_tasks() == before)
+    finally:
+        os.kill(guard.pid, signal.SIGCONT)
+    watched.wait_for_sentinels()
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    with replicated(request.param) as pair:
+        yield pair
+
+
+async def test_a_server_that_is_a_replica_from_the_beginning_is_an_error_at_once(pair: Pair) -> None:
+    async with a_queue(pair.url) as queue:
+        await queue.put(b"1")
+        await eventually(lambda: ask(pair.servers[1], "EXISTS", "__pressure__:jobs"))
+        async with AsyncQueue(NAME, url=pair.servers[1].url, retry_timeout=100) as wrong:
+            with pytest.raises(ReadOnlyError, match="connect to the primary"):
+                await in_time(wrong.put(b"1"))
+            with pytest.raises(ReadOnlyError):
+                await in_time(wrong.get())
+            assert await wrong.qsize() == 1
+
+
+async def test_an_address_whose_server_is_a_replica_for_a_while_is_waited_for(pair: Pair) -> None:
+    """As behind an address that moves with the primary: READONLY passes."""
+    server = pair.primary
+    async with a_queue(pair.url, bound=1) as queue:
+        await queue.put(b"1")
+        putting = asyncio.create_task(queue.put(b"2"))
+        await eventually(lambda: blocked(server))
+        with redis_py.Redis.from_url(server.url) as db:
+            assert db.wait(1, 5000) == 1
+        # Nobody else's replica: it finds nobody there, and keeps its data.
+        ask(server, "REPLICAOF", "127.0.0.1", free_port())
+        try:
+            getting = asyncio.create_task(queue.get())
+            await asyncio.sleep(0.1)
+            assert not getting.done()
+            assert not putting.done()
+        finally:
+            ask(server, "REPLICAOF", "NO", "ONE")
+        assert await in_time(getting) == b"1"
+        await in_time(putting)
+        assert await queue.get() == b"2"
+    until(lambda: follows(pair.servers[1]), "the replica follows again")
