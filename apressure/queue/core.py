@@ -198,6 +198,13 @@ class Core(Generic[T]):
             with contextlib.suppress(PressureError):
                 await by_hand.flush()
             raise
+        try:
+            self.check()  # a client that was closed meanwhile gave back what it knew to be in flight
+        except ClientClosedError:
+            by_hand.buffer.appendleft(received)
+            with contextlib.suppress(PressureError):
+                await by_hand.leave(hurry=True)
+            raise
         return Delivery(by_hand, received, self.decode)
 
     async def requeue(self, max_items: int | None, timeout: float | None, source: str | None) -> int:

@@ -111,6 +111,11 @@ class _Exclusive:
         except BaseException:
             self._queue.leave("producer")
             raise
+        try:
+            self._queue.check()  # a client that was closed meanwhile gives back what it knew to be held
+        except BaseException:
+            await self.exit(close=False, hurry=True)
+            raise
         self.lane = scripted.put_lane(self._token)
         self._queue.hold(self)
         self._beat_later()
@@ -221,6 +226,7 @@ class Consumer(Generic[T]):
             lease = Lease(scripted, self._seconds, held=True)
             await lease.occupy(self._timeout)
             self._lease = lease
+            self._queue.check()  # a client that was closed meanwhile gives back what it knew to be held
             self._queue.hold(lease)
             bound = int((await scripted.inspect())[0])
             self._most = max(1, min(MAX_PREFETCH, bound)) if bound else MAX_PREFETCH

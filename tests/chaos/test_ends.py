@@ -217,3 +217,36 @@ async def test_aclose_while_many_wait(server: EmbeddedServer, url: str) -> None:
                 assert (await queue.get_many(2))[-1] == b"after"
                 await queue.delete(timeout=PATIENCE)
     await check_server(server)
+
+
+@pytest.mark.parametrize("kind", ["consumer", "receive", "exclusive"])
+async def test_closing_the_client_while_a_role_is_being_taken(server: EmbeddedServer, url: str, kind: str) -> None:
+    """Whatever the client knew of when it was closed, no role stays behind until its lease ends, and no message."""
+
+    async def hold(queue: AsyncQueue[bytes]) -> None:
+        if kind == "consumer":
+            async with queue.consumer() as consumer:
+                async for _ in consumer:
+                    await asyncio.Event().wait()
+        elif kind == "receive":
+            await queue.receive()
+            await asyncio.Event().wait()
+        else:
+            async with queue.producer(exclusive=True):
+                await asyncio.Event().wait()
+
+    async with no_complaints(), AsyncQueue("ends", url=url) as looker:
+        await looker.create()
+        await looker.put_many([b"1", b"2"])
+        for turns in range(10):
+            async with Client(url) as client:
+                task = asyncio.create_task(hold(AsyncQueue("ends", client=client)))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            seen = await looker.statistics()
+            assert (seen.consumer.state, seen.producer.state, seen.in_flight) == ("free", "free", 0), turns
+        assert await looker.get_many(3) == [b"1", b"2"]
+        await looker.delete()
+    await check_server(server)
