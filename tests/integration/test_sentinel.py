@@ -143,7 +143,7 @@ async def test_a_sentinel_with_a_password(watched: Watched) -> None:
     ask(guard, "ACL", "SETUSER", "default", "on", "resetpass", ">other")
     try:
         for wrong in ({}, {"sentinel_password": "Wr0ng"}):
-            with pytest.raises(AuthenticationError, match="the Sentinel at .*sentinel_password") as caught:
+            with pytest.raises(AuthenticationError, match=r"the Sentinel at .*sentinel_password") as caught:
                 async with AsyncQueue(NAME, url=watched.url, **wrong):  # type: ignore[call-overload]
                     pass
             assert "Wr0ng" not in str(caught.value)
@@ -339,7 +339,7 @@ async def test_no_primary_comes(watched: Watched) -> None:
             for channel in (client.link._channel, queue._core.operations.waits._messages._channel):  # type: ignore[union-attr]
                 assert channel is not None
                 channel.abort("a test cuts it")
-            with pytest.raises(ServerUnavailableError, match="tried again for 0.3 seconds"):
+            with pytest.raises(ServerUnavailableError, match=r"tried again for 0\.3 seconds"):
                 await in_time(queue.put(b"1"))
             with pytest.raises(PressureError):
                 await in_time(getting)
@@ -362,7 +362,8 @@ async def test_a_client_that_is_closed_while_it_asks_leaves_no_task(watched: Wat
         await asyncio.sleep(0.05)
         tasks[0].cancel()
         await in_time(queue.aclose())
-        assert [type(one) for one in await asyncio.gather(*tasks, return_exceptions=True)][0] is asyncio.CancelledError
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(outcomes[0], asyncio.CancelledError)
         await eventually(lambda: asyncio.all_tasks() == before)
     finally:
         os.kill(guard.pid, signal.SIGCONT)
