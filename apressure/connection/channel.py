@@ -192,6 +192,8 @@ async def connect(
             "protocol": 2,
         }
     )
+    # No CLIENT SETINFO: two round trips, and Redis 6 and 7.0 answer with errors. (redis-py has renamed this once.)
+    connection.driver_info = connection.lib_name = connection.lib_version = None
     try:
         await connection.connect()
     except RedisAuthenticationError as error:

@@ -17,6 +17,9 @@ from apressure.exceptions import (
 NOT_EXECUTED = frozenset({"LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "BUSY", "ASK"})
 """Codes of replies that say "not now": the command was not carried out, and may be sent again a little later."""
 
+PASSES = NOT_EXECUTED | {"OOM", "MISCONF", "READONLY"}
+"""Codes of refusals that come to an end, if perhaps not soon."""
+
 # Redis before 7 puts a preface before the error of a command that a script ran.
 _FROM_SCRIPT = re.compile(r"ERR Error running script .*?@user_script: ?\d+: -?([A-Z]+ .*)", re.DOTALL)
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from apressure.connection import background
 from apressure.connection.client import Client
 from apressure.connection.link import Link, insist
-from apressure.connection.replies import NOT_EXECUTED
+from apressure.connection.replies import PASSES
 from apressure.connection.server import AnyChannel
 from apressure.connection.settle import settled
 from apressure.connection.waiter import SLICE
@@ -31,9 +31,6 @@ from apressure.queue.keys import Keys
 from apressure.queue.waits import Wait
 
 T = TypeVar("T")
-
-_PASSES = NOT_EXECUTED | {"OOM", "MISCONF", "READONLY"}
-"""Codes of refusals that come to an end."""
 
 
 class Interrupted(Exception):
@@ -150,7 +147,7 @@ class Turn:
         try:
             await self.ask(*command)
         except ServerError as error:
-            if error.code not in _PASSES:
+            if error.code not in PASSES:
                 raise
             background.start(self._turns.restore_later(command), "putting back what a full server refused")
 
@@ -295,7 +292,7 @@ class Turns:
             try:
                 await self.link.ask(*command)
             except ServerError as error:
-                if error.code not in _PASSES:
+                if error.code not in PASSES:
                     raise
             else:
                 return

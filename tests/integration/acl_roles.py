@@ -212,7 +212,7 @@ async def consume(stage: Stage) -> None:
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(owner.consumer())
             await stage.while_waiting(queue.get(), stack.aclose)
-        assert await stage.lose_a_reply("give_back", [b"0"]) == 1
+        assert await stage.lose_a_reply("give_back", [b"", b"0"]) == 1
         assert await queue.get_many(9) == [b"0"]
         await die_of_it(stage)
         await owner.put_many([b"5", b"6"])

@@ -57,7 +57,7 @@ def test_importing_the_library_loads_no_optional_package() -> None:
 def test_each_cell_of_the_table_of_losses_names_a_test_that_exists() -> None:
     table = (ROOT / "README.md").read_text().partition("## What is lost when")[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ") and "---" not in line]
-    cells = [cell for row in rows[1:] for cell in row[1:] if cell.strip() != "–"]
+    cells = [cell for row in rows[1:] for cell in row[1:]]
     assert len(cells) > 30
     for cell in cells:
         named = re.findall(r"\[(test_\w+)\]\(([\w/]+\.py)\)", cell)
