@@ -92,6 +92,7 @@ class Link:
         self._callers = 0
         self._failure: Exception | None = None
         self._unanswered = 0
+        self._finished = 0
         self._asked_at = 0.0
         self._drained: asyncio.Future[None] | None = None
         self._closed = False
@@ -149,12 +150,17 @@ class Link:
         """Wait for replies that are on their way, for `patience` seconds since they were asked for; then hang up."""
         try:
             loop = asyncio.get_running_loop()
-            await self._settle_down()
-            deadline = self._asked_at + patience
-            while self._unanswered and not self._closed and loop.time() < deadline:
-                self._drained = loop.create_future()
-                await asyncio.wait((self._drained,), timeout=deadline - loop.time())
+            latest = loop.time() + patience
+            while True:
+                finished = self._finished
                 await self._settle_down()
+                remaining = min(latest, self._asked_at + patience) - loop.time()
+                quiet = not self._unanswered and self._finished == finished
+                if quiet or self._closed or remaining <= 0:
+                    break
+                if self._unanswered:
+                    self._drained = loop.create_future()
+                    await asyncio.wait((self._drained,), timeout=remaining)
         finally:
             self.end()
 
@@ -266,6 +272,7 @@ class Link:
 
     def _finish(self, request: Request, reply: Any) -> None:
         self._unanswered -= 1
+        self._finished += 1
         if not self._unanswered and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         request.on_reply(reply)
