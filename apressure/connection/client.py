@@ -41,8 +41,8 @@ class Client:
         all_options: ClientOptions = {**options, "url": url}
         self.settings = resolve(all_options)
         self.server = Server(self.settings)
-        self.link = Link(self.server.place_of(()))
-        self._links = {self.link.place: self.link}
+        self._links: dict[Place, Link] = {}
+        self.link = self._link_at(self.server.place_of(()))
         self._dependents: set[Dependent] = set()
         self._endings: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -139,6 +139,7 @@ class Client:
     def _link_at(self, place: Place) -> Link:
         if place not in self._links:
             self._links[place] = Link(place)
+            self.server.may_rest(place, self._links[place].rest)
         return self._links[place]
 
     def add(self, dependent: Dependent) -> None:

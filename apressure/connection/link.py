@@ -17,58 +17,10 @@ from typing import Any
 from apressure.connection import background, durability
 from apressure.connection.channel import ConnectionLost
 from apressure.connection.replies import NOT_EXECUTED
-from apressure.connection.script import Script, answer_of
+from apressure.connection.request import Request
+from apressure.connection.script import answer_of
 from apressure.connection.server import AnyChannel, Place
 from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError, ServerUnavailableError
-
-
-class Request:
-    """One step on its way.
-
-    Args:
-        script: The script to run.
-        keys: Its KEYS.
-        arguments: Its ARGV.
-        on_reply: Called exactly once with the reply, or with the exception that stands for it.
-        resend: The step may be sent again when its reply was lost.
-        again: The index in arguments that becomes `b"1"` when it is.
-        whole: Send the script with its source: nothing may overtake this step while the server learns the script.
-        changed: Whether an answer says that the step wrote what has to be as durable as `durability=` says; None
-            where nothing has to.
-
-    Attributes:
-        doubtful: A reply was lost: the step may have been carried out.
-        number: Its place among all that were sent.
-    """
-
-    __slots__ = (
-        "again", "arguments", "changed", "doubtful", "keys", "number", "on_reply", "pause", "resend", "script", "until",
-        "whole",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        script: Script,
-        keys: Sequence[bytes],
-        arguments: list[bytes | str | int],
-        on_reply: Callable[[Any], None],
-        resend: bool,
-        again: int | None = None,
-        whole: bool = False,
-        changed: Callable[[Any], bool] | None = None,
-    ) -> None:
-        self.script = script
-        self.keys = keys
-        self.arguments = arguments
-        self.on_reply = on_reply
-        self.resend = resend
-        self.again = again
-        self.whole = whole
-        self.changed = changed
-        self.doubtful = False
-        self.number = 0
-        self.until = 0.0
-        self.pause = 0.01
 
 
 class Link:
@@ -90,6 +42,7 @@ class Link:
         self._pause = 0.01
         self._failures = 0
         self._callers = 0
+        self._asking = 0
         self._failure: Exception | None = None
         self._unanswered = 0
         self._finished = 0
@@ -122,7 +75,11 @@ class Link:
             ServerError: The server refused it.
             ServerUnavailableError: It cannot be reached, or the connection ended first.
         """
-        return await insist(self.place, self.connected, self._drop, command)
+        self._asking += 1
+        try:
+            return await insist(self.place, self.connected, self._drop, command)
+        finally:
+            self._asking -= 1
 
     async def connected(self) -> AnyChannel:
         """Return the connection, opened where needed."""
@@ -145,6 +102,16 @@ class Link:
             if self._failures != failures and self._failure is not None:
                 raise copy.copy(self._failure)
         return self._channel
+
+    def rest(self) -> bool:
+        """Give the connection up where nothing is on its way; it opens again when it is needed."""
+        channel = self._channel
+        if channel is None or not channel.up or self._unanswered or self._asking:
+            return False
+        self._channel = None
+        self._connected_at = -1.0
+        channel.abort("the connection is not needed at present")
+        return True
 
     async def aclose(self, patience: float) -> None:
         """Wait for replies that are on their way, for `patience` seconds since they were asked for; then hang up."""

@@ -58,6 +58,7 @@ class Server:
         self.connections = 0
         self._met = False
         self._spare: list[Callable[[], bool]] = []
+        self._resting: dict[Place, Callable[[], bool]] = {}
         self._discovery = discovery.of(settings)
         self._address = settings.address
         self._places: dict[int | None, Place] = {}
@@ -106,9 +107,13 @@ class Server:
         if give_up_one in self._spare:
             self._spare.remove(give_up_one)
 
+    def may_rest(self, place: Place, rest: Callable[[], bool]) -> None:
+        """Register a connection for steps that may be closed while it is idle and a place elsewhere needs one."""
+        self._resting[place] = rest
+
     async def connect(self, place: Place, on_lost: Callable[[], None], response_timeout: float) -> AnyChannel:
         """Open one connection; see `Place.connect`."""
-        self._reserve()
+        self._reserve(place)
         lost = False
 
         def release() -> None:
@@ -126,9 +131,14 @@ class Server:
                 self.connections -= 1
             raise
 
-    def _reserve(self) -> None:
+    def _reserve(self, place: Place) -> None:
         limit = self.settings.max_connections
-        if limit is not None and self.connections >= limit and not any(spare() for spare in self._spare):
+        if (
+            limit is not None
+            and self.connections >= limit
+            and not any(spare() for spare in self._spare)
+            and not any(rest() for other, rest in self._resting.items() if other is not place)
+        ):
             raise ConnectionLimitError(
                 f"all {limit} connections of this client are in use (max_connections={limit}); each queue that waits "
                 "takes up to five: raise the limit, or let fewer queues wait at a time"

@@ -228,7 +228,14 @@ class Core(Generic[T]):
 
     def _beside(self, source: str | None) -> tuple[str, Keys]:
         name, keys = beside(self._keys, self.client.prefix, self.name, source)
-        self.client.server.place_of((self._keys.bound, keys.bound))  # in a cluster: both in one slot, or ValueError
+        place_of = self.client.server.place_of  # in a cluster: all in one slot, or ValueError
+        place_of(self._keys.specified)
+        try:
+            place_of((self._keys.bound, keys.bound))
+        except ValueError as error:
+            raise ValueError(
+                f"the dead-letter queue {name!r} has to be beside the queue {self.name!r}: {error}"
+            ) from None
         return name, keys
 
     def encode(self, item: T) -> bytes:

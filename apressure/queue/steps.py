@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from apressure.connection.client import Client
-from apressure.connection.link import Request
+from apressure.connection.request import Request
 from apressure.connection.script import Script
 from apressure.connection.settle import resolve, settled
 from apressure.exceptions import (

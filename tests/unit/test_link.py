@@ -18,8 +18,9 @@ from apressure import (
 from apressure.connection.addresses import Address
 from apressure.connection.channel import ConnectionLost, OnReply
 from apressure.connection.discovery import Fixed
-from apressure.connection.link import Link, Request
+from apressure.connection.link import Link
 from apressure.connection.replies import error_from_reply
+from apressure.connection.request import Request
 from apressure.connection.server import Place, Server
 from apressure.connection.settings import resolve
 from apressure.queue.steps import script

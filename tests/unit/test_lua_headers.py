@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from apressure import Client
-from apressure.connection.link import Link, Request
+from apressure.connection.link import Link
+from apressure.connection.request import Request
 from apressure.queue.dead import DeadLetters
 from apressure.queue.keys import Keys
 from apressure.queue.steps import Series, Steps, script
