@@ -357,7 +357,7 @@ async def test_a_client_that_is_closed_while_it_asks_leaves_no_task(watched: Wat
     guard = watched.guards[0]
     os.kill(guard.pid, signal.SIGSTOP)
     try:
-        queue = AsyncQueue(NAME, url=watched.url, settle_timeout=0.1)
+        queue = AsyncQueue(NAME, url=watched.url, settle_timeout=0.1, connect_timeout=60)
         tasks = [asyncio.create_task(queue.put(b"1")) for _ in range(2)]
         await asyncio.sleep(0.05)
         tasks[0].cancel()
