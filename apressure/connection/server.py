@@ -173,26 +173,40 @@ class Server:
             place.doubt(address)
             raise
         self._address = address
-        if not self._met:
-            await self._check_version(channel)
-            self._met = True
+        try:
+            async with asyncio.timeout(self.settings.connect_timeout):
+                await self._greet(channel)
+        except TimeoutError:
+            channel.abort("the server did not answer")
+            place.doubt(address)
+            raise ServerUnavailableError(
+                f"the server at {address.text} takes connections and does not answer "
+                f"(for {self.settings.connect_timeout:g} seconds)"
+            ) from None
+        except ServerUnavailableError:
+            place.doubt(address)
+            raise
+        except BaseException:
+            channel.abort("the connection was refused, or is not needed any more")
+            raise
         return channel
 
-    async def _check_version(self, channel: channels.Channel) -> None:
+    async def _greet(self, channel: channels.Channel) -> None:
+        """See that the server answers, and takes us; the first time also which one it is."""
         try:
-            information = bytes(await channel.ask("INFO", "server"))
+            answer = await channel.ask(*((b"PING",) if self._met else (b"INFO", b"server")))
         except AuthenticationError:
-            channel.abort("the server wants a password")  # later commands would say it less clearly
-            raise
+            raise  # later commands would say it less clearly
         except ServerError:
-            return  # a user with few rights may not ask; a missing command will tell
-        except BaseException:
-            channel.abort("cancelled while connecting")
-            raise
+            answer = b""  # a user with few rights may not ask; a missing command will tell
+        if not self._met:
+            self._check_version(bytes(answer))
+            self._met = True
+
+    def _check_version(self, information: bytes) -> None:
         version = re.search(rb"redis_version:(\d+)\.(\d+)", information)
         valkey = b"valkey_version:" in information
         if version and not valkey and (int(version[1]), int(version[2])) < OLDEST_VERSION:
-            channel.abort("the server is too old")
             raise ServerTooOldError(
                 f"the server at {self.address} is Redis {int(version[1])}.{int(version[2])}: "
                 "apressure needs Redis 6.2 or later, or Valkey"
@@ -217,6 +231,7 @@ class Place:
         self._discovery = found_by
         self._slot = slot
         self._written = False
+        self._doubts: dict[str, int] = {}
 
     @property
     def settings(self) -> Settings:
@@ -242,7 +257,12 @@ class Place:
 
     def doubt(self, address: Address) -> None:
         """The server may not be any more where it was: ask before the next connection."""
+        self._doubts[address.text] = self.doubts(address) + 1
         self._discovery.doubt(self._slot, address)
+
+    def doubts(self, address: Address) -> int:
+        """How often an address was doubted: a connection older than the last time may lead nowhere."""
+        return self._doubts.get(address.text, 0)
 
     def written(self) -> None:
         """The server took a write: it was no replica then."""
