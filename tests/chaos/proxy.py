@@ -18,8 +18,7 @@ class Trouble:
         cut: the connection is cut before a request gets through.
         lose: it is cut instead of delivering a reply: the server has done what nobody hears of.
         silence: the reply is swallowed, and the connection stays open, without a word.
-        twice: the reply is delivered twice, so that all that follow would be taken for the wrong request's. (Not those
-            with which redis-py makes a connection.)
+        twice: the reply is delivered twice, so that all that follow would be taken for the wrong request's.
         stall: it takes as long as `stalled` says.
         delay: Seconds that a portion takes at most.
         stalled: Seconds of a stall; more than a client waits for a reply.
@@ -46,7 +45,6 @@ class Proxy:
         self._target = urlparse(target)
         self._rng = rng
         self._open: set[asyncio.StreamWriter] = set()
-        self._used: set[tuple[asyncio.StreamWriter, ...]] = set()
         self.trouble = Trouble()
         self.url = ""
         self.cuts = 0
@@ -64,7 +62,6 @@ class Proxy:
                 group.create_task(self._pass_on(client, to_server, both, request=True))
                 group.create_task(self._pass_on(server, to_client, both, request=False))
         finally:
-            self._used.discard(both)
             self._cut(both)
 
     async def _pass_on(
@@ -78,8 +75,6 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := await source.read(65536):
                 trouble = self.trouble
-                if request and b"EVAL" in data:
-                    self._used.add(both)
                 if self._rng.random() < trouble.stall:
                     self.cuts += 1
                     await asyncio.sleep(trouble.stalled)
@@ -94,7 +89,7 @@ class Proxy:
                 if silent:
                     continue
                 target.write(data)
-                if not request and both in self._used and self._rng.random() < trouble.twice:
+                if not request and self._rng.random() < trouble.twice:
                     self.cuts += 1
                     if self._rng.random() < 0.5:
                         await asyncio.sleep(0)  # as a segment of its own, rather than with the first

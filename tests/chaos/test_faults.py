@@ -25,7 +25,7 @@ from tests.chaos.support import (
 )
 from tests.servers import SERVERS, admin
 
-COUNT = often(150, 4)
+COUNT = often(80, 5)
 """Messages that each consumer gets over a bad line."""
 
 PUTS = often(25, 10)
@@ -34,10 +34,10 @@ PUTS = often(25, 10)
 SETTINGS: dict[str, Any] = {"response_timeout": 0.4, "connect_timeout": 0.4, "retry_timeout": 30.0}
 
 MODES = {
-    "drops replies": Trouble(lose=0.05, silence=0.002),
+    "drops replies": Trouble(lose=0.02, silence=0.001),
     "delays": Trouble(delay=0.004, stall=0.004, stalled=0.6),
-    "duplicates segments of replies": Trouble(twice=0.05),
-    "cuts": Trouble(cut=0.05),
+    "duplicates segments of replies": Trouble(twice=0.02),
+    "cuts": Trouble(cut=0.02),
 }
 """What a proxy does. (What TCP does by itself, to lose segments or deliver them twice, nobody above it sees.)"""
 
@@ -224,7 +224,7 @@ async def test_connections_that_an_administrator_kills(
     async with no_complaints(), AsyncQueue(NAME, url=url) as putter, AsyncQueue(NAME, url=url) as getter:
         await putter.create(2)
         with admin(server) as client:
-            for number in range(often(8, 10)):
+            for number in range(often(5, 16)):
                 blocked_on_full = number % 2 == 0
                 messages = account.fresh("p", 6)
                 putting = asyncio.create_task(putter.put_many(messages))
