@@ -43,6 +43,7 @@ class Link:
         self._failures = 0
         self._callers = 0
         self._asking = 0
+        self._doubts = 0
         self._failure: Exception | None = None
         self._unanswered = 0
         self._finished = 0
@@ -57,6 +58,9 @@ class Link:
         request.number = next(self._numbers)
         self._asked_at = asyncio.get_running_loop().time()
         channel = self._channel
+        if channel is not None and not request.resend and not self._closed and self._suspects(channel):
+            self._drop(channel)  # a step that must not be repeated does not go that way; neither do those behind it
+            channel = None
         if channel is not None and channel.up and not self._queued:
             self._transmit(channel, request)
         elif self._closed:
@@ -66,10 +70,11 @@ class Link:
         else:
             self._queue(request)
 
-    async def ask(self, *command: bytes | str | int) -> Any:
+    async def ask(self, *command: bytes | str | int, reads: bool = False) -> Any:
         """Run a command of administration on this connection.
 
-        Where the server says that it did not carry it out, it is tried again.
+        Where the server says that it did not carry it out, it is tried again; where it only reads and looks at one
+        moment, also when its reply was lost.
 
         Raises:
             ServerError: The server refused it.
@@ -77,7 +82,7 @@ class Link:
         """
         self._asking += 1
         try:
-            return await insist(self.place, self.connected, self._drop, command)
+            return await insist(self.place, self.connected, self._drop, command, reads)
         finally:
             self._asking -= 1
 
@@ -199,6 +204,10 @@ class Link:
         else:
             self._fail(request, reply)
 
+    def _suspects(self, channel: AnyChannel) -> bool:
+        """Another connection to this server was lost since: this one may only look alive."""
+        return channel.up and self._doubts != self.place.doubts(channel.address)
+
     def _drop(self, channel: AnyChannel) -> None:
         """Send nothing more there; what is on its way still gets its replies."""
         if self._channel is channel:
@@ -290,6 +299,7 @@ class Link:
         self._connecting = None
         self._channel = channel
         self._connected_at = loop.time()
+        self._doubts = self.place.doubts(channel.address)
         self._transmit_queued(channel)
 
     async def _open(self) -> AnyChannel:
@@ -323,6 +333,7 @@ async def insist(
     connected: Callable[[], Awaitable[AnyChannel]],
     drop: Callable[[AnyChannel], None],
     command: Sequence[bytes | str | int],
+    reads: bool = False,
 ) -> Any:
     """Run a command; where the server says that it did not carry it out, again, there or where the data is by then.
 
@@ -331,6 +342,7 @@ async def insist(
         connected: Returns the connection to use, or opens one.
         drop: Called with a connection that leads to a server which does not have the data (any more).
         command: The command.
+        reads: It may be sent again where its reply was lost.
 
     Raises:
         ServerError: The server refused it.
@@ -344,7 +356,9 @@ async def insist(
             return await channel.ask(*command)
         except ServerUnavailableError:
             place.doubt(channel.address)
-            raise
+            until = until or loop.time() + place.settings.retry_timeout
+            if not reads or loop.time() >= until:
+                raise
         except ServerError as error:
             if place.is_elsewhere(error, channel.address):
                 drop(channel)

@@ -168,7 +168,8 @@ class Waiter:
     def _in_vain(self, channel: AnyChannel, reply: Any) -> bool:
         """The server did not wait, or not to the end: for reasons that pass, or since the queue is elsewhere now."""
         if isinstance(reply, ConnectionLost):
-            self._place.doubt(channel.address)
+            if self._channel is channel:  # not closed by us
+                self._place.doubt(channel.address)
             return True
         if not isinstance(reply, ServerError):
             return False

@@ -280,7 +280,7 @@ class Steps:
 
     async def exists(self) -> bool:
         """Look whether the queue exists (specification: Exists)."""
-        return bool(await self.link.ask(b"EXISTS", self._keys.bound))
+        return bool(await self.link.ask(b"EXISTS", self._keys.bound, reads=True))
 
     def _send(
         self,

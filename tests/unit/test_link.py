@@ -42,7 +42,8 @@ class FakeChannel:
         self.calls.append((command, on_reply))
 
     async def ask(self, *command: bytes | str | int) -> Any:
-        raise NotImplementedError
+        self.abort("it died")
+        raise ServerUnavailableError("it died")
 
     @property
     def sent(self) -> list[bytes]:
@@ -141,6 +142,34 @@ async def test_what_belongs_elsewhere_is_sent_there_in_order() -> None:
     channel.abort("it died")  # with the third step
     channel = await fixture.sent(1, b"1", b"2", b"3", b"4")
     assert [command[-3] for command, _ in channel.calls] == [b"0", b"0", b"1", b"0"]  # only the third is a repeat
+
+
+async def test_a_step_that_must_not_be_repeated_does_not_take_a_connection_that_may_be_dead() -> None:
+    """A waiter's connection to the same server was lost: that of a frozen one, whose connections all look alive."""
+    fixture = Fixture()
+    fixture.send(b"1")
+    old = await fixture.sent(0, b"1")
+    fixture.place.doubt(Address("elsewhere"))
+    fixture.send(b"2", resend=False)
+    assert old.sent == [b"1", b"2"]
+    fixture.place.doubt(old.address)
+    fixture.send(b"3")
+    assert old.sent == [b"1", b"2", b"3"]
+    fixture.send(b"4", resend=False)
+    assert old.retired
+    new = await fixture.sent(1, b"4")
+    fixture.send(b"5", resend=False)
+    assert new.sent == [b"4", b"5"]
+
+
+async def test_a_question_that_only_reads_is_asked_again_for_as_long_as_retries_go_on() -> None:
+    fixture = Fixture(retry_timeout=0.1)
+    with pytest.raises(ServerUnavailableError):
+        await fixture.link.ask("SET", "key", "value")
+    assert len(fixture.place.channels) == 1
+    with pytest.raises(ServerUnavailableError):
+        await in_time(fixture.link.ask("EXISTS", "key", reads=True))
+    assert len(fixture.place.channels) > 2
 
 
 async def test_what_never_left_is_not_in_doubt() -> None:
