@@ -65,7 +65,8 @@ class OtherOptions(TypedDict, total=False):
         scripting: False for servers that refuse scripts: the specification's plain commands are used.
         max_connections: The most connections that the client opens at a time; None for no limit.
         connect_timeout: Seconds that one attempt to connect may take.
-        response_timeout: Seconds after which a reply is given up and the connection with it.
+        response_timeout: Seconds after which a reply is given up and the connection with it; at most 100, so that no
+            repeat comes later than the server's record of the step lasts.
         retry_timeout: Seconds for which a lost connection is tried again before operations fail; at most 150. The
             default is 10, and 60 with Sentinels or a cluster, which need time to agree on a new primary.
         durability: What puts, acknowledgements and the like wait for: a `Durability`, or a number of replicas.
@@ -150,7 +151,7 @@ def resolve(options: ClientOptions, environment: Mapping[str, str] | None = None
         "scripting": bool(options.get("scripting", True)),
         "max_connections": _max_connections(options.get("max_connections")),
         "connect_timeout": _seconds(options, "connect_timeout", 5.0),
-        "response_timeout": _seconds(options, "response_timeout", 15.0),
+        "response_timeout": _seconds(options, "response_timeout", 15.0, most=100.0),
         "settle_timeout": _seconds(options, "settle_timeout", 5.0),
         "max_message_size": _size(options.get("max_message_size", MAX_MESSAGE_SIZE)),
     }
