@@ -174,6 +174,15 @@ def _transport_of(connection: Any) -> asyncio.Transport:
     return found
 
 
+def unreachable(address: Address, cause: Exception) -> ServerUnavailableError:
+    """The error for a server that cannot be reached, with what may be the reason."""
+    tls = issubclass(address.connection_class, SSLConnection)
+    return ServerUnavailableError(
+        f"cannot reach the server at {address.text}: {str(cause).rstrip('.') or type(cause).__name__}. "
+        f"Is it running, is the address right, and {'does it speak TLS' if tls else 'is that a port without TLS'}?"
+    )
+
+
 async def connect(
     address: Address, connect_timeout: float, response_timeout: float, on_lost: Callable[[], None]
 ) -> Channel:
@@ -204,12 +213,8 @@ async def connect(
         raise ServerError(f"the server at {address.text} refused the connection: {error}") from None
     except (RedisError, OSError) as error:
         # redis-py names the address again, and wraps the system's own words.
-        tls = issubclass(address.connection_class, SSLConnection)
         cause = error.__context__ if isinstance(error.__context__, OSError) else error
-        raise ServerUnavailableError(
-            f"cannot reach the server at {address.text}: {str(cause).rstrip('.') or type(cause).__name__}. "
-            f"Is it running, is the address right, and {'does it speak TLS' if tls else 'is that a port without TLS'}?"
-        ) from None
+        raise unreachable(address, cause) from None
     except Exception as error:  # the program's own code: a credential provider, say
         connection._close()  # noqa: SLF001
         raise ServerUnavailableError(f"cannot connect to the server at {address.text}: {error!r}") from error

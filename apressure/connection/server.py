@@ -183,9 +183,9 @@ class Server:
                 f"the server at {address.text} takes connections and does not answer "
                 f"(for {self.settings.connect_timeout:g} seconds)"
             ) from None
-        except ServerUnavailableError:
+        except ServerUnavailableError as error:
             place.doubt(address)
-            raise
+            raise channels.unreachable(address, error) from None
         except BaseException:
             channel.abort("the connection was refused, or is not needed any more")
             raise

@@ -312,6 +312,14 @@ def check_timeout(timeout: float | None) -> None:
         raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}")
 
 
+def check_positive(value: int, name: str) -> None:
+    """Raise where a value is not a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}")
+
+
 def _portions(items: Iterable[T], encode: Callable[[T], bytes]) -> Iterator[list[bytes]]:
     """Encode items in portions of a step's size."""
     portion: list[bytes] = []

@@ -64,9 +64,7 @@ class Fixture:
     def __init__(self, claims: bool = False) -> None:
         self.server = FakePlace()
         self.unwanted = 0
-        self.waiter = Waiter(
-            self.server, b"source", b"claim" if claims else b"source", on_unwanted=self._unwanted
-        )
+        self.waiter = Waiter(self.server, b"source", b"claim" if claims else b"source", on_unwanted=self._unwanted)
 
     def _unwanted(self) -> None:
         self.unwanted += 1
