@@ -134,20 +134,30 @@ class PutLane(Lane[Put]):
         return None  # the message is wholly in
 
 
-class Get(Entry[list[bytes]]):
+class Got(list[bytes]):
+    """Messages that were got.
+
+    Attributes:
+        order: The number of the step that got them, and their place among all that the lane got.
+    """
+
+    def __init__(self, messages: Sequence[bytes], order: tuple[int, int]) -> None:
+        super().__init__(messages)
+        self.order = order
+
+
+class Get(Entry[Got]):
     """A wish for messages.
 
     Attributes:
         max_items: How many at the most.
-        order: The number of the step that got it, and the place of what it got among all that the lane got.
     """
 
-    __slots__ = ("max_items", "order")
+    __slots__ = ("max_items",)
 
     def __init__(self, max_items: int, now: bool = False) -> None:
         super().__init__(now)
         self.max_items = max_items
-        self.order = (0, 0)
 
 
 class GetLane(Lane[Get]):
@@ -161,13 +171,15 @@ class GetLane(Lane[Get]):
         self._order = 0
         self._back: list[tuple[tuple[int, int], Sequence[bytes], asyncio.Future[None]]] = []
 
-    async def get(self, max_items: int = 1, timeout: float | None = None, now: bool = False) -> list[bytes]:
+    async def get(self, max_items: int = 1, timeout: float | None = None, now: bool = False) -> Got:
         """Get one to max_items messages, waiting while the queue is empty."""
-        messages: list[bytes] = await self.run(Get(max_items, now), timeout)
+        messages: Got = await self.run(Get(max_items, now), timeout)
         return messages
 
     def give_back(self, messages: Sequence[bytes], order: tuple[int, int] | None = None) -> asyncio.Future[None]:
         """Make messages the first in line again; the future is done when they are, or when they are lost.
+
+        `order` is that of what was got; None for what the latest step got.
 
         What several cancelled tasks have to give back in one turn of the event loop goes back together, in the order
         in which it was got, and before the next step of this lane.
@@ -223,8 +235,7 @@ class GetLane(Lane[Get]):
             share = answer[begin : begin + entry.max_items]
             begin += len(share)
             self._remove(entry)
-            entry.order = self._next_order()
-            entry.resolve(share)
+            entry.resolve(Got(share, self._next_order()))
         if begin == len(answer):
             return None if begin else EMPTY
         # Taken for somebody who was cancelled: the withdrawn callers wait until it is back.
@@ -251,7 +262,8 @@ class GetLane(Lane[Get]):
     def _recover(self, entry: Get) -> asyncio.Future[None] | None:
         if entry.future.cancelled() or entry.future.exception() is not None:
             return None
-        return self.give_back(entry.future.result(), entry.order)
+        got = entry.future.result()
+        return self.give_back(got, got.order)
 
 
 def _follow(undone: asyncio.Future[None], outcome: asyncio.Future[Any]) -> None:

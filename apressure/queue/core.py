@@ -175,9 +175,7 @@ class Core(Generic[T]):
             items.extend(map(self.decode, messages))
         except DecodeError:
             # Only the message in the error may leave the queue with it, and only if it is the first.
-            rest = messages[max(1, len(items)) :]
-            if rest:
-                await self.operations.give_back(rest)
+            await self.operations.give_back(messages, max(1, len(items)))
             if not items:
                 raise
         return items

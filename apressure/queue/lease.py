@@ -48,6 +48,7 @@ class Lease:
         self._held = held
         self._token = secrets.token_hex(8).encode()
         self._series = queue.steps.series()
+        self._receives = queue.steps.series()
         self._number = 1
         self._acks: list[int] = []
         self._nacks: list[int] = []
@@ -134,14 +135,25 @@ class Lease:
             DurabilityError: Too few confirmed it.
         """
         self._flush()
+        waiting = {*self._acks}
         last = self._sent + (1 if self._pending else 0)
         unsure: DurabilityError | None = None
-        while self._done < last and self._settling is not None:
-            self._flushing += 1
-            try:
-                unsure = await self._wait_for(self._settling) or unsure
-            finally:
-                self._flushing -= 1
+        while True:
+            while self._done < last and self._settling is not None:
+                self._flushing += 1
+                try:
+                    unsure = await self._wait_for(self._settling) or unsure
+                finally:
+                    self._flushing -= 1
+            if self._receiving is None or waiting.isdisjoint(self._on_their_way[1]):
+                break
+            # A receive took them along. Where it fails, a step of their own has to settle them.
+            reply = await self._wait_for(self._receiving)
+            unsure = reply if isinstance(reply, DurabilityError) else unsure
+            if waiting.isdisjoint(self._acks):
+                break
+            self._flush()
+            last = self._sent + (1 if self._pending else 0)
         self.check()
         if unsure is not None:
             raise copy.copy(unsure)
@@ -258,8 +270,9 @@ class Lease:
                 self.return_buffer()
 
         self._queue.steps.receive(
-            self._token, fresh, held, max_items, self._milliseconds(), self._number, self._queue.dead, acks, on_answer
-        )
+            self._receives, self._token, fresh, held, max_items, self._milliseconds(), self._number, self._queue.dead,
+            acks, on_answer,
+        )  # fmt: skip
         reply = await self._wait_for(answer)
         if isinstance(reply, Exception):
             raise reply

@@ -132,8 +132,9 @@ class Plain:
 
         return await self._turns.run("consumer", some, 0 if now else timeout, Wait("empty"), undo=self.give_back)
 
-    async def give_back(self, messages: Sequence[bytes]) -> None:
-        """Make messages that were got the first in line again, and undo the statistics."""
+    async def give_back(self, messages: Sequence[bytes], first: int = 0) -> None:
+        """Make messages that were got, from the first-th on, the first in line again, and undo the statistics."""
+        messages = messages[first:]
         if not messages:
             return
         await self._ask(b"RPUSH", self.keys.messages, *reversed(messages))

@@ -16,7 +16,7 @@ from apressure.exceptions import (
     QueueDoesNotExistError,
     Role,
 )
-from apressure.queue.batching import MAX_MESSAGES, GetLane, PutLane
+from apressure.queue.batching import MAX_MESSAGES, GetLane, Got, PutLane
 from apressure.queue.dead import DeadLetters
 from apressure.queue.keys import Keys
 from apressure.queue.steps import Steps
@@ -79,9 +79,10 @@ class Scripted:
     async def get(self, max_items: int, timeout: float | None, now: bool) -> list[bytes]:
         return await self._gets.get(max_items, timeout, now)
 
-    async def give_back(self, messages: Sequence[bytes]) -> None:
-        """Make messages that were got the first in line again."""
-        await asyncio.wait((self._gets.give_back(messages),))
+    async def give_back(self, messages: Sequence[bytes], first: int = 0) -> None:
+        """Make messages that were got, from the first-th on, the first in line again."""
+        if rest := messages[first:]:
+            await asyncio.wait((self._gets.give_back(rest, messages.order if isinstance(messages, Got) else None),))
 
     async def close(self, timeout: float | None, token: bytes = b"") -> None:
         await self.waits.until(lambda: self.steps.close(self.waits.take_claim("producer"), token), timeout, self.name)

@@ -121,6 +121,7 @@ class Steps:
 
     def receive(
         self,
+        series: Series,
         token: bytes,
         fresh: bool,
         held: bytes,
@@ -137,12 +138,15 @@ class Steps:
         that there may be more behind them.
         """
         limit = 0 if dead is None else dead.max_attempts
-        keys = self._plain_keys if dead is None else (*self._plain_keys, *dead.for_script())
+        keys = series.keys if dead is None else (*series.keys, *dead.for_script())
         arguments: list[Argument] = [
-            self._uid, token, b"1" if fresh else b"0", held, max_items, lease, number, limit, *acks,
+            self._uid, token, b"1" if fresh else b"0", held, max_items, lease, number, limit, series.next(), b"0",
+            *acks,
         ]  # fmt: skip
         changed = _acknowledged if acks else None
-        self._send("receive", keys, arguments, on_answer, resend=True, role="consumer", held=held, changed=changed)
+        self._send(
+            "receive", keys, arguments, on_answer, resend=True, again=9, role="consumer", held=held, changed=changed
+        )
 
     def settle(
         self,
@@ -205,8 +209,11 @@ class Steps:
                 self.settle(self.series(), token, lease, True, 1, (), (), finish)
             return done
 
-        arguments: list[Argument] = [self._uid, role, held, token, lease]
-        return await self._run_step("occupy", self._plain_keys, arguments, resend=True, role=role, held=held, undo=undo)  # type: ignore[no-any-return]
+        series = self.series()
+        arguments: list[Argument] = [self._uid, role, held, token, lease, series.next(), b"0"]
+        return await self._run_step(  # type: ignore[no-any-return]
+            "occupy", series.keys, arguments, resend=True, again=6, role=role, held=held, undo=undo
+        )
 
     async def close(self, held: bytes, token: bytes) -> int | Wait:
         """Close the queue (specification: Close)."""

@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from apressure import AsyncQueue, Client, ClientClosedError, QueueClosedError, QueueFullError
+from apressure import (
+    AsyncQueue,
+    Client,
+    ClientClosedError,
+    Codec,
+    DecodeError,
+    QueueClosedError,
+    QueueEmptyError,
+    QueueFullError,
+    ServerError,
+)
+from apressure.connection.request import Request
 from apressure.queue.keys import Keys
 from apressure.queue.steps import Steps, script
 
@@ -258,6 +269,132 @@ async def test_a_step_that_comes_after_its_repeat_does_nothing(url: str, admin: 
         if between == "full":
             assert put(2, 1, "second") == 1  # nothing had been done: a further repeat does it
             assert await queue.get() == b"second"
+        await queue.delete()
+
+
+async def test_healing_does_not_forget_what_a_late_step_has_done_already(url: str, admin: Any) -> None:
+    keys = Keys("__pressure__", "jobs").for_script("series")
+
+    def put(sequence: int, again: int, message: str) -> int:
+        command = script("put").command(keys, ["uid", sequence, again, 0, "", 0, message], b"tag", whole=True)
+        _, answer = admin.execute_command(*command)
+        return int(answer)
+
+    async with AsyncQueue[bytes]("jobs", url=url) as queue:
+        await queue.create(bound=1)
+        assert put(1, 1, "first") == 1
+        assert await queue.get() == b"first"
+        admin.delete(f"{BASE}:consumer_free")
+        admin.hset(
+            f"apressure:{BASE}:consumer_lease", mapping={"token": "dead", "uid": "dead", "deadline": 1, "next": 2}
+        )
+        admin.hset(f"apressure:{BASE}:inflight", "1", "in flight")
+        assert put(2, 0, "second") == 0  # it heals, and finds no room
+        assert await queue.get() == b"in flight"
+        put(1, 0, "first")
+        assert await queue.qsize() == 0
+        await queue.delete()
+
+
+@pytest.fixture
+def repeated(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+    """Let every step be the repeat of one that is late itself; returns the late ones, as commands."""
+    late: dict[str, list[Any]] = {}
+    create = Request.__init__
+
+    def of_a_late_one(self: Request, *arguments: Any, **options: Any) -> None:
+        create(self, *arguments, **options)
+        if self.again is not None:
+            late[self.script.name] = self.script.command(self.keys, [*self.arguments], b"tag", whole=True)
+            self.arguments[self.again] = b"1"
+
+    monkeypatch.setattr(Request, "__init__", of_a_late_one)
+    return late
+
+
+async def test_a_receive_that_comes_after_its_repeat_takes_nothing(
+    url: str, admin: Any, repeated: dict[str, list[Any]]
+) -> None:
+    async with AsyncQueue[bytes]("jobs", url=url) as queue:
+        await queue.create()
+        await queue.put_many([b"1", b"2"])
+        await (await queue.receive()).ack()
+        admin.execute_command(*repeated["receive"])
+        assert not admin.exists(f"apressure:{BASE}:inflight")
+        delivery = await queue.receive()
+        assert (delivery.raw, delivery.attempts) == (b"2", 1)
+        await delivery.ack()
+        await queue.delete(timeout=0)
+
+
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+async def test_a_role_is_not_taken_by_a_step_that_comes_after_its_repeat(
+    url: str, admin: Any, repeated: dict[str, list[Any]], role: str
+) -> None:
+    async with AsyncQueue[bytes]("jobs", url=url) as queue:
+        await queue.create()
+        async with queue.producer(exclusive=True, close=False) if role == "producer" else queue.consumer():
+            pass
+        admin.execute_command(*repeated["occupy"])
+        assert not admin.exists(f"apressure:{BASE}:{role}_lease")
+        await queue.delete(timeout=0)
+
+
+async def test_an_acknowledgement_that_leaves_with_a_receive_is_waited_for_and_not_forgotten_when_that_fails(
+    url: str, admin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncQueue[bytes]("jobs", url=url) as queue:
+        await queue.create()
+        await queue.put_many([b"1", b"2"])
+        first, second = await queue.receive(), await queue.receive()
+        failing: list[Request] = []
+        send = queue.client.link.send
+        monkeypatch.setattr(
+            queue.client.link, "send", lambda step: (failing.append if step.script.name == "receive" else send)(step)
+        )
+        acks = [asyncio.create_task(delivery.ack()) for delivery in (first, second)]
+        await asyncio.sleep(0)  # the first one's step is on its way, the second one's waits for it
+        receive = asyncio.create_task(queue.receive())
+        await acks[0]
+        while not failing:
+            await asyncio.sleep(0)
+        assert failing[0].arguments[-1] == 2
+        failing[0].on_reply(ServerError("refused"))
+        with pytest.raises(ServerError, match="refused"):
+            await receive
+        await acks[1]
+        assert not admin.exists(f"apressure:{BASE}:inflight", f"apressure:{BASE}:consumer_lease")
+        await queue.delete(timeout=0)
+
+
+class Picky(Codec[bytes]):
+    """Refuses one message."""
+
+    def encode(self, item: bytes) -> bytes:
+        return item
+
+    def decode(self, message: bytes) -> bytes:
+        if message == b"bad":
+            raise ValueError("bad")
+        return message
+
+
+async def test_what_cannot_be_decoded_goes_back_whatever_was_asked_for_since(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as durable:
+        # There is no replica here: only the records of gets count.
+        durable.setattr(Steps, "gets", lambda steps: steps.series())
+        queue = AsyncQueue[bytes]("jobs", url=url, codec=Picky())
+    async with queue:
+        await queue.create()
+        await queue.put_many([b"good", b"bad", b"other"])
+        first, second = await asyncio.gather(queue.get_many(3), queue.get(timeout=0.2), return_exceptions=True)
+        assert first == [b"good"]
+        assert isinstance(second, (DecodeError, QueueEmptyError))
+        if isinstance(second, QueueEmptyError):
+            assert await queue.get() == b"bad"
+        assert await queue.get() == b"other"
         await queue.delete()
 
 

@@ -102,7 +102,7 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         {18: "sequence of the get", b"m1": "oldest first"},
     ),
     "receive": (
-        lambda steps, series: steps.receive(TOKEN, True, HELD, 17, 30000, 19, DEAD, [21, 22], ignore),
+        lambda steps, series: steps.receive(series, TOKEN, True, HELD, 17, 30000, 19, DEAD, [21, 22], ignore),
         {
             b"UID": "uid", TOKEN: "lease token", HELD: "was claimed", 17: "most messages", 30000: "milliseconds",
             19: "number to go on with", 18: "limit of deliveries", 21: "numbers to acknowledge",

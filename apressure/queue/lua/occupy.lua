@@ -1,9 +1,11 @@
 -- Take a role under a lease, for a block of operations.
 -- KEYS: those of the prelude
--- ARGV: 1 uid, 2 role, 3 '1' if the role was claimed, 4 the new lease token, 5 milliseconds of the lease
+-- ARGV: 1 uid, 2 role, 3 '1' if the role was claimed, 4 the new lease token, 5 milliseconds of the lease,
+--       6 sequence, 7 '1' if this repeats a step
 -- Returns: 1 | {'missing'} | {'corrupt', why} | {'closed'} (a producer has nothing to do in a closed queue) |
---          {'busy', role, holder, milliseconds of its lease or -1}
+--          {'lost'} (it comes after its repeat) | {'busy', role, holder, milliseconds of its lease or -1}
 local role = ARGV[2] == 'producer' and PRODUCER or CONSUMER
+if too_late(ARGV[6], ARGV[7]) then return {'lost'} end
 local bound, wrong = check(role)
 if wrong then return refuse(wrong, role, ARGV[3], '', bound) end
 if call('HGET', role.lease, 'token') == ARGV[4] then return 1 end  -- a repeat

@@ -73,15 +73,21 @@ local function recall(sequence, repeated)
   return last == sequence and tonumber(result) or 0
 end
 
+-- For steps that keep no record, since their repeat sees what they did: does this one come after its own repeat?
+local function too_late(sequence, repeated)
+  return recall(sequence, repeated) and repeated ~= '1'
+end
+
 -- The first write decides whether Redis checks maxmemory for the rest of a script. A consumer makes room and
 -- must get through on a full server: this write, which changes nothing, switches the check off.
 local function ignore_memory_limit()
   call('HDEL', CONSUMER.lease, '')
 end
 
--- The opposite, before a step that may push: a server that is out of memory refuses here.
+-- The opposite, before a step that may push: a server that is out of memory refuses here. The record stays: a step that
+-- is late may need it.
 local function respect_memory_limit()
-  call('SET', OP, ':', 'PX', RECORD_MS)
+  call('SET', OP, call('GET', OP) or ':', 'PX', RECORD_MS)
 end
 
 -- The first of the keys from KEYS[first] on that exists: each is the :bound of a queue that this one collides with.

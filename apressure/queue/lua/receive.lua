@@ -5,7 +5,8 @@
 --       may exist when it is made (each the :bound of a queue that it collides with)
 -- ARGV: 1 uid, 2 lease token, 3 '1' if the role may be taken for this (a receive by hand), 4 '1' if it was claimed,
 --       5 the most messages to receive, 6 milliseconds of the lease, 7 the sequence number to go on with,
---       8 limit of deliveries of a message or 0, 9... sequence numbers to acknowledge
+--       8 limit of deliveries of a message or 0, 9 sequence, 10 '1' if this repeats a step,
+--       11... sequence numbers to acknowledge
 -- Returns: {'ok', {messages}, {attempts}, number of dead letters} (without messages: there may be more, try again) |
 --          {'empty'} | {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} | {'dead', why they cannot be moved} |
 --          {'busy', role, holder, milliseconds of its lease or -1}
@@ -53,6 +54,8 @@ local function lay_aside(dead)
   turn_to(1)
 end
 
+-- Taking the role once more when all has been settled, it would have messages in flight that nobody knows of.
+if ARGV[3] == '1' and too_late(ARGV[9], ARGV[10]) then return {'lost'} end
 local bound, wrong = check(CONSUMER)
 local mine = call('HGET', CONSUMER.lease, 'token') == token
 if wrong then return refuse(wrong, CONSUMER, held, token, bound) end
@@ -79,7 +82,7 @@ if not mine then
   call('HSET', CONSUMER.lease, 'token', token, 'uid', uid, 'since', time, 'next', next_number)
 end
 call('HSET', CONSUMER.lease, 'deadline', time + ARGV[6])
-acknowledge(ARGV, 9, #ARGV)
+acknowledge(ARGV, 11, #ARGV)
 
 local messages, attempts, dead = {}, {}, {}
 local number = tonumber(call('HGET', CONSUMER.lease, 'next'))
