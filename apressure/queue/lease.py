@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from apressure.connection.settle import answered, resolve, settled
-from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, QueueDoesNotExistError
+from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, QueueDoesNotExistError, ServerError
 from apressure.queue.scripted import Scripted
 from apressure.queue.waits import Wait
 
@@ -194,7 +194,8 @@ class Lease:
             self._unseen = 0
             self.unsettled.clear()
             self.buffer.clear()
-            if self.error is None:
+            earlier = self.error
+            if earlier is None or isinstance(earlier, ServerError):  # the server refused a step: the role is ours still
                 answer: asyncio.Future[Any] = loop.create_future()
                 self._queue.steps.settle(
                     self._series,
@@ -206,9 +207,9 @@ class Lease:
                     sorted(nacks),
                     lambda reply: resolve(answer, reply),
                 )
-                self.error = closing
+                self.error = earlier or closing
                 if await wait(answer) and isinstance(answer.result(), Exception):
-                    self.error = closing or answer.result()
+                    self.error = earlier or closing or answer.result()
         if closing is None:
             self.check()
 

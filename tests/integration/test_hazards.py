@@ -367,6 +367,20 @@ async def test_an_acknowledgement_that_leaves_with_a_receive_is_waited_for_and_n
         await queue.delete(timeout=0)
 
 
+async def test_a_role_whose_acknowledgement_is_refused_does_not_stay_taken(url: str, admin: Any) -> None:
+    async with AsyncQueue[bytes]("jobs", url=url) as queue:
+        await queue.create()
+        await queue.put_many([b"1", b"2"])
+        with pytest.raises(ServerError, match="is not an integer"):
+            async with queue.consumer(ack="manual") as consumer:
+                delivery = await anext(consumer)
+                admin.set(f"{BASE}:stats:consumed_messages", "many")
+                await delivery.ack()
+        admin.delete(f"{BASE}:stats:consumed_messages")
+        assert await queue.get(timeout=0) == b"1"
+        await queue.delete(timeout=0)
+
+
 class Picky(Codec[bytes]):
     """Refuses one message."""
 
