@@ -119,8 +119,8 @@ class Account:
         self._possible: set[bytes] = set()
         self._batches: list[list[bytes]] = []
         self.arrived: list[bytes] = []
-        self.again: set[bytes] = set()
-        """Messages that arrived and were given back all the same: they come again."""
+        self.again: Counter[bytes] = Counter()
+        """How often a message arrived and was given back all the same: it comes again, and may be given back again."""
         self.cancelled = 0
         """Operations that a cancellation ended."""
 
@@ -133,6 +133,10 @@ class Account:
     def acknowledge(self, messages: Iterable[bytes]) -> None:
         """A put of them returned normally: they are in the queue."""
         self._acknowledged.update(messages)
+
+    def sure(self, message: bytes) -> bool:
+        """A put of it returned normally."""
+        return message in self._acknowledged
 
     def perhaps(self, messages: list[bytes]) -> None:
         """A put of them was cancelled or broke: the first of them are in the queue, or all, or none."""
@@ -152,7 +156,7 @@ class Account:
         """
         seen = Counter(self.arrived)
         lost = self._acknowledged - set(seen)
-        doubled = sum(count - 1 - (count > 1 and message in self.again) for message, count in seen.items())
+        doubled = sum(max(0, count - 1 - self.again[message]) for message, count in seen.items())
         out_of_order = 0
         last: dict[bytes, int] = {}
         for message in self.arrived if ordered else ():
@@ -339,7 +343,7 @@ async def check_tidy(queue: AsyncQueue[bytes], account: Account, exact: bool = T
     if exact:
         # What came again was counted once, when it was acknowledged.
         counted = [*(message for message in account.arrived if message not in account.again)]
-        counted += account.again.intersection(account.arrived)
+        counted += account.again.keys() & set(account.arrived)
         assert seen.consumed_messages == len(counted), seen
         assert seen.consumed_bytes == sum(map(len, counted)), seen
 

@@ -46,7 +46,7 @@ async def receive_for_ever(queue: AsyncQueue[bytes], account: Account) -> None:
         try:
             await delivery.ack()
         except ClientClosedError:
-            account.again.add(delivery.raw)  # given back, since the client was closed meanwhile
+            account.again[delivery.raw] += 1  # given back, since the client was closed meanwhile
             raise
 
 
@@ -58,7 +58,7 @@ async def consume_for_ever(queue: AsyncQueue[bytes], account: Account) -> None:
                 await asyncio.sleep(0)
                 account.arrived.append(message)
     except ClientClosedError:
-        account.again.add(message)  # given back, since the client was closed while the body worked on it
+        account.again[message] += 1  # given back, since the client was closed while the body worked on it
         raise
 
 

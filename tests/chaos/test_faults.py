@@ -224,7 +224,7 @@ async def test_connections_that_an_administrator_kills(
     async with no_complaints(), AsyncQueue(NAME, url=url) as putter, AsyncQueue(NAME, url=url) as getter:
         await putter.create(2)
         with admin(server) as client:
-            for number in range(often(5, 16)):
+            for number in range(often(5, 8)):
                 blocked_on_full = number % 2 == 0
                 messages = account.fresh("p", 6)
                 putting = asyncio.create_task(putter.put_many(messages))
