@@ -281,6 +281,8 @@ class Lease:
 
     def _arrived(self, reply: list[Any]) -> None:
         messages, tried, dead_letters = reply
+        if self.error is not None:
+            messages, tried = [], []  # the lease was ended meanwhile, and has given them back as never handed out
         for raw, attempts in zip(messages, tried, strict=True):
             self.buffer.append(Received(self._number, raw, attempts))
             self.unsettled.add(self._number)

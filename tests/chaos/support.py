@@ -121,6 +121,7 @@ class Account:
         self.arrived: list[bytes] = []
         self.again: Counter[bytes] = Counter()
         """How often a message arrived and was given back all the same: it comes again, and may be given back again."""
+        self._unmarked = 0
         self.cancelled = 0
         """Operations that a cancellation ended."""
 
@@ -133,6 +134,11 @@ class Account:
     def acknowledge(self, messages: Iterable[bytes]) -> None:
         """A put of them returned normally: they are in the queue."""
         self._acknowledged.update(messages)
+
+    def handed_out(self, message: bytes, attempts: int) -> None:
+        """The consumer role had it; where that was not the first time, it has to say so."""
+        self._unmarked += message in self.again and attempts == 1
+        self.arrived.append(message)
 
     def sure(self, message: bytes) -> bool:
         """A put of it returned normally."""
@@ -157,6 +163,7 @@ class Account:
         seen = Counter(self.arrived)
         lost = self._acknowledged - set(seen)
         doubled = sum(max(0, count - 1 - self.again[message]) for message, count in seen.items())
+        doubled += self._unmarked
         out_of_order = 0
         last: dict[bytes, int] = {}
         for message in self.arrived if ordered else ():

@@ -42,7 +42,9 @@ async def get_for_ever(queue: AsyncQueue[bytes], account: Account, most: int) ->
 async def receive_for_ever(queue: AsyncQueue[bytes], account: Account) -> None:
     while True:
         delivery = await queue.receive()
-        account.arrived.append(delivery.raw)  # no cancellation comes between this and the ack, which outlives one
+        account.handed_out(
+            delivery.raw, delivery.attempts
+        )  # no cancellation comes between this and the ack, which outlives one
         try:
             await delivery.ack()
         except ClientClosedError:
@@ -56,7 +58,7 @@ async def consume_for_ever(queue: AsyncQueue[bytes], account: Account) -> None:
         async with queue.consumer() as consumer:
             async for message in consumer:
                 await asyncio.sleep(0)
-                account.arrived.append(message)
+                account.handed_out(message, consumer.attempts)
     except ClientClosedError:
         account.again[message] += 1  # given back, since the client was closed while the body worked on it
         raise
