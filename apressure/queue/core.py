@@ -86,7 +86,7 @@ class Core(Generic[T]):
     async def aclose(self) -> None:
         """Give back what is in flight, fail what waits, and release connections."""
         try:
-            if self._by_hand is not None and self._by_hand.unsettled:
+            if self._by_hand is not None and self._by_hand.stands:
                 with contextlib.suppress(PressureError):  # what was in flight returns by itself
                     await self._by_hand.leave(hurry=True)
         finally:
@@ -98,7 +98,7 @@ class Core(Generic[T]):
     def client_closed(self, error: PressureError) -> None:
         """Called by the client: fail everything that waits, and let go of connections."""
         held: list[Held] = [*self._held]
-        if self._by_hand is not None and self._by_hand.unsettled:
+        if self._by_hand is not None and self._by_hand.stands:
             held.append(self._by_hand)
         for lease in held:
             lease.stop()
@@ -186,6 +186,9 @@ class Core(Generic[T]):
         self.check()
         self._refuse("consumer")
         by_hand = self._by_hand
+        if by_hand is not None and by_hand.error is not None and by_hand.stands:
+            with contextlib.suppress(PressureError):  # the reason has been told
+                await by_hand.leave(hurry=True)
         if by_hand is None or by_hand.error is not None:
             by_hand = self._by_hand = Lease(self.scripted("receive"), lease, held=False)
         by_hand.last(lease)

@@ -213,6 +213,11 @@ class Lease:
         if closing is None:
             self.check()
 
+    @property
+    def stands(self) -> bool:
+        """The role is ours: something is in flight, or the server refused to settle what was."""
+        return bool(self.unsettled) or isinstance(self.error, ServerError)
+
     async def end(self, error: PressureError) -> None:
         """The client is closed underneath: give everything back, and refuse with the error what comes later."""
         await self.leave(error)

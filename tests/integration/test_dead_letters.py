@@ -81,7 +81,7 @@ async def test_a_message_moves_instead_of_being_delivered_once_more(
 async def test_the_dead_letter_queue_is_one_like_any_other(open_queue: Opener, db: redis.Redis, url: str) -> None:
     """Made by the step that needs it, on top of what an earlier life of the name left behind."""
     db.set("__pressure__:jobs:dead:stats:produced_messages", "77")
-    db.rpush("__pressure__:jobs:dead:closed", "0")
+    db.rpush("__pressure__:jobs:dead:not_full", "0", "0")
     queue = await open_queue(max_attempts=1)
     await queue.put_many([b"1", b"2"])
     for _ in range(2):
@@ -285,10 +285,16 @@ def wrong_bound(db: redis.Redis) -> Callable[[], Any]:
     return lambda: db.delete("__pressure__:jobs:dead:bound")
 
 
+def being_deleted(db: redis.Redis) -> Callable[[], Any]:
+    """A client that works step by step has deleted `:bound`, and waits for the roles."""
+    db.rpush("__pressure__:jobs:dead:closed", 0, 0)
+    return lambda: db.delete("__pressure__:jobs:dead:closed")
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [(collides, "share a key"), (wrong_list, "wrong type"), (wrong_statistic, "not an integer"),
-     (wrong_bound, "wrong type")],
+     (wrong_bound, "wrong type"), (being_deleted, "is being deleted")],
 )  # fmt: skip
 async def test_what_cannot_be_moved_stays_where_it_is(
     open_queue: Opener, db: redis.Redis, damage: Callable[[redis.Redis], Callable[[], Any]], says: str

@@ -15,6 +15,7 @@ from apressure import (
     QueueEmptyError,
     QueueInUseError,
     ScriptingRefusedError,
+    ServerError,
 )
 from tests.integration.conftest import Opener, blocked, eventually, in_time
 
@@ -301,3 +302,21 @@ async def test_what_was_given_back_may_exceed_the_bound_and_puts_wait_meanwhile(
     assert await queue.get() == b"3"
     await in_time(task)
     assert await queue.get_many(5) == [b"4", b"5"]
+
+
+@pytest.mark.parametrize("then", ["receive", "aclose"])
+async def test_an_acknowledgement_that_the_server_refuses_strands_no_role(
+    open_queue: Opener, db: redis.Redis, then: str
+) -> None:
+    queue, other = await open_queue(), await open_queue(create=False)
+    await queue.put(b"1")
+    delivery = await queue.receive()
+    db.set("__pressure__:jobs:stats:consumed_bytes", "many")
+    with pytest.raises(ServerError, match="not an integer"):
+        await delivery.ack()
+    db.delete("__pressure__:jobs:stats:consumed_bytes")
+    if then == "aclose":
+        await queue.aclose()
+    again = await in_time((queue if then == "receive" else other).receive())
+    assert (again.item, again.attempts) == (b"1", 2)
+    await again.ack()

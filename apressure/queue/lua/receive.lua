@@ -16,7 +16,6 @@ local MOST_DEAD = 50  -- in one step: each is looked at by itself
 -- Why dead letters cannot be moved, or nil. Writes nothing, and asks only where there may be one.
 local function obstacle()
   if limit == 0 or call('EXISTS', REDELIVERED) == 0 then return nil end
-  local entries, due = call('LRANGE', REDELIVERED, 0, -1), false
   turn_to(23)
   local fine, bound, wrong = pcall(check, PRODUCER)
   local why
@@ -26,13 +25,17 @@ local function obstacle()
     why = wrong[2]
   elseif not bound then
     local other = collision(45)
-    why = other and LIST .. ' would share a key with the queue ' .. string.sub(KEYS[other], 1, -7)
+    if other then
+      why = LIST .. ' would share a key with the queue ' .. string.sub(KEYS[other], 1, -7)
+    elseif call('EXISTS', CLOSED) == 1 then
+      why = LIST .. ' is being deleted by somebody, who would delete them too'
+    end
   end
   turn_to(1)
-  for i = 1, why and #entries or 0 do
-    due = due or tonumber(string.match(entries[i], '^%d+')) >= limit
+  if not why then return nil end
+  for _, entry in ipairs(call('LRANGE', REDELIVERED, 0, -1)) do
+    if tonumber(string.match(entry, '^%d+')) >= limit then return why end
   end
-  return due and why or nil
 end
 
 -- Will the next message be delivered again? Then it travels alone: a message that kills whoever gets it must not
