@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import redis
 
 from apressure.embedded import EmbeddedServer
-from tests.topologies.group import HOST, PATIENCE, QUICK, Group, ask, follows, information, until
+from tests.topologies.group import HOST, PATIENCE, QUICK, Group, ask, follows, heard, information, until
+
+TILT: Final = 30.0
+"""Seconds for which a Sentinel does nothing after the machine has stood still for two."""
 
 
 class Watched(Group):
@@ -59,6 +62,10 @@ class Watched(Group):
         config = {**self._config, "replicaof": (HOST, self.primary.port), "replica-priority": 0}
         return self.start(port=port, config=config)
 
+    def wait_for_replicas(self) -> None:
+        """Wait until the replicas have what the primary has by now."""
+        heard(self.primary, len(self.servers) - 1)
+
     def _wait_for_replica(self, replica: EmbeddedServer) -> None:
         until(lambda: follows(replica), "the replica follows")
         ask(replica, "CONFIG", "SET", "replica-priority", 100)
@@ -88,7 +95,7 @@ class Watched(Group):
 
         until(ready, "the sentinels know everybody")
 
-    def wait_for_new_primary(self, old: EmbeddedServer, patience: float = PATIENCE) -> None:
+    def wait_for_new_primary(self, old: EmbeddedServer, patience: float = TILT + PATIENCE) -> None:
         """Wait until all sentinels agree on another primary than the old one, and it takes writes."""
 
         def changed() -> bool:
@@ -125,20 +132,22 @@ class Watched(Group):
             replica = self._start_replica(old.port)
             self.servers.append(replica)
             self._wait_for_replica(replica)
+            self.wait_for_replicas()
             self.wait_for_sentinels()
 
     def switch(self) -> None:
         """SENTINEL FAILOVER: nobody dies, the old primary becomes a replica while clients are connected to it."""
         old = self.primary
-        for patience in (5.0, 5.0, PATIENCE):  # it may be given up: no replica that is good enough just now
+        for patience in (5.0, 5.0, TILT + PATIENCE):  # it may be given up: no replica that is good enough just now
             until(lambda: ask(self.guards[0], "SENTINEL", "FAILOVER", self.service), "Sentinel agrees to a failover")
             try:
                 self.wait_for_new_primary(old, patience)
                 break
             except AssertionError:
-                if patience == PATIENCE:
+                if patience > TILT:
                     raise
         until(lambda: follows(old), "the old primary follows")
+        self.wait_for_replicas()
         self.wait_for_sentinels()
 
 
@@ -148,7 +157,8 @@ def _pairs(words: list[bytes]) -> dict[str, str]:
 
 def _hurry(guard: EmbeddedServer) -> bool:
     """Make a sentinel look oftener than it does by itself; Redis 6.2 cannot."""
-    periods = {"info": 300, "ping": 100, "publish": 300, "ask": 200}
+    # What a sentinel knows of a replica is too old for it after five pings, and renewed once a second.
+    periods = {"info": 300, "ping": 300, "publish": 300, "ask": 200}
     try:
         for name, value in periods.items():
             ask(guard, "SENTINEL", "DEBUG", f"{name}-period", value)
