@@ -23,7 +23,7 @@ from apressure import (
 )
 from tests.chaos.support import PATIENCE, Account, Recorder, Row
 
-QUICK: Final[dict[str, Any]] = {"response_timeout": 0.8, "connect_timeout": 0.5, "retry_timeout": 30.0}
+QUICK: Final[dict[str, Any]] = {"response_timeout": 0.8, "connect_timeout": 0.5, "retry_timeout": 60.0}
 LEASE: Final = 2.0
 PRODUCERS: Final = 2
 """How many put into each queue."""

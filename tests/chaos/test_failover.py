@@ -18,7 +18,7 @@ from apressure.embedded import EmbeddedServer
 from tests.chaos.load import FULL, NAMES, ONCE, ROLE, Load
 from tests.chaos.support import Recorder, no_complaints, often
 from tests.servers import SERVERS, admin
-from tests.topologies import ask, cluster, replicated, sentinel
+from tests.topologies import cluster, replicated, sentinel
 
 LAG = 0.04
 """Seconds by which replicas are behind."""
@@ -40,7 +40,7 @@ async def test_lagged_failovers(kind: str, rng: random.Random, recorder: Recorde
         settings: dict[str, Any] = {"url": pair.url, "durability": DURABLE if durable else None}
         load = Load(settings, rng, durable)
         await load.create()
-        await asyncio.to_thread(pair.wait_for_replicas)
+        pair.wait_for_replicas()
         longer = 3 if durable else 1  # an operation takes the lag, and each waits for the one before
         async with no_complaints(), load:
             for _ in range(failovers):
@@ -57,7 +57,7 @@ async def test_sentinel_failovers(kind: str, rng: random.Random, recorder: Recor
     with sentinel(kind, sentinels=3) as watched:
         load = Load({"url": watched.url, "durability": DURABLE}, rng)
         await load.create()
-        assert ask(watched.primary, "WAIT", 1, 5000) == 1
+        watched.wait_for_replicas()
         async with no_complaints(), load:
             for number in range(failovers):
                 await load.rest(0.2, 0.5)
@@ -95,8 +95,7 @@ async def test_a_node_of_a_cluster_fails(kind: str, rng: random.Random, recorder
     with cluster(kind, replicas=1) as nodes:
         load = Load({"url": nodes.url, "durability": DURABLE}, rng)
         await load.create()
-        for name in NAMES:
-            assert ask(nodes.owner(name), "WAIT", 1, 5000) == 1
+        nodes.wait_for_replicas()
         async with no_complaints(), load:
             for number in range(failures):
                 await load.rest(0.2, 0.5)

@@ -65,7 +65,7 @@ def test_a_node_fails(kind: str) -> None:
         key = "{jobs}"
         old = nodes.owners[nodes.slot(key)]
         ask(nodes.owner(key), "SET", key, 1)
-        ask(nodes.owner(key), "WAIT", 1, 5000)
+        nodes.wait_for_replicas()
         new = nodes.fail(old)
         assert nodes.owners[nodes.slot(key)] == new != old
         assert ask(nodes.owner(key), "GET", key) == b"1"

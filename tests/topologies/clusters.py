@@ -10,7 +10,7 @@ import redis
 from redis.crc import key_slot
 
 from apressure.embedded import EmbeddedServer
-from tests.topologies.group import HOST, QUICK, Group, ask, follows, information, until
+from tests.topologies.group import HOST, QUICK, Group, ask, follows, heard, information, until
 
 SLOTS: Final = 16384
 
@@ -114,6 +114,11 @@ class Nodes(Group):
 
         until(agreed, "the nodes agree")
 
+    def wait_for_replicas(self) -> None:
+        """Wait until all replicas have what their primaries have by now."""
+        for primary, replicas in self.followers.items():
+            heard(self.servers[primary], len(replicas))
+
     def begin_migration(self, slot: int, to: int) -> None:
         """The first step of a migration: from now on the old node answers ASK for keys that it does not have."""
         source = self.owners[slot]
@@ -194,6 +199,7 @@ class Nodes(Group):
             self.servers[number].start()
             until(lambda: follows(self.servers[number]), "the old primary follows")
             self.followers[new].append(number)
+            self.wait_for_replicas()
         self.wait()
         return new
 

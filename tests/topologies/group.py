@@ -116,3 +116,19 @@ def information(server: EmbeddedServer) -> dict[str, Any]:
 
 def follows(replica: EmbeddedServer) -> bool:
     return information(replica).get("master_link_status") == "up"
+
+
+def heard(primary: EmbeddedServer, replicas: int) -> None:
+    """Wait until so many replicas have what the primary has by now; clients may go on writing.
+
+    (A WAIT on a connection that has not written anything waits for nothing. And a replica whose link is up hears of
+    nothing before it has acknowledged its first copy, up to a second later.)
+    """
+    wanted = information(primary)["master_repl_offset"]
+
+    def have() -> bool:
+        seen = information(primary)
+        offsets = [seen[f"slave{i}"]["offset"] for i in range(seen["connected_slaves"])]
+        return len(offsets) == replicas and all(offset >= wanted for offset in offsets)
+
+    until(have, "the replicas have everything")

@@ -6,7 +6,7 @@ from typing import Any
 
 from apressure.embedded import EmbeddedServer
 from tests.relay import Relay, relay
-from tests.topologies.group import HOST, QUICK, Group, ask, follows, information, until
+from tests.topologies.group import HOST, QUICK, Group, ask, follows, heard, until
 
 
 class Pair(Group):
@@ -52,14 +52,8 @@ class Pair(Group):
         self._line.lag = 0.0
         for replica in self.servers[1:]:
             until(lambda replica=replica: follows(replica), "the replica follows")  # type: ignore[misc]
-        wanted = information(self.primary)["master_repl_offset"]  # of now: clients may go on writing
-        until(lambda: self._acknowledged(wanted), "the replicas have everything")
+        heard(self.primary, len(self.servers) - 1)
         self._line.lag = self.lag
-
-    def _acknowledged(self, wanted: int) -> bool:
-        seen = information(self.primary)
-        offsets = [seen[f"slave{i}"]["offset"] for i in range(seen["connected_slaves"])]
-        return len(offsets) == len(self.servers) - 1 and all(offset >= wanted for offset in offsets)
 
     def promote(self, rejoin: bool = True) -> None:
         """Kill the primary; its first replica takes its place and its address. Writes that were on the line are lost.
