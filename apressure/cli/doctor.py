@@ -50,7 +50,10 @@ def doctor(
         _check(name, everything, repair, holder, watch)
         async with common.client() as client:
             if watch:
-                await _watch(common, client if name is None else AsyncQueue(name, client=client), interval)
+                target = client if name is None else AsyncQueue(name, client=client)
+                if isinstance(target, AsyncQueue) and not await target.exists():
+                    raise QueueDoesNotExistError(f"the queue {name!r} does not exist", name=target.name)
+                await _watch(common, target, interval)
             elif not await _see(common, client, name, repair, holder):
                 raise typer.Exit(int(Exit.ERROR))
 
@@ -59,7 +62,7 @@ def doctor(
 
 def _check(name: str | None, everything: bool, repair: bool, holder: str | None, watch: bool) -> None:
     if (name is None) != everything:
-        raise UsageError("give either a queue's name or --all")
+        raise UsageError("give a queue's name, or --all" + (", not both" if everything else ""))
     if holder is not None and not repair:
         raise UsageError("--holder names whose role --repair gives back: give both")
     if repair and watch:

@@ -17,7 +17,7 @@ from apressure import AsyncQueue
 from apressure.cli.framing import Decoder
 from apressure.cli.meter import Meter
 from apressure.cli.streams import Input
-from apressure.exceptions import PressureError, QueueFullError, QueueInUseError
+from apressure.exceptions import DurabilityError, PressureError, QueueFullError, QueueInUseError
 
 _BATCH: Final = 1000
 """Items in one put at most: the library sends these in one step."""
@@ -47,6 +47,8 @@ class Feeder:
         self._unput: deque[bytes] = deque()
         self._decoder: Decoder | None = None
         self._window = _BATCH
+        self.unconfirmed = 0
+        """How many of those that were put too few servers have confirmed."""
 
     @property
     def unput(self) -> int:
@@ -103,4 +105,7 @@ class Feeder:
         accepted = error.accepted if isinstance(error, PressureError) else 0
         if error is None:
             accepted = task.result() or 1
+        elif isinstance(error, DurabilityError):  # they are in the queue; a second time would double them
+            self.unconfirmed = int(error.answer)
+            accepted += self.unconfirmed
         self._meter.add(accepted, sum(len(self._unput.popleft()) for _ in range(accepted)))

@@ -112,7 +112,13 @@ def put(
 
     def remains() -> Remains | None:
         # What was read and is not in the queue is in nobody's hands any more. For a single item the error says it all.
-        if feeder is None or len(given) == 1 or not (feeder.unput or cut_short):
+        if feeder is None or (len(given) == 1 and not feeder.unconfirmed):
+            return None
+        if feeder.unconfirmed:
+            text = f"{meter.messages} items are in the queue, {feeder.unconfirmed} of them not confirmed"
+            text += f"; {feeder.unput} that had been read are not" if feeder.unput else ""
+            return Remains(text, {"put": meter.messages, "unconfirmed": feeder.unconfirmed, "not_put": feeder.unput})
+        if not (feeder.unput or cut_short):
             return None
         if not feeder.unput:
             text = f"{meter.messages} items were put, this one and what comes behind it were not"

@@ -176,11 +176,15 @@ def _transport_of(connection: Any) -> asyncio.Transport:
 
 def unreachable(address: Address, cause: Exception) -> ServerUnavailableError:
     """The error for a server that cannot be reached, with what may be the reason."""
-    tls = issubclass(address.connection_class, SSLConnection)
-    return ServerUnavailableError(
-        f"cannot reach the server at {address.text}: {str(cause).rstrip('.') or type(cause).__name__}. "
-        f"Is it running, is the address right, and {'does it speak TLS' if tls else 'is that a port without TLS'}?"
-    )
+    reason = str(cause).rstrip(".") or type(cause).__name__
+    if isinstance(cause, TimeoutError):
+        reason = "it did not answer in time"
+    question = "Is it running, and is the address right?"
+    if issubclass(address.connection_class, SSLConnection):
+        question = "Is it running, is the address right, and does it speak TLS?"
+    elif "host" in address.connection_options and isinstance(cause, (ConnectionResetError, ServerUnavailableError)):
+        question = "Is it running, is the address right, and is that a port without TLS?"
+    return ServerUnavailableError(f"cannot reach the server at {address.text}: {reason}. {question}")
 
 
 async def connect(

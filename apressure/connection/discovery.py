@@ -220,7 +220,14 @@ class Cluster(_Asked):
         return self._address.at(*self._nodes[0]) if slot is None else self._slots.get(slot)
 
     async def _ask(self, node: Node) -> None:
-        ranges = await self._question(self._address.at(*node), b"CLUSTER", b"SLOTS")
+        try:
+            ranges = await self._question(self._address.at(*node), b"CLUSTER", b"SLOTS")
+        except ServerError as error:
+            if "cluster support disabled" not in str(error):
+                raise
+            raise ServerError(
+                f"the server at {node[0]}:{node[1]} is no node of a cluster: use redis://", code=error.code
+            ) from None
         slots: dict[int, Address] = {}
         found: dict[Node, Address] = {}
         for first, last, primary, *_ in ranges:

@@ -94,3 +94,12 @@ def test_ls_finds_the_queues_of_all_nodes_of_a_cluster() -> None:
             command("put", name, "1", "--create")
         assert [line.split(b"\t")[0].decode() for line in command("ls").stdout.splitlines()] == names
         assert b"braces" in command("create", "jobs", code=2).stderr
+
+
+def test_put_counts_apart_what_too_few_replicas_have_confirmed(url: str) -> None:
+    command = Commands(url)
+    command("create", "jobs")
+    refused = json.loads(command("put", "jobs", "1", "2", "--replicas", "1", "--json", code=7).stderr)
+    assert (refused["put"], refused["unconfirmed"], refused["not_put"]) == (2, 2, 0)
+    assert command.stat("jobs").length == 2
+    command("delete", "jobs")

@@ -75,5 +75,6 @@ def test_every_link_to_a_file_leads_there() -> None:
 def test_the_rights_in_the_readme_are_those_that_the_tests_of_the_rights_run_with() -> None:
     shown = re.findall(r"redis-cli ACL SETUSER.*?(?=\nredis-cli|```)", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(shown) == 3
-    for line in shown:
-        assert line.strip() in (ROOT / "docs" / "security.md").read_text()
+    page = (ROOT / "docs" / "security.md").read_text()
+    tested = [line.strip() for line in re.findall(r"redis-cli ACL SETUSER.*?(?=```)", page, re.DOTALL)]
+    assert [line.strip() for line in shown] == tested[:3]
