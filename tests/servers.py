@@ -52,6 +52,12 @@ def admin(server: EmbeddedServer) -> redis.Redis:
     return redis.Redis(unix_socket_path=os.fspath(server.socket_path), socket_timeout=10)
 
 
+def blocked_clients(server: EmbeddedServer) -> int:
+    """How many clients wait in a blocking command."""
+    with admin(server) as client:
+        return int(client.info("clients")["blocked_clients"])
+
+
 def refresh(server: EmbeddedServer) -> None:
     """Make a server as good as new: no connection, no key. One that died or was frozen comes back."""
     if server.running:

@@ -14,7 +14,7 @@ import typer
 
 from apressure import AsyncQueue, Client, recovery
 from apressure.cli.exits import Exit, UsageError, message_of
-from apressure.cli.options import Common, Json, Prefix, Url, complain, execute
+from apressure.cli.options import Common, Interval, Json, Prefix, Url, complain, execute
 from apressure.cli.show import printable
 from apressure.exceptions import QueueDoesNotExistError, ServerError
 
@@ -36,9 +36,7 @@ def doctor(
         ),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Heal again and again, until Ctrl-C.")] = False,
-    interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="With --watch: how often.")
-    ] = 1.0,
+    interval: Interval = 1.0,
     url: Url = None,
     prefix: Prefix = None,
     json: Json = False,

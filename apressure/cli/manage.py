@@ -12,7 +12,7 @@ import typer
 from apressure import AsyncQueue
 from apressure.cli import show
 from apressure.cli.exits import Exit, message_of
-from apressure.cli.options import Common, Json, Name, Prefix, Timeout, Url, complain, execute
+from apressure.cli.options import Common, Interval, Json, Name, Prefix, Timeout, Url, complain, execute
 from apressure.exceptions import QueueDoesNotExistError, ServerError
 
 
@@ -117,9 +117,7 @@ def stat(
     watch: Annotated[
         bool, typer.Option("--watch", help="Again and again, until Ctrl-C or until it is deleted.")
     ] = False,
-    interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="With --watch: how often.")
-    ] = 1.0,
+    interval: Interval = 1.0,
     url: Url = None,
     prefix: Prefix = None,
     json: Json = False,

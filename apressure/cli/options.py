@@ -46,6 +46,7 @@ Json = Annotated[
     bool,
     typer.Option("--json", help="Print JSON, also for errors.", show_default=False, rich_help_panel=_SERVER_PANEL),
 ]
+Interval = Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="With --watch: how often.")]
 Timeout = Annotated[
     float | None,
     typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up after so long.", show_default="wait for ever"),

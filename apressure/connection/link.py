@@ -188,7 +188,7 @@ class Link:
                     request.arguments[request.again] = b"1"
                 self._queue(request)
             else:
-                self._finish(request, OutcomeUnknownError(f"{reply}; the operation may have been carried out, or not"))
+                self._fail(request, reply)
         elif not isinstance(reply, ServerError):
             self._finish(request, reply)
         elif self._closed:

@@ -223,7 +223,6 @@ class Place:
 
     Attributes:
         server: The server.
-        follows: The data may be at another address later: what is refused here may be right there.
     """
 
     def __init__(self, server: Server, found_by: discovery.Discovery, slot: int | None) -> None:

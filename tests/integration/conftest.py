@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, Client, QueueDoesNotExistError
+from tests.integration.commands import Commands
 from tests.reference import connect
 
 PATIENCE = 10.0
@@ -69,6 +70,12 @@ async def client(url: str) -> AsyncIterator[Client]:
     """One client for several queues."""
     async with Client(url) as opened:
         yield opened
+
+
+@pytest.fixture
+def cli(url: str) -> Commands:
+    """The command line, on the server."""
+    return Commands(url)
 
 
 async def eventually(condition: Callable[[], Any]) -> None:

@@ -29,11 +29,6 @@ one_server = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 
 @pytest.fixture
-def cli(url: str) -> Commands:
-    return Commands(url)
-
-
-@pytest.fixture
 def queue(cli: Commands) -> Iterator[str]:
     """A queue of ten, that is deleted after the test."""
     cli.create("orders", 10)

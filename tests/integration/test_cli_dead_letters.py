@@ -18,11 +18,6 @@ NOT_A_LINE = b"two\nlines"
 
 
 @pytest.fixture
-def cli(url: str) -> Commands:
-    return Commands(url)
-
-
-@pytest.fixture
 def queue(cli: Commands) -> Iterator[str]:
     """A queue of two, with a dead-letter queue of its own that holds five; deleted after the test."""
     cli.create("orders", 2)

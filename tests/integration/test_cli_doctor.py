@@ -23,11 +23,6 @@ pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 
 @pytest.fixture
-def cli(url: str) -> Commands:
-    return Commands(url)
-
-
-@pytest.fixture
 def queue(cli: Commands) -> Iterator[str]:
     """A queue of two, that is deleted after the test."""
     cli.create("orders", 2)

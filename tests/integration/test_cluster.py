@@ -19,10 +19,9 @@ from apressure import (
     ServerError,
     ServerUnavailableError,
 )
-from apressure.embedded import EmbeddedServer
 from tests.integration.conftest import eventually, in_time
-from tests.servers import SERVERS, keys_left_behind
-from tests.topologies import Nodes, ask, cluster
+from tests.servers import SERVERS, blocked_clients, keys_left_behind
+from tests.topologies import Nodes, ask, cluster, heard
 
 NAME = "{jobs}"
 
@@ -52,11 +51,6 @@ async def a_queue(url: str, bound: int = 0, name: str = NAME, **options: Any) ->
             yield queue
         finally:
             await queue.delete(timeout=10)
-
-
-def blocked(server: EmbeddedServer) -> int:
-    with redis_py.Redis.from_url(server.url) as db:
-        return int(db.info("clients")["blocked_clients"])
 
 
 @pytest.mark.parametrize(
@@ -228,7 +222,7 @@ async def test_what_waits_follows_its_slot(nodes: Nodes, scripting: bool) -> Non
 
             works += [claimed.get(), consume(), produce()]
         tasks = [asyncio.create_task(work) for work in works]
-        await eventually(lambda: blocked(nodes.owner(NAME)) >= (7 if scripting else 3))
+        await eventually(lambda: blocked_clients(nodes.owner(NAME)) >= (7 if scripting else 3))
         await moved(nodes)
         assert not any(task.done() for task in tasks)
         assert await full.get() == b"1" if scripting else True
@@ -326,7 +320,7 @@ async def test_connections_are_limited_and_none_is_left(nodes: Nodes) -> None:
         queue = AsyncQueue(NAME, client=client)
         await queue.create()
         task = asyncio.create_task(queue.get())
-        await eventually(lambda: blocked(nodes.owner(NAME)) == 2)
+        await eventually(lambda: blocked_clients(nodes.owner(NAME)) == 2)
         await moved(nodes)
         await queue.put(b"1")
         assert await in_time(task) == b"1"
@@ -343,10 +337,8 @@ async def test_a_replica_takes_over(kind: str) -> None:
             assert await queue.get() == b"1"
             task = asyncio.create_task(queue.get())
             owner = nodes.owner(NAME)
-            await eventually(lambda: blocked(owner))
-            with redis_py.Redis.from_url(owner.url) as db:
-                db.set(f"apressure:{NAME}:op:marker", 1, px=1000)
-                assert db.wait(1, 5000) == 1
+            await eventually(lambda: blocked_clients(owner))
+            heard(owner, 1)
             await asyncio.to_thread(nodes.fail, nodes.owners[nodes.slot(NAME)])
             assert not task.done()
             await queue.put(b"2")

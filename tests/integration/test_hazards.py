@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import time
 from typing import Any
@@ -240,16 +241,18 @@ async def test_closing_a_client_gives_back_the_roles_that_its_blocks_hold(url: s
         await other.delete()
 
 
+def put_step(admin: Any, sequence: int, again: int, message: str) -> int:
+    """Send the step of a series as it leaves a client, whenever that is, and return how many were put."""
+    keys = Keys("__pressure__", "jobs").for_script("series")
+    command = script("put").command(keys, ["uid", sequence, again, 0, "", 0, message], b"tag", whole=True)
+    _, answer = admin.execute_command(*command)
+    return int(answer)
+
+
 @pytest.mark.parametrize("between", ["nothing", "full", "a later step"])
 async def test_a_step_that_comes_after_its_repeat_does_nothing(url: str, admin: Any, between: str) -> None:
     """A client gave up a connection on which a step was late, not lost, and has sent the step again on another."""
-    keys = Keys("__pressure__", "jobs").for_script("series")
-
-    def put(sequence: int, again: int, message: str) -> int:
-        command = script("put").command(keys, ["uid", sequence, again, 0, "", 0, message], b"tag", whole=True)
-        _, answer = admin.execute_command(*command)
-        return int(answer)
-
+    put = functools.partial(put_step, admin)
     async with AsyncQueue[bytes]("jobs", url=url) as queue:
         await queue.create(bound=1)
         assert put(1, 0, "first") == 1
@@ -273,13 +276,7 @@ async def test_a_step_that_comes_after_its_repeat_does_nothing(url: str, admin: 
 
 
 async def test_healing_does_not_forget_what_a_late_step_has_done_already(url: str, admin: Any) -> None:
-    keys = Keys("__pressure__", "jobs").for_script("series")
-
-    def put(sequence: int, again: int, message: str) -> int:
-        command = script("put").command(keys, ["uid", sequence, again, 0, "", 0, message], b"tag", whole=True)
-        _, answer = admin.execute_command(*command)
-        return int(answer)
-
+    put = functools.partial(put_step, admin)
     async with AsyncQueue[bytes]("jobs", url=url) as queue:
         await queue.create(bound=1)
         assert put(1, 1, "first") == 1

@@ -23,10 +23,9 @@ from apressure import (
     ServerError,
     ServerUnavailableError,
 )
-from apressure.embedded import EmbeddedServer
 from tests.integration.conftest import eventually, in_time
-from tests.servers import SERVERS, keys_left_behind
-from tests.topologies import Pair, Watched, ask, follows, replicated, sentinel, until
+from tests.servers import SERVERS, blocked_clients, keys_left_behind
+from tests.topologies import Pair, Watched, ask, follows, heard, replicated, sentinel, until
 
 NAME = "jobs"
 
@@ -56,18 +55,6 @@ async def a_queue(url: str, bound: int = 0, **options: Any) -> AsyncIterator[Asy
         finally:
             async with AsyncQueue(NAME, url=url) as other:
                 await other.delete(timeout=10)
-
-
-def blocked(server: EmbeddedServer, number: int = 1) -> bool:
-    with redis_py.Redis.from_url(server.url) as db:
-        return bool(db.info("clients")["blocked_clients"] >= number)
-
-
-def replicate(server: EmbeddedServer) -> None:
-    ask(server, "SET", "apressure:test:op:marker", 1, "PX", 1000)
-    with redis_py.Redis.from_url(server.url) as db:
-        db.set("apressure:test:op:marker", 1, px=1000)
-        assert db.wait(1, 5000) == 1
 
 
 async def test_everything_that_a_queue_does(watched: Watched) -> None:
@@ -202,7 +189,7 @@ CHANGES: list[Any] = [pytest.param(Watched.failover, id="failover"), pytest.para
 
 
 async def changed(watched: Watched, change: Change) -> None:
-    replicate(watched.primary)
+    heard(watched.primary, 1)
     await asyncio.to_thread(change, watched)
 
 
@@ -237,7 +224,7 @@ async def test_what_waits_survives_a_new_primary(watched: Watched, change: Chang
         async def produce() -> None:
             async with produced.producer(exclusive=True, close=False) as producer:
                 await producer.put(b"1")
-                replicate(watched.primary)
+                heard(watched.primary, 1)
                 producing.set()
                 await go_on.wait()
                 await producer.put(b"2")
@@ -248,7 +235,7 @@ async def test_what_waits_survives_a_new_primary(watched: Watched, change: Chang
         ]  # fmt: skip
         tasks = [asyncio.create_task(work) for work in works]
         await producing.wait()
-        await eventually(lambda: blocked(watched.primary, 5))
+        await eventually(lambda: blocked_clients(watched.primary) >= 5)
         await changed(watched, change)
         assert not any(task.done() for task in tasks)
 
@@ -313,7 +300,7 @@ async def test_no_more_connections_than_allowed_and_none_is_left_open(watched: W
     queue = AsyncQueue(NAME, client=client)
     await queue.create()
     task = asyncio.create_task(queue.get())
-    await eventually(lambda: blocked(watched.primary, 2))
+    await eventually(lambda: blocked_clients(watched.primary) >= 2)
     await changed(watched, Watched.switch)
     await queue.put(b"1")
     assert await in_time(task) == b"1"
@@ -330,8 +317,8 @@ async def test_no_primary_comes(watched: Watched) -> None:
         queue = AsyncQueue(NAME, client=client)
         await queue.create()
         getting = asyncio.create_task(queue.get())
-        await eventually(lambda: blocked(watched.primary))
-        replicate(watched.primary)
+        await eventually(lambda: blocked_clients(watched.primary))
+        heard(watched.primary, 1)
         frozen = [*watched.guards, *watched.servers]
         for server in frozen:
             os.kill(server.pid, signal.SIGSTOP)
@@ -394,7 +381,7 @@ async def test_an_address_whose_server_is_a_replica_for_a_while_is_waited_for(pa
     async with a_queue(pair.url, bound=1) as queue:
         await queue.put(b"1")
         putting = asyncio.create_task(queue.put(b"2"))
-        await eventually(lambda: blocked(server))
+        await eventually(lambda: blocked_clients(server))
         with redis_py.Redis.from_url(server.url) as db:
             assert db.wait(1, 5000) == 1
         # Nobody else's replica: it finds nobody there, and keeps its data.

@@ -16,13 +16,13 @@ from __future__ import annotations
 from typing import Any
 
 from tests.topologies.clusters import Nodes
-from tests.topologies.group import Group, ask, follows, information, until
+from tests.topologies.group import Group, ask, follows, heard, information, until
 from tests.topologies.replicas import Pair
 from tests.topologies.sentinels import Watched
 
 __all__ = [
     "Group", "Nodes", "Pair", "Watched",
-    "ask", "cluster", "follows", "information", "replicated", "sentinel", "until",
+    "ask", "cluster", "follows", "heard", "information", "replicated", "sentinel", "until",
 ]  # fmt: skip
 
 

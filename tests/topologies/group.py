@@ -7,6 +7,7 @@ import os
 import signal
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Self
@@ -29,7 +30,7 @@ QUICK: Final[dict[str, Any]] = {
 }
 
 
-class Group:
+class Group(ABC):
     """Servers that are started together, killed one by one, and stopped at the end."""
 
     def __init__(self, kind: str) -> None:
@@ -59,9 +60,9 @@ class Group:
         os.kill(server.pid, signal.SIGKILL)
         server.stop()
 
+    @abstractmethod
     def build(self) -> None:
         """Start everything, and wait until it works together."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         try:
