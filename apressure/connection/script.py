@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from importlib import resources
 from typing import Any
 
 from apressure.connection.channel import ConnectionLost
@@ -24,6 +23,8 @@ class Script:
     """
 
     def __init__(self, package: str, name: str) -> None:
+        from importlib import resources  # here, since `import apressure` reads no script
+
         folder = resources.files(package) / "lua"
         self.name = name
         prelude, step = ((folder / f"{one}.lua").read_text() for one in ("prelude", name))

@@ -15,7 +15,6 @@ from apressure.connection import channel as channels
 from apressure.connection import discovery
 from apressure.connection.addresses import Address
 from apressure.connection.channel import OnReply
-from apressure.connection.fake import FakeChannel
 from apressure.connection.settings import Settings
 from apressure.exceptions import (
     AuthenticationError,
@@ -165,6 +164,8 @@ class Server:
 
     async def _connect(self, place: Place, on_lost: Callable[[], None], response_timeout: float) -> AnyChannel:
         if self.settings.fake is not None:
+            from apressure.connection.fake import FakeChannel
+
             return FakeChannel(self.settings.fake, self.settings.address, on_lost)
         address = await place.locate()
         try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from apressure.connection.client import Client
 from apressure.exceptions import OperationUnblockedError, QueueAlreadyExistsError
 from apressure.queue.core import Core, check_positive, check_timeout
-from apressure.queue.statistics import QueueStatistics, from_snapshot
+
+if TYPE_CHECKING:
+    from apressure.queue.statistics import QueueStatistics
 
 T = TypeVar("T")
 
@@ -103,6 +105,8 @@ class Administration(Generic[T]):
             QueueDoesNotExistError: There is no such queue.
             ServerError: One of the specification's numbers is none.
         """
+        from apressure.queue.statistics import from_snapshot  # here, since most programs do not look
+
         self._core.check()
         operations = self._core.operations
         snapshot = await operations.inspect()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from apressure.codecs import Codec
 from apressure.connection import background
@@ -23,8 +23,10 @@ from apressure.queue.dead import DeadLetters, beside
 from apressure.queue.delivery import Delivery
 from apressure.queue.keys import Keys
 from apressure.queue.lease import Lease
-from apressure.queue.plain import Plain
 from apressure.queue.scripted import Scripted
+
+if TYPE_CHECKING:
+    from apressure.queue.plain import Plain
 
 T = TypeVar("T")
 
@@ -67,9 +69,13 @@ class Core(Generic[T]):
         self._max_size = client.settings.max_message_size
         self._keys = keys = Keys(client.prefix, name)
         self.dead = self._limit(max_attempts, dead_letters)
-        self.operations: Scripted | Plain = (
-            Scripted(client, keys, name, self.dead) if client.settings.scripting else Plain(client, keys, name)
-        )
+        self.operations: Scripted | Plain
+        if client.settings.scripting:
+            self.operations = Scripted(client, keys, name, self.dead)
+        else:
+            from apressure.queue.plain import Plain  # here, since few servers refuse scripts
+
+            self.operations = Plain(client, keys, name)
         self._own_roles: set[Role] = set()
         self._held: set[Held] = set()
         self._by_hand: Lease | None = None

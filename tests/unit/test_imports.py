@@ -1,0 +1,105 @@
+"""What `import apressure` loads and reads, and that the names which come later come."""
+
+from __future__ import annotations
+
+import pickle
+import pydoc
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+import apressure
+
+LATER = ("QueueStatistics", "RoleStatistics", "Served", "recovery", "serve")
+
+UNLOADED = (
+    "anyio",
+    "apressure.cli",
+    "apressure.connection.fake",
+    "apressure.embedded",
+    "apressure.queue.findings",
+    "apressure.queue.plain",
+    "apressure.queue.recovery",
+    "apressure.queue.service",
+    "apressure.queue.serving",
+    "apressure.queue.signals",
+    "apressure.queue.statistics",
+    "apressure.queue.turns",
+    "fakeredis",
+    "msgspec",
+    "pyspark",
+    "rich",
+    "typer",
+)
+
+
+def fresh(program: str) -> list[str]:
+    """What a program prints in an interpreter of its own, in lines."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.splitlines()
+
+
+def test_an_import_loads_nothing_that_most_programs_do_without():
+    loaded = fresh("import sys, apressure; print(*sys.modules, sep='\\n')")
+    assert "apressure.queue.queue" in loaded
+    assert [name for name in UNLOADED if name in loaded] == []
+
+
+def test_an_import_loads_nothing_of_the_standard_library_that_redis_does_not_load_but_secrets():
+    beyond = fresh(
+        "import sys, redis.asyncio; before = set(sys.modules); import apressure; "
+        "print(*(name for name in sys.modules if name not in before), sep='\\n')"
+    )
+    assert {name for name in beyond if name.partition(".")[0] != "apressure"} <= {"secrets", "hmac"}
+
+
+def test_an_import_reads_no_script():
+    opened = fresh(
+        "import sys; files = []; "
+        "sys.addaudithook(lambda event, args: files.append(str(args[0])) if event == 'open' else None); "
+        "import apressure; print(*files, sep='\\n')"
+    )
+    assert any(name.endswith((".py", ".pyc")) for name in opened)
+    assert [name for name in opened if name.endswith(".lua")] == []
+
+
+def test_every_public_name_is_listed_before_it_is_asked_for_and_there_when_it_is():
+    shown = fresh(
+        "import apressure; print(*dir(apressure)); "
+        "print(*(getattr(apressure, name).__name__.rpartition('.')[2] for name in apressure.__all__))"
+    )
+    assert set(apressure.__all__) <= set(shown[0].split())
+    assert shown[1].split() == apressure.__all__
+
+
+def test_what_comes_later_is_what_its_own_module_has():
+    from apressure.queue import recovery, service, serving, statistics
+
+    found = [getattr(apressure, name) for name in LATER]
+    assert found == [statistics.QueueStatistics, statistics.RoleStatistics, serving.Served, recovery, service.serve]
+    assert set(LATER) <= vars(apressure).keys()  # asked for once
+
+
+def test_a_star_brings_every_public_name():
+    names = fresh("from apressure import *; print(*dir(), sep='\\n')")
+    assert set(apressure.__all__) <= set(names)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'apressure' has no attribute 'nothing'"):
+        apressure.nothing  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(ImportError):
+        from apressure import nothing  # noqa: F401
+
+
+def test_help_has_every_public_name():
+    text = pydoc.render_doc(apressure, renderer=pydoc.plaintext)
+    assert [name for name in apressure.__all__ if name not in text] == []
+
+
+def test_a_pickle_of_what_comes_later_loads_in_a_fresh_interpreter():
+    role = apressure.RoleStatistics("free", None, None, datetime(2020, 1, 1, tzinfo=UTC))
+    shown = fresh(f"import pickle; print(pickle.loads({pickle.dumps([role, apressure.serve])!r})[0].state)")
+    assert shown == ["free"]
