@@ -47,12 +47,14 @@ def test_an_import_loads_nothing_that_most_programs_do_without():
     assert [name for name in UNLOADED if name in loaded] == []
 
 
-def test_an_import_loads_nothing_of_the_standard_library_that_redis_does_not_load_but_secrets():
+def test_an_import_loads_little_of_the_standard_library_that_redis_does_not_load():
     beyond = fresh(
         "import sys, redis.asyncio; before = set(sys.modules); import apressure; "
         "print(*(name for name in sys.modules if name not in before), sep='\\n')"
     )
-    assert {name for name in beyond if name.partition(".")[0] != "apressure"} <= {"secrets", "hmac"}
+    # The first two are loaded by later versions of redis-py, too.
+    allowed = {"__future__", "dataclasses", "hmac", "secrets"}
+    assert {name for name in beyond if name.partition(".")[0] != "apressure"} <= allowed
 
 
 def test_an_import_reads_no_script():
