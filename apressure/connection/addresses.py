@@ -7,16 +7,28 @@ REDIS_SERVER, REDIS_PORT and REDIS_DB, and those over the specification's defaul
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import ipaddress
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import ParseResult, parse_qsl, unquote, urlencode, urlparse
 
-from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection, parse_url
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+    parse_url,
+)
 from redis.exceptions import RedisError
 
 Node = tuple[str, int]
 """Host and port."""
+
+NAMELESS: dict[str, None] = (
+    {"driver_info": None} if "driver_info" in inspect.signature(AbstractConnection).parameters else {}
+)
+"""What keeps later versions of redis-py from looking up their own version in a file for each connection."""
 
 PARTS = ("host", "port", "db", "username", "password")
 SENTINEL_PARTS = ("service", "sentinel_username", "sentinel_password")
@@ -325,7 +337,7 @@ def _from_url(url: str) -> dict[str, Any]:
             )
     connection_class = parsed.get("connection_class", Connection)
     try:
-        connection_class(**{key: value for key, value in parsed.items() if key != "connection_class"})
+        connection_class(**{key: value for key, value in parsed.items() if key != "connection_class"}, **NAMELESS)
     except TypeError as error:
         option = str(error).partition("argument ")[2] or str(error)
         raise ValueError(f"the URL has an option that connections do not know: {option}") from None

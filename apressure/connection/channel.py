@@ -11,6 +11,8 @@ in `_transport_of` alone.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,12 +22,15 @@ from redis.asyncio.connection import SSLConnection
 from redis.exceptions import AuthenticationError as RedisAuthenticationError
 from redis.exceptions import RedisError, ResponseError
 
-from apressure.connection.addresses import Address
+from apressure.connection.addresses import NAMELESS, Address
 from apressure.connection.replies import error_from_reply
 from apressure.exceptions import AuthenticationError, ServerError, ServerUnavailableError
 
 OnReply = Callable[[Any], None]
 """Receives a reply, a `ServerError` for an error reply, or `ConnectionLost` where no reply will come."""
+
+FULL = "max number of clients reached"
+"""What a server says to a connection before it hangs up, where it has as many as it takes."""
 
 
 class ConnectionLost(Exception):
@@ -174,13 +179,22 @@ def _transport_of(connection: Any) -> asyncio.Transport:
     return found
 
 
+def no_room(error: Exception) -> bool:
+    """Whether one more connection is too many, there or here: the server is where it was."""
+    return any(text in str(error) for text in (FULL, os.strerror(errno.EMFILE), os.strerror(errno.ENFILE)))
+
+
 def unreachable(address: Address, cause: Exception) -> ServerUnavailableError:
     """The error for a server that cannot be reached, with what may be the reason."""
     reason = str(cause).rstrip(".") or type(cause).__name__
     if isinstance(cause, TimeoutError):
         reason = "it did not answer in time"
     question = "Is it running, and is the address right?"
-    if issubclass(address.connection_class, SSLConnection):
+    if FULL in reason:
+        question = "Raise its maxclients, or give clients max_connections="
+    elif no_room(cause):
+        question = "Each connection is one: raise the limit (ulimit -n), or give the client max_connections="
+    elif issubclass(address.connection_class, SSLConnection):
         question = "Is it running, is the address right, and does it speak TLS?"
     elif "host" in address.connection_options and isinstance(cause, (ConnectionResetError, ServerUnavailableError)):
         question = "Is it running, is the address right, and is that a port without TLS?"
@@ -203,9 +217,10 @@ async def connect(
             **address.connection_options,
             "socket_timeout": connect_timeout,
             "protocol": 2,
+            **NAMELESS,
         }
     )
-    # No CLIENT SETINFO: two round trips, and Redis 6 and 7.0 answer with errors. (redis-py has renamed this once.)
+    # No CLIENT SETINFO: two round trips, and Redis 6 and 7.0 answer with errors.
     connection.driver_info = connection.lib_name = connection.lib_version = None
     try:
         await connection.connect()

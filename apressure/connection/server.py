@@ -170,8 +170,9 @@ class Server:
         address = await place.locate()
         try:
             channel = await channels.connect(address, self.settings.connect_timeout, response_timeout, on_lost)
-        except ServerUnavailableError:
-            place.doubt(address)
+        except ServerUnavailableError as error:
+            if not channels.no_room(error):  # who is connected shall stay so
+                place.doubt(address)
             raise
         self._address = address
         try:
@@ -185,7 +186,8 @@ class Server:
                 f"(for {self.settings.connect_timeout:g} seconds)"
             ) from None
         except ServerUnavailableError as error:
-            place.doubt(address)
+            if not channels.no_room(error):
+                place.doubt(address)
             raise channels.unreachable(address, error) from None
         except BaseException:
             channel.abort("the connection was refused, or is not needed any more")
@@ -198,7 +200,9 @@ class Server:
             answer = await channel.ask(*((b"PING",) if self._met else (b"INFO", b"server")))
         except AuthenticationError:
             raise  # later commands would say it less clearly
-        except ServerError:
+        except ServerError as error:
+            if channels.FULL in str(error):
+                raise ServerUnavailableError(str(error)) from None
             answer = b""  # a user with few rights may not ask; a missing command will tell
         if not self._met:
             self._check_version(bytes(answer))
