@@ -6,7 +6,7 @@ import asyncio
 import functools
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from apressure.connection.settle import resolve
@@ -66,9 +66,9 @@ class PutLane(Lane[Put]):
         self._batch: list[tuple[Put, int]] = []
         self._sent = 0
 
-    async def put(self, messages: Sequence[bytes], timeout: float | None = None, now: bool = False) -> None:
+    def put(self, messages: Sequence[bytes], timeout: float | None = None, now: bool = False) -> Awaitable[Any]:
         """Put messages in order, waiting for room."""
-        await self.run(Put(messages, now), timeout)
+        return self.run(Put(messages, now), timeout)
 
     def _send(self) -> bool:
         first = self._entries[0]
@@ -171,10 +171,9 @@ class GetLane(Lane[Get]):
         self._order = 0
         self._back: list[tuple[tuple[int, int], Sequence[bytes], asyncio.Future[None]]] = []
 
-    async def get(self, max_items: int = 1, timeout: float | None = None, now: bool = False) -> Got:
+    def get(self, max_items: int = 1, timeout: float | None = None, now: bool = False) -> Awaitable[Got]:
         """Get one to max_items messages, waiting while the queue is empty."""
-        messages: Got = await self.run(Get(max_items, now), timeout)
-        return messages
+        return self.run(Get(max_items, now), timeout)
 
     def give_back(self, messages: Sequence[bytes], order: tuple[int, int] | None = None) -> asyncio.Future[None]:
         """Make messages the first in line again; the future is done when they are, or when they are lost.

@@ -115,22 +115,21 @@ class Core(Generic[T]):
         self.operations.release(error)
         self.client.discard(self)
 
-    async def put(
+    def put(
         self,
         messages: Sequence[bytes],
         timeout: float | None,
         force: bool = False,
         now: bool = False,
         lane: PutLane | None = None,
-    ) -> None:
+    ) -> Awaitable[None]:
         """Put encoded messages, in an exclusive producer's lane or in everybody's."""
         check_timeout(timeout)
         if lane is not None:
             self.client.check()
-            await lane.put(messages, timeout, now)
-        else:
-            self.check("producer")
-            await self.operations.put(messages, timeout, force, now)
+            return lane.put(messages, timeout, now)
+        self.check("producer")
+        return self.operations.put(messages, timeout, force, now)
 
     async def put_many(
         self,
@@ -265,14 +264,15 @@ class Core(Generic[T]):
                 raw=message,
             ) from error
 
-    def check(self, *roles: Role) -> None:
+    def check(self, role: Role | None = None) -> None:
         """Raise where the client cannot be used, or would wait for a role that it holds itself."""
         self.client.check()
         if self._closed:
             raise ClientClosedError("this queue object was closed (aclose); open a new one")
-        self.client.add(self)
-        self.used = True
-        for role in roles:
+        if not self.used:
+            self.client.add(self)
+            self.used = True
+        if role is not None:
             self._refuse(role)
             if role == "consumer" and self._by_hand is not None and self._by_hand.unsettled:
                 raise self._in_use(role, "settle what was received first")

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from apressure.connection.settle import settled
 from apressure.exceptions import LeaseLostError, PressureError, QueueDoesNotExistError, Role
 from apressure.queue.steps import Steps
-from apressure.queue.waits import Wait, Waits
+from apressure.queue.waits import Noted, Wait, Waits
 
 R = TypeVar("R")
 
@@ -88,7 +88,7 @@ class Lane(ABC, Generic[E]):
         self._busy = False
         self._parked: asyncio.Future[None] | None = None
         self._blocked_by: Wait | None = None
-        self._noted: dict[Any, tuple[int, ...]] = {}
+        self._noted: Noted = []
 
     @property
     def waiting(self) -> int:
@@ -221,7 +221,9 @@ class Lane(ABC, Generic[E]):
             entry.fail(self._timeout(entry))
 
     def _remove(self, entry: E) -> None:
-        if entry in self._entries:
+        if self._entries and self._entries[0] is entry:
+            self._entries.popleft()
+        elif entry in self._entries:
             self._entries.remove(entry)
         if not self._entries and self._parked is not None:
             parked, self._parked = self._parked, None
