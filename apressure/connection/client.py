@@ -114,11 +114,11 @@ class Client:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise RuntimeError("apressure needs a running asyncio event loop (trio is not supported)") from None
+        pid = os.getpid()
+        if self._loop is loop and self._pid == pid and not self._closed:
+            return
         if self._closed:
             raise ClientClosedError("the client was closed; open a new one")
-        pid = os.getpid()
-        if self._loop is loop and self._pid == pid:
-            return
         if self._loop is None:
             self._loop, self._pid = loop, pid
         elif self._pid != pid:
