@@ -23,6 +23,7 @@ from redis.exceptions import AuthenticationError as RedisAuthenticationError
 from redis.exceptions import RedisError, ResponseError
 
 from apressure.connection.addresses import NAMELESS, Address
+from apressure.connection.command import NO_HEAD, Argument, Head, pack
 from apressure.connection.replies import error_from_reply
 from apressure.exceptions import AuthenticationError, ServerError, ServerUnavailableError
 
@@ -31,6 +32,10 @@ OnReply = Callable[[Any], None]
 
 FULL = "max number of clients reached"
 """What a server says to a connection before it hangs up, where it has as many as it takes."""
+
+
+PIECE = 1 << 18
+"""The most bytes that a transport is given at a time."""
 
 
 class ConnectionLost(Exception):
@@ -61,6 +66,9 @@ class Channel(asyncio.Protocol):
         self._transport = transport
         self._reader = hiredis.Reader(protocolError=ValueError, replyError=error_from_reply)
         self._pending: deque[tuple[OnReply, float]] = deque()
+        self._outgoing: deque[bytes | memoryview] = deque()
+        self._turn: asyncio.Handle | None = None
+        self._paused = False
         self._loop = asyncio.get_running_loop()
         self._response_timeout = response_timeout
         self._watchdog: asyncio.TimerHandle | None = None
@@ -70,15 +78,29 @@ class Channel(asyncio.Protocol):
         self._retired = False
         self.up = True
 
-    def call(self, command: Sequence[bytes | str | int], on_reply: OnReply) -> None:
-        """Send a command; `on_reply` is called exactly once, never from within this call."""
+    def call(self, command: Sequence[Argument], on_reply: OnReply, head: Head = NO_HEAD) -> None:
+        """Send a command; `on_reply` is called exactly once, never from within this call.
+
+        A command goes out at once where no other is on its way; others leave together, once in a turn of the loop.
+
+        Args:
+            command: The command, or what comes behind its head.
+            on_reply: Receives the reply.
+            head: How the command begins.
+        """
         if not self.up:
             self._loop.call_soon(on_reply, ConnectionLost(self._reason))
             return
+        pieces = pack(head, command)
+        if not self._pending and len(pieces) == 1:
+            self._transport.write(pieces[0])
+        else:
+            self._outgoing += pieces
+            if self._turn is None:
+                self._turn = self._loop.call_soon(self._next_turn)
         self._pending.append((on_reply, self._loop.time()))
         if self._watchdog is None:
             self._watchdog = self._loop.call_later(self._response_timeout, self._watch)
-        self._transport.write(hiredis.pack_command(tuple(command)))  # type: ignore[arg-type]
 
     async def ask(self, *command: bytes | str | int) -> Any:
         """Send a command and return its reply; for administration, not for steps (a cancellation drops the reply).
@@ -134,6 +156,34 @@ class Channel(asyncio.Protocol):
         self.abort("the server does not speak the Redis protocol")
         return False
 
+    def _next_turn(self) -> None:
+        self._turn = None
+        self._write()
+
+    def _write(self) -> None:
+        """Hand over what has gathered, small pieces as one, large ones bit by bit, as the transport takes them.
+
+        It copies what it cannot send at once, and that again and again: too much for a message of many megabytes.
+        """
+        outgoing = self._outgoing
+        while outgoing and not self._paused:
+            small = []
+            while outgoing and len(outgoing[0]) <= PIECE:
+                small.append(outgoing.popleft())
+            if small:
+                self._transport.write(b"".join(small))
+            else:
+                large = memoryview(outgoing[0])
+                outgoing[0] = large[PIECE:]
+                self._transport.write(large[:PIECE])
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._write()
+
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
             self._reason = f"the connection was lost: {exc}"
@@ -147,6 +197,7 @@ class Channel(asyncio.Protocol):
             self._watchdog.cancel()
         # redis-py's objects would warn of an unclosed connection when they are collected.
         self._connection._close()  # noqa: SLF001 (the synchronous one; its public twin is a coroutine)
+        self._outgoing.clear()
         pending, self._pending = self._pending, deque()
         for on_reply, _ in pending:
             on_reply(ConnectionLost(self._reason))

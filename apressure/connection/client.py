@@ -114,13 +114,16 @@ class Client:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise RuntimeError("apressure needs a running asyncio event loop (trio is not supported)") from None
+        pid = os.getpid()
+        if self._loop is loop and self._pid == pid and not self._closed:
+            return
         if self._closed:
             raise ClientClosedError("the client was closed; open a new one")
         if self._loop is None:
-            self._loop, self._pid = loop, os.getpid()
-        elif self._pid != os.getpid():
+            self._loop, self._pid = loop, pid
+        elif self._pid != pid:
             raise RuntimeError("this client was opened before a fork: open a new one in the child process")
-        elif self._loop is not loop:
+        else:
             raise RuntimeError("this client belongs to another event loop: open one client for each event loop")
 
     @property

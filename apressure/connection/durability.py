@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from apressure.connection.channel import ConnectionLost, OnReply
+from apressure.connection.command import Argument, Head
 from apressure.connection.replies import NOT_EXECUTED
 from apressure.connection.script import answer_of, out_of_step
 from apressure.connection.server import AnyChannel
@@ -55,7 +56,8 @@ class Confirmation:
 
     Args:
         channel: Where to.
-        command: The command.
+        head: How the command begins.
+        command: What comes behind that.
         tag: What its reply begins with.
         changed: Whether an answer says that there is something to confirm.
         durability: What has to be confirmed.
@@ -66,7 +68,8 @@ class Confirmation:
     def __init__(
         self,
         channel: AnyChannel,
-        command: list[bytes | str | int],
+        head: Head,
+        command: list[Argument],
         tag: bytes,
         changed: Callable[[Any], bool],
         durability: Durability,
@@ -80,13 +83,13 @@ class Confirmation:
         self._reply: Any = None
         self._answer: Any = None
         milliseconds = max(1, int(durability.timeout * 1000))
-        questions: list[tuple[list[bytes | str | int], Callable[[Any], str]]] = []
+        questions: list[tuple[list[Argument], Callable[[Any], str]]] = []
         if durability.replicas:
             questions.append(([b"WAIT", durability.replicas, milliseconds], self._lacking_replicas))
         if durability.fsync:
             questions.append(([b"WAITAOF", 1, 0, milliseconds], self._lacking_disk))
         self._open = len(questions)
-        channel.call(command, self._answered)
+        channel.call(command, self._answered, head)
         for question, lacking in questions:
             channel.call(question, functools.partial(self._confirmed, lacking))
 

@@ -15,6 +15,7 @@ from redis.exceptions import NoScriptError, RedisError
 from apressure.connection import background
 from apressure.connection.addresses import Address
 from apressure.connection.channel import ConnectionLost, OnReply
+from apressure.connection.command import NO_HEAD, Argument, Head
 from apressure.connection.replies import error_from_reply
 from apressure.exceptions import ServerUnavailableError
 
@@ -26,13 +27,13 @@ class FakeChannel:
         self._client = client
         self.address = address
         self._on_lost = on_lost
-        self._queue: asyncio.Queue[tuple[Sequence[bytes | str | int], OnReply]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[Sequence[Argument], OnReply]] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self.up = True
 
-    def call(self, command: Sequence[bytes | str | int], on_reply: OnReply) -> None:
+    def call(self, command: Sequence[Argument], on_reply: OnReply, head: Head = NO_HEAD) -> None:
         """Run a command; `on_reply` is called exactly once, never from within this call."""
-        self._queue.put_nowait((command, on_reply))
+        self._queue.put_nowait(((*head.arguments, *command), on_reply))
         if self._task is None or self._task.done():
             self._task = background.start(self._run(), "a command of fakeredis")
 

@@ -163,16 +163,17 @@ class Link:
             return
         self._tag += 1
         tag = b"%d" % self._tag
-        command = request.script.command(request.keys, request.arguments, tag, request.whole)
+        head = request.call.whole if request.whole else request.call.short
+        command = [*request.arguments, tag]
         wanted = self.place.settings.durability
 
         def on_reply(reply: Any) -> None:
             self._answer(request, channel, answer_of(reply, tag, channel))
 
         if wanted is None or request.changed is None:
-            channel.call(command, on_reply)
+            channel.call(command, on_reply, head)
         else:
-            durability.Confirmation(channel, command, tag, request.changed, wanted, on_reply)
+            durability.Confirmation(channel, head, command, tag, request.changed, wanted, on_reply)
 
     def _answer(self, request: Request, channel: AnyChannel, reply: Any) -> None:
         if not isinstance(reply, Exception):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from apressure.connection.script import Script
+from apressure.connection.command import Argument
+from apressure.connection.script import Call
 
 
 class Request:
     """One step on its way.
 
     Args:
-        script: The script to run.
-        keys: Its KEYS.
+        call: The script to run, with its KEYS.
         arguments: Its ARGV.
         on_reply: Called exactly once with the reply, or with the exception that stands for it.
         resend: The step may be sent again when its reply was lost.
@@ -28,23 +28,20 @@ class Request:
     """
 
     __slots__ = (
-        "again", "arguments", "changed", "doubtful", "keys", "number", "on_reply", "pause", "resend", "script", "until",
-        "whole",
+        "again", "arguments", "call", "changed", "doubtful", "number", "on_reply", "pause", "resend", "until", "whole",
     )  # fmt: skip
 
     def __init__(
         self,
-        script: Script,
-        keys: Sequence[bytes],
-        arguments: list[bytes | str | int],
+        call: Call,
+        arguments: list[Argument],
         on_reply: Callable[[Any], None],
         resend: bool,
         again: int | None = None,
         whole: bool = False,
         changed: Callable[[Any], bool] | None = None,
     ) -> None:
-        self.script = script
-        self.keys = keys
+        self.call = call
         self.arguments = arguments
         self.on_reply = on_reply
         self.resend = resend

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from apressure.connection.channel import ConnectionLost
+from apressure.connection.command import Head
 from apressure.connection.server import AnyChannel
 
-# The last argument comes back with the answer, which is how a reply that belongs to another request is told.
-_HEAD = "local TAG = table.remove(ARGV)\n"
-_TAIL = "return {TAG, step()}\n"
+# The last argument comes back with the answer, which is how a reply that belongs to another request is told. With a
+# number it comes as one text, which a server makes more quickly than a list.
+_HEAD = "local TAG, answer = table.remove(ARGV)\n"
+_TAIL = """\
+if answer == nil then answer = step() end
+if type(answer) == 'number' then return TAG .. ' ' .. answer end
+return {TAG, answer}
+"""
+
+_COMMENT = re.compile(r"--.*")
+_FUNCTION = re.compile(r"^local function (\w+)\(.*\n(?:.*\n)*?end\n", re.MULTILINE)
 
 
 class Script:
-    """One script with its package's prelude in front.
+    """One script, with what it uses of its package's prelude in front.
+
+    Where there is a script of the same name for the usual case, that one is tried first. What is in a function costs a
+    server nothing until it is called, so the usual case does not pay for all others.
 
     Args:
         package: The package whose folder `lua` holds the files.
@@ -28,25 +42,67 @@ class Script:
         folder = resources.files(package) / "lua"
         self.name = name
         prelude, step = ((folder / f"{one}.lua").read_text() for one in ("prelude", name))
-        self.source = f"{_HEAD}{prelude}local function step()\n{step}end\n{_TAIL}".encode()
+        usual = folder / "usual" / f"{name}.lua"
+        parts = [_HEAD]
+        if usual.is_file():
+            parts.append(f"local function usual()\n{usual.read_text()}end\nanswer = usual()\n")
+        parts.append(f"local function step()\n{used(prelude, step)}{step}end\n{_TAIL}")
+        self.source = "".join(parts).encode()
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
-    def command(
-        self, keys: Sequence[bytes], arguments: Sequence[bytes | str | int], tag: bytes, whole: bool = False
-    ) -> list[bytes | str | int]:
-        """Return the command that runs the script: by its digest, or `whole` with its source.
+    def on(self, keys: Sequence[bytes]) -> Call:
+        """Return what to send to have it work on those keys."""
+        return Call(self, tuple(keys))
 
-        Its answer is a list: the tag, and what the script returned.
-        """
-        head: list[bytes | str | int] = [b"EVAL", self.source] if whole else [b"EVALSHA", self.sha]
-        return [*head, len(keys), *keys, *arguments, tag]
+
+class Call:
+    """A script and its KEYS: the part of its commands that stays the same.
+
+    Attributes:
+        script: The script.
+        keys: Its KEYS.
+    """
+
+    def __init__(self, script: Script, keys: tuple[bytes, ...]) -> None:
+        self.script = script
+        self.keys = keys
+
+    @functools.cached_property
+    def short(self) -> Head:
+        """Runs the script by its digest."""
+        return Head(b"EVALSHA", self.script.sha, len(self.keys), *self.keys)
+
+    @property
+    def whole(self) -> Head:
+        """Runs it with its source."""
+        return Head(b"EVAL", self.script.source, len(self.keys), *self.keys)
+
+
+def used(prelude: str, step: str) -> str:
+    """Return the prelude without those of its functions that a step does not use, directly or by others.
+
+    A server makes each function anew whenever the script runs, which would cost more than what most steps do.
+    """
+    functions = {match[1]: match[0] for match in _FUNCTION.finditer(prelude)}
+    needed: set[str] = set()
+    unread = [step]
+    while unread:
+        words = set(re.findall(r"\w+", _COMMENT.sub("", unread.pop())))
+        found = words & functions.keys() - needed
+        needed |= found
+        unread += (functions[name] for name in found)
+    return _FUNCTION.sub(lambda match: match[0] if match[1] in needed else "", prelude)
 
 
 def answer_of(reply: Any, tag: bytes, channel: AnyChannel) -> Any:
     """The script's answer in a reply; where that is another request's, the connection ends."""
-    if isinstance(reply, Exception):
+    if isinstance(reply, bytes):
+        mine, _, number = reply.partition(b" ")
+        if mine == tag:
+            return int(number)
+    elif isinstance(reply, Exception):
         return reply
-    if isinstance(reply, list) and reply and reply[0] == tag:
+    elif isinstance(reply, list) and reply and reply[0] == tag:
         return reply[1] if len(reply) > 1 else None
     return out_of_step(channel)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Protocol
 
 from apressure.connection import channel as channels
 from apressure.connection import discovery
 from apressure.connection.addresses import Address
 from apressure.connection.channel import OnReply
+from apressure.connection.command import NO_HEAD, Argument, Head
 from apressure.connection.settings import Settings
 from apressure.exceptions import (
     AuthenticationError,
@@ -33,7 +34,7 @@ class AnyChannel(Protocol):
     up: bool
     address: Address
 
-    def call(self, command: list[bytes | str | int], on_reply: OnReply) -> None: ...
+    def call(self, command: Sequence[Argument], on_reply: OnReply, head: Head = NO_HEAD) -> None: ...
 
     def abort(self, reason: str) -> None: ...
 

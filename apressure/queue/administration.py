@@ -208,7 +208,8 @@ class Administration(Generic[T]):
         Cancelled, the same holds: the queue has ended, or is untouched.
         """
         check_timeout(timeout)
-        self._core.check("producer", "consumer")
+        self._core.check("producer")
+        self._core.check("consumer")
         await self._core.operations.delete(timeout)
 
     async def unblock(self) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from apressure.connection.settle import resolve
@@ -28,16 +28,14 @@ class Put(Entry[int]):
     """Messages on their way into the queue.
 
     Attributes:
-        messages: What to put.
+        messages: What to put: no more than fits into a step.
         done: How many of them are in the queue.
     """
 
-    __slots__ = ("done", "messages")
+    done = 0
 
-    def __init__(self, messages: Sequence[bytes], now: bool = False) -> None:
-        super().__init__(now)
+    def __init__(self, messages: Sequence[bytes]) -> None:
         self.messages = messages
-        self.done = 0
 
     def fail(self, error: Exception) -> None:
         if isinstance(error, PressureError):
@@ -64,21 +62,22 @@ class PutLane(Lane[Put]):
         self._force = force
         self._window = MAX_MESSAGES
         self._batch: list[tuple[Put, int]] = []
-        self._sent = 0
+        self._size = 0
+        self._served = 0
 
-    async def put(self, messages: Sequence[bytes], timeout: float | None = None, now: bool = False) -> None:
+    def put(self, messages: Sequence[bytes], timeout: float | None = None, now: bool = False) -> Awaitable[Any]:
         """Put messages in order, waiting for room."""
-        await self.run(Put(messages, now), timeout)
+        return self.run(Put(messages), timeout, now)
 
     def _send(self) -> bool:
         first = self._entries[0]
-        if len(self._entries) == 1 and len(first.messages) == 1:
-            messages: Sequence[bytes] = first.messages
-            self._batch = [(first, 1)]
+        if len(self._entries) == 1 and len(first.messages) - first.done <= self._window:
+            messages: Sequence[bytes] = first.messages[first.done :]
+            self._batch = [(first, len(messages))]
             first.in_flight = True
         else:
             messages = self._gather()
-        self._sent = len(messages)
+        self._size = len(messages)
         self._steps.put(
             self._series, messages, self._waits.take_claim(self._role), self._token, self._force, self._answered
         )
@@ -87,9 +86,17 @@ class PutLane(Lane[Put]):
     def _gather(self) -> list[bytes]:
         messages: list[bytes] = []
         size = 0
-        self._batch = []
+        batch = self._batch = []
+        waiting, served = len(self._entries), self._served
+        # Tasks that put again and again would all wait for one step, and the server then for all of them. So half of
+        # them leave, and while the server works on those, the others get what they need for the next step.
+        most = waiting if waiting <= served else (waiting + served + 1) // 2
         # A full queue accepts few: sending a thousand again for each that fits would cost more than it moves.
         for entry in self._entries:
+            if len(batch) == most:
+                break
+            if entry.future.cancelled():
+                continue
             begin = len(messages)
             for message in entry.messages[entry.done : entry.done + self._window - begin]:
                 size += len(message)
@@ -99,22 +106,26 @@ class PutLane(Lane[Put]):
             if len(messages) == begin:
                 break
             entry.in_flight = True
-            self._batch.append((entry, len(messages) - begin))
+            batch.append((entry, len(messages) - begin))
             if len(messages) >= self._window or size > MAX_BYTES:
                 break
         return messages
 
     def _accept(self, answer: int) -> Wait | None:
         accepted = answer
-        self._window = MAX_MESSAGES if accepted == self._sent else max(16, 2 * accepted)
-        for entry, sent in self._batch:
+        full = accepted < self._size
+        self._window = max(16, 2 * accepted) if full else MAX_MESSAGES
+        batch, self._batch = self._batch, []
+        self._served = 0
+        for entry, sent in batch:
             taken = min(sent, accepted)
             accepted -= taken
             entry.done += taken
             if entry.done == len(entry.messages):
+                self._served += 1
                 self._remove(entry)
                 entry.resolve(entry.done)
-        return FULL if answer < self._sent else None
+        return FULL if full else None
 
     def _fail(self, in_flight: Sequence[Put], error: Exception) -> None:
         if isinstance(error, DurabilityError):
@@ -125,6 +136,7 @@ class PutLane(Lane[Put]):
                     unsure.append(entry)
                 accepted -= sent
             in_flight = unsure
+        self._batch, self._served = [], 0
         super()._fail(in_flight, error)
 
     def _timeout(self, entry: Put) -> Exception:
@@ -153,10 +165,7 @@ class Get(Entry[Got]):
         max_items: How many at the most.
     """
 
-    __slots__ = ("max_items",)
-
-    def __init__(self, max_items: int, now: bool = False) -> None:
-        super().__init__(now)
+    def __init__(self, max_items: int) -> None:
         self.max_items = max_items
 
 
@@ -171,10 +180,9 @@ class GetLane(Lane[Get]):
         self._order = 0
         self._back: list[tuple[tuple[int, int], Sequence[bytes], asyncio.Future[None]]] = []
 
-    async def get(self, max_items: int = 1, timeout: float | None = None, now: bool = False) -> Got:
+    def get(self, max_items: int = 1, timeout: float | None = None, now: bool = False) -> Awaitable[Got]:
         """Get one to max_items messages, waiting while the queue is empty."""
-        messages: Got = await self.run(Get(max_items, now), timeout)
-        return messages
+        return self.run(Get(max_items), timeout, now)
 
     def give_back(self, messages: Sequence[bytes], order: tuple[int, int] | None = None) -> asyncio.Future[None]:
         """Make messages the first in line again; the future is done when they are, or when they are lost.
@@ -220,6 +228,8 @@ class GetLane(Lane[Get]):
         for entry in self._entries:
             if wanted >= MAX_MESSAGES:
                 break
+            if entry.future.cancelled():
+                continue
             entry.in_flight = True
             wanted += min(entry.max_items, MAX_MESSAGES - wanted)
         self._steps.get(self._series, self._waits.take_claim(self._role), wanted, self._answered)

@@ -115,22 +115,22 @@ class Core(Generic[T]):
         self.operations.release(error)
         self.client.discard(self)
 
-    async def put(
+    def put(
         self,
         messages: Sequence[bytes],
         timeout: float | None,
         force: bool = False,
         now: bool = False,
         lane: PutLane | None = None,
-    ) -> None:
+    ) -> Awaitable[None]:
         """Put encoded messages, in an exclusive producer's lane or in everybody's."""
-        check_timeout(timeout)
+        if timeout is not None:
+            check_timeout(timeout)
         if lane is not None:
             self.client.check()
-            await lane.put(messages, timeout, now)
-        else:
-            self.check("producer")
-            await self.operations.put(messages, timeout, force, now)
+            return lane.put(messages, timeout, now)
+        self.check("producer")
+        return self.operations.put(messages, timeout, force, now)
 
     async def put_many(
         self,
@@ -161,7 +161,7 @@ class Core(Generic[T]):
             if isinstance(items, AsyncIterable):
                 await _stream(items, self.encode, put)
             else:
-                for portion in _portions(items, self.encode):
+                for portion in self._portions(items):
                     await put(portion)
         except Exception as error:
             if isinstance(error, PressureError):
@@ -178,12 +178,12 @@ class Core(Generic[T]):
         messages = await self.operations.get(max_items, timeout, now)
         items: list[T] = []
         try:
-            items.extend(map(self.decode, messages))
-        except DecodeError:
+            items.extend(map(self._codec.decode, messages))
+        except Exception as error:
             # Only the message in the error may leave the queue with it, and only if it is the first.
             await self.operations.give_back(messages, max(1, len(items)))
             if not items:
-                raise
+                raise self._not_decoded(messages[0], error) from error
         return items
 
     async def receive(self, timeout: float | None, lease: float) -> Delivery[T]:
@@ -249,30 +249,55 @@ class Core(Generic[T]):
         """Encode an item, and refuse one that is too large."""
         message = self._codec.encode(item)
         if len(message) > self._max_size:
-            raise ValueError(
-                f"the message has {len(message)} bytes; at most {self._max_size} are allowed (max_message_size)"
-            )
+            raise self._too_large(message)
         return message
+
+    def _portions(self, items: Iterable[T]) -> Iterator[list[bytes]]:
+        """Encode items in portions of a step's size."""
+        encode, largest = self._codec.encode, self._max_size
+        portion: list[bytes] = []
+        size = 0
+        for item in items:
+            message = encode(item)
+            length = len(message)
+            if length > largest:
+                raise self._too_large(message)
+            portion.append(message)
+            size += length
+            if size >= MAX_BYTES or len(portion) >= MAX_MESSAGES:
+                yield portion
+                portion, size = [], 0
+        if portion:
+            yield portion
+
+    def _too_large(self, message: bytes) -> ValueError:
+        return ValueError(
+            f"the message has {len(message)} bytes; at most {self._max_size} are allowed (max_message_size)"
+        )
 
     def decode(self, message: bytes) -> T:
         """Decode a message, or raise DecodeError with it."""
         try:
             return self._codec.decode(message)
         except Exception as error:
-            raise DecodeError(
-                f"a message of the queue {self.name!r} ({len(message)} bytes) cannot be decoded: {error}",
-                name=self.name,
-                raw=message,
-            ) from error
+            raise self._not_decoded(message, error) from error
 
-    def check(self, *roles: Role) -> None:
+    def _not_decoded(self, message: bytes, error: Exception) -> DecodeError:
+        return DecodeError(
+            f"a message of the queue {self.name!r} ({len(message)} bytes) cannot be decoded: {error}",
+            name=self.name,
+            raw=message,
+        )
+
+    def check(self, role: Role | None = None) -> None:
         """Raise where the client cannot be used, or would wait for a role that it holds itself."""
         self.client.check()
-        if self._closed:
-            raise ClientClosedError("this queue object was closed (aclose); open a new one")
-        self.client.add(self)
-        self.used = True
-        for role in roles:
+        if self._closed or not self.used:
+            if self._closed:
+                raise ClientClosedError("this queue object was closed (aclose); open a new one")
+            self.client.add(self)
+            self.used = True
+        if role is not None and (self._own_roles or self._by_hand is not None):
             self._refuse(role)
             if role == "consumer" and self._by_hand is not None and self._by_hand.unsettled:
                 raise self._in_use(role, "settle what was received first")
@@ -325,20 +350,6 @@ def check_positive(value: int, name: str) -> None:
         raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, not {value}")
-
-
-def _portions(items: Iterable[T], encode: Callable[[T], bytes]) -> Iterator[list[bytes]]:
-    """Encode items in portions of a step's size."""
-    portion: list[bytes] = []
-    size = 0
-    for item in items:
-        portion.append(encode(item))
-        size += len(portion[-1])
-        if len(portion) >= MAX_MESSAGES or size >= MAX_BYTES:
-            yield portion
-            portion, size = [], 0
-    if portion:
-        yield portion
 
 
 async def _stream(

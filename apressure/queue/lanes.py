@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from apressure.connection.settle import settled
 from apressure.exceptions import LeaseLostError, PressureError, QueueDoesNotExistError, Role
 from apressure.queue.steps import Steps
-from apressure.queue.waits import Wait, Waits
+from apressure.queue.waits import Noted, Wait, Waits
 
 R = TypeVar("R")
 
@@ -31,23 +31,20 @@ class Entry(Generic[R]):
     Attributes:
         future: What its caller waits for; replaced when the caller is cancelled while a step is on its way.
         now: The operation does not wait: one step decides.
-        asked: A step was sent since the operation began.
+        after: How many steps the lane had sent when the operation began.
         in_flight: The step on its way carries (part of) it.
         withdrawn: The caller was cancelled, and waits only to learn the outcome.
         overdue: The timeout passed while a step was on its way.
         ending: What to raise instead of waiting: the client was closed, or unblocked, while a step was on its way.
     """
 
-    __slots__ = ("asked", "ending", "future", "in_flight", "now", "overdue", "withdrawn")
-
-    def __init__(self, now: bool) -> None:
-        self.future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self.now = now
-        self.asked = False
-        self.in_flight = False
-        self.withdrawn = False
-        self.overdue = False
-        self.ending: PressureError | None = None
+    future: asyncio.Future[R]
+    now = False
+    after = 0
+    in_flight = False
+    withdrawn = False
+    overdue = False
+    ending: PressureError | None = None
 
     def withdraw(self) -> None:
         """The caller was cancelled while a step is on its way: a fresh future says when the outcome is known."""
@@ -86,25 +83,29 @@ class Lane(ABC, Generic[E]):
         self._settle_timeout = settle_timeout
         self._entries: deque[E] = deque()
         self._busy = False
+        self._sent = 0
         self._parked: asyncio.Future[None] | None = None
         self._blocked_by: Wait | None = None
-        self._noted: dict[Any, tuple[int, ...]] = {}
+        self._noted: Noted = []
 
     @property
     def waiting(self) -> int:
         """How many operations are in the lane."""
         return len(self._entries)
 
-    async def run(self, entry: E, timeout: float | None) -> Any:
-        """Bring an entry through the lane and return its result."""
-        if timeout is not None and timeout <= 0:
+    async def run(self, entry: E, timeout: float | None, now: bool) -> Any:
+        """Bring an entry through the lane and return its result; `now` as with a timeout of 0."""
+        loop = asyncio.get_running_loop()
+        entry.future = loop.create_future()
+        if now or (timeout is not None and timeout <= 0):
             entry.now, timeout = True, None
+        entry.after = self._sent
         self._entries.append(entry)
         if not self._busy and (self._parked is None or entry.now):
             self._flush()
         timer = None
         if timeout is not None and not entry.future.done():
-            timer = asyncio.get_running_loop().call_later(timeout, self._expire, entry)
+            timer = loop.call_later(timeout, self._expire, entry)
         try:
             return await entry.future
         except asyncio.CancelledError:
@@ -144,13 +145,11 @@ class Lane(ABC, Generic[E]):
         parked, self._parked = self._parked, None
         if parked is not None:
             parked.cancel()
+        while self._entries and self._entries[0].future.cancelled():
+            self._entries.popleft()  # its caller will notice in this turn of the loop
         if self._entries and not self._busy:
             self._noted = self._waits.note()
-            for entry in list(self._entries):
-                entry.asked = True
-                if entry.future.cancelled():  # its caller will notice in this turn of the loop
-                    self._entries.remove(entry)
-        if self._entries and not self._busy:
+            self._sent += 1
             self._busy = self._send()
         if not self._entries:
             self._waits.hand_back(self._role)
@@ -158,29 +157,36 @@ class Lane(ABC, Generic[E]):
     def _answered(self, answer: Any) -> None:
         self._busy = False
         in_flight = [entry for entry in self._entries if entry.in_flight]
+        withdrawn = []
         for entry in in_flight:
             entry.in_flight = False
             if entry.future.cancelled():
                 # A cancellation cancels the future at once, and the caller runs a little later: the reply came between.
                 entry.withdraw()
+            if entry.withdrawn:
+                withdrawn.append(entry)
         if isinstance(answer, Exception):
             self._blocked_by = None
             self._fail(in_flight, answer)
         else:
             self._blocked_by = answer if isinstance(answer, Wait) else self._accept(answer)
-        for entry in in_flight:
-            if entry.withdrawn and entry in self._entries:
+        for entry in withdrawn:
+            if entry in self._entries:
                 self._remove(entry)
                 entry.future.cancel()
         if self._blocked_by is not None:
             self._fail_impatient()
         if self._busy:
             return
-        if self._blocked_by is None or not all(entry.asked for entry in self._entries if entry.now):
+        if self._blocked_by is None or any(entry.now and not self._asked(entry) for entry in self._entries):
             self._flush()
         elif self._entries:
             self._parked = self._waits.park(self._blocked_by, self._noted)
             self._parked.add_done_callback(self._woken)
+
+    def _asked(self, entry: E) -> bool:
+        """A step was sent since the operation began."""
+        return entry.after < self._sent
 
     def _fail_impatient(self) -> None:
         """The queue makes its operations wait: fail those that do not, or no longer."""
@@ -188,7 +194,7 @@ class Lane(ABC, Generic[E]):
             if entry.ending is not None:
                 self._remove(entry)
                 entry.fail(copy.copy(entry.ending))
-            elif (entry.now and entry.asked) or entry.overdue:
+            elif (entry.now and self._asked(entry)) or entry.overdue:
                 # One that stands behind others that have to wait would have to wait, too.
                 self._remove(entry)
                 entry.fail(self._timeout(entry))
@@ -221,7 +227,9 @@ class Lane(ABC, Generic[E]):
             entry.fail(self._timeout(entry))
 
     def _remove(self, entry: E) -> None:
-        if entry in self._entries:
+        if self._entries and self._entries[0] is entry:
+            self._entries.popleft()
+        elif entry in self._entries:
             self._entries.remove(entry)
         if not self._entries and self._parked is not None:
             parked, self._parked = self._parked, None

@@ -13,12 +13,13 @@ import copy
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from apressure.connection.settle import answered, resolve, settled
 from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, QueueDoesNotExistError, ServerError
 from apressure.queue.scripted import Scripted
+from apressure.queue.steps import Range
 from apressure.queue.waits import Wait
 
 logger = logging.getLogger("apressure")
@@ -50,10 +51,11 @@ class Lease:
         self._series = queue.steps.series()
         self._receives = queue.steps.series()
         self._number = 1
-        self._acks: list[int] = []
+        self._acks: list[Range] = []
         self._nacks: list[int] = []
         self._unseen = 0  # from this number on, what is given back was never handed out; 0 for none
-        self._on_their_way: tuple[list[int], list[int]] = ([], [])  # acks, with a settle and a receive step
+        self._on_their_way: tuple[list[Range], list[Range]] = ([], [])  # acks, with a settle and a receive step
+        self._kept: Range | None = None  # a range that was sent already, and has to stay as it is
         self._renew = False
         self._settling: asyncio.Future[DurabilityError | None] | None = None
         self._flushing = 0
@@ -64,8 +66,8 @@ class Lease:
         self._receivers = 0
         self._timer: asyncio.TimerHandle | None = None
         self._until = 0.0
-        self.unsettled: set[int] = set()
-        """The numbers of messages in flight."""
+        self.unsettled: dict[int, int] = {}
+        """The numbers of messages in flight, and how many bytes they have."""
         self.buffer: deque[Received] = deque()
         """Messages that were received and not handed out yet."""
         self._unsure: DurabilityError | None = None
@@ -102,11 +104,19 @@ class Lease:
 
     def ack(self, number: int) -> None:
         """Acknowledge a message with the next step that leaves, at the latest in the next turn of the event loop."""
-        self._settle(self._acks, number)
+        size, acks = self.unsettled.pop(number, 0), self._acks
+        if acks and acks[-1][1] == number - 1 and acks[-1] is not self._kept:
+            first, _, bytes_before = acks[-1]
+            acks[-1] = (first, number, bytes_before + size)
+        else:
+            acks.append((number, number, size))
+        self._settle_soon()
 
     def nack(self, number: int) -> None:
         """Give a message back likewise, first in line."""
-        self._settle(self._nacks, number)
+        self.unsettled.pop(number, None)
+        self._nacks.append(number)
+        self._settle_soon()
 
     def return_buffer(self) -> None:
         """Give back what was received and not handed out: that was no attempt."""
@@ -135,7 +145,7 @@ class Lease:
             DurabilityError: Too few confirmed it.
         """
         self._flush()
-        waiting = {*self._acks}
+        waiting = _begins(self._acks)
         last = self._sent + (1 if self._pending else 0)
         unsure: DurabilityError | None = None
         while True:
@@ -145,12 +155,12 @@ class Lease:
                     unsure = await self._wait_for(self._settling) or unsure
                 finally:
                     self._flushing -= 1
-            if self._receiving is None or waiting.isdisjoint(self._on_their_way[1]):
+            if self._receiving is None or waiting.isdisjoint(_begins(self._on_their_way[1])):
                 break
             # A receive took them along. Where it fails, a step of their own has to settle them.
             reply = await self._wait_for(self._receiving)
             unsure = reply if isinstance(reply, DurabilityError) else unsure
-            if waiting.isdisjoint(self._acks):
+            if waiting.isdisjoint(_begins(self._acks)):
                 break
             self._flush()
             last = self._sent + (1 if self._pending else 0)
@@ -269,7 +279,9 @@ class Lease:
                 if not self._held:
                     self.return_buffer()  # the caller gets the error instead
             elif isinstance(reply, Exception):
-                self._acks = acks + self._acks  # acknowledging twice does no harm, forgetting it would
+                # Acknowledging twice does no harm, forgetting it would; but each range as it was.
+                self._acks = acks + self._acks
+                self._kept = acks[-1] if acks else self._kept
             answer.set_result(reply)
             if not (self._held or self._receivers):
                 # Whoever asked was cancelled, and has stopped waiting for the outcome (settle_timeout): not theirs.
@@ -286,11 +298,12 @@ class Lease:
 
     def _arrived(self, reply: list[Any]) -> None:
         messages, tried, dead_letters = reply
+        tried = tried or [1] * len(messages)
         if self.error is not None:
             messages, tried = [], []  # the lease was ended meanwhile, and has given them back as never handed out
         for raw, attempts in zip(messages, tried, strict=True):
             self.buffer.append(Received(self._number, raw, attempts))
-            self.unsettled.add(self._number)
+            self.unsettled[self._number] = len(raw)
             self._number += 1
         if dead_letters and self._queue.dead is not None:
             # Once a step, without the messages, which may be confidential. (A reply that was lost is not told again.)
@@ -305,9 +318,7 @@ class Lease:
     def _pending(self) -> bool:
         return bool(self._acks or self._nacks or self._renew) and self.error is None
 
-    def _settle(self, numbers: list[int], number: int) -> None:
-        self.unsettled.discard(number)
-        numbers.append(number)
+    def _settle_soon(self) -> None:
         if self._soon is None and self._settling is None:
             self._soon = asyncio.get_running_loop().call_soon(self._flush)
 
@@ -373,3 +384,8 @@ class Lease:
             await settled(future, self._queue.client.settings.settle_timeout)
             raise
         return future.result()
+
+
+def _begins(ranges: Iterable[Range]) -> set[int]:
+    """What tells ranges from each other, also when one grows: their first numbers."""
+    return {first for first, _, _ in ranges}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from apressure.connection import background
@@ -73,11 +73,11 @@ class Scripted:
             raise answer.error(self.name)
         return answer
 
-    async def put(self, messages: Sequence[bytes], timeout: float | None, force: bool, now: bool) -> None:
-        await (self._forced if force else self._puts).put(messages, timeout, now)
+    def put(self, messages: Sequence[bytes], timeout: float | None, force: bool, now: bool) -> Awaitable[None]:
+        return (self._forced if force else self._puts).put(messages, timeout, now)
 
-    async def get(self, max_items: int, timeout: float | None, now: bool) -> list[bytes]:
-        return await self._gets.get(max_items, timeout, now)
+    def get(self, max_items: int, timeout: float | None, now: bool) -> Awaitable[list[bytes]]:
+        return self._gets.get(max_items, timeout, now)
 
     async def give_back(self, messages: Sequence[bytes], first: int = 0) -> None:
         """Make messages that were got, from the first-th on, the first in line again."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from apressure.connection.client import Client
+from apressure.connection.command import Argument
 from apressure.connection.request import Request
-from apressure.connection.script import Script
+from apressure.connection.script import Call, Script
 from apressure.connection.settle import resolve, settled
 from apressure.exceptions import (
     ROLES,
@@ -31,8 +33,10 @@ from apressure.queue.dead import DeadLetters
 from apressure.queue.keys import Keys
 from apressure.queue.waits import Wait
 
-Argument = bytes | str | int
 OnAnswer = Callable[[Any], None]
+
+Range = tuple[int, int, int]
+"""Deliveries that are acknowledged together: the first one's number, the last one's, and how many bytes they have."""
 
 EMPTY = Wait("empty")
 FULL = Wait("full")
@@ -46,7 +50,7 @@ def script(name: str) -> Script:
 
 def _changed(answer: Any) -> bool:
     """Whether a step did what it was to do, so that it is worth a confirmation."""
-    return answer > 0 if isinstance(answer, int) else answer[:1] == [b"ok"]
+    return answer > 0 if isinstance(answer, int) else answer[:1] in ([b"ok"], [b"messages"])
 
 
 def _acknowledged(answer: Any) -> bool:
@@ -62,11 +66,22 @@ class Series:
     """The numbers of a series of steps of which at most one is unanswered at a time.
 
     The server keeps the last one's result under the series' own key, so that a repeat is answered, not carried out.
+
+    Args:
+        keys: The queue's keys.
+        name: What the series' own key ends with; `"none"` for steps that need no number.
     """
 
-    def __init__(self, keys: Keys) -> None:
-        self.keys = keys.for_script(secrets.token_hex(8))
+    def __init__(self, keys: Keys, name: str) -> None:
+        self.keys = keys.for_script(name)
         self.number = 0
+        self._calls: dict[str, Call] = {}
+
+    def call(self, name: str, more: Callable[[], tuple[bytes, ...]] = tuple) -> Call:
+        """Return the call of a script with this series' keys and, always the same ones, more keys behind them."""
+        if name not in self._calls:
+            self._calls[name] = script(name).on((*self.keys, *more()))
+        return self._calls[name]
 
     def next(self) -> int:
         """Return the number of the step that is about to be sent."""
@@ -88,19 +103,19 @@ class Steps:
         self._keys = keys
         self._uid = client.id.encode(errors="surrogateescape")
         self.name = name
-        self._plain_keys = keys.for_script("none")
-        self.link = client.link_for(self._plain_keys)
+        self._unnumbered = Series(keys, "none")
+        self.link = client.link_for(self._unnumbered.keys)
 
     def series(self) -> Series:
         """Return a fresh series of numbered steps."""
-        return Series(self._keys)
+        return Series(self._keys, secrets.token_hex(8))
 
     def put(
         self, series: Series, messages: Iterable[bytes], held: bytes, token: bytes, force: bool, on_answer: OnAnswer
     ) -> None:
         """Put messages as far as there is room (specification: Put). Answers with how many."""
         arguments: list[Argument] = [self._uid, series.next(), b"0", held, token, b"1" if force else b"0", *messages]
-        self._send("put", series.keys, arguments, on_answer, resend=True, again=2, role="producer", held=held)
+        self._send(series.call("put"), arguments, on_answer, resend=True, again=2, role="producer", held=held)
 
     def gets(self) -> Series | None:
         """Return the series for gets that a server which takes over has to know of; None where none has to."""
@@ -108,16 +123,16 @@ class Steps:
 
     def get(self, series: Series | None, held: bytes, max_items: int, on_answer: OnAnswer) -> None:
         """Get up to max_items messages (specification: Get). Answers with a list of them. Never sent twice."""
-        keys = self._plain_keys if series is None else series.keys
+        call = (series or self._unnumbered).call("get")
         arguments: list[Argument] = [self._uid, held, max_items, b"" if series is None else series.next()]
-        self._send("get", keys, arguments, on_answer, resend=False, role="consumer", held=held)
+        self._send(call, arguments, on_answer, resend=False, role="consumer", held=held)
 
     def give_back(self, gets: Series | None, number: int, messages: Sequence[bytes], on_answer: OnAnswer) -> None:
         """Undo the get of that number in its series; messages oldest first. Answers with how many."""
         series = self.series()
-        keys = (*series.keys, self._plain_keys[-1] if gets is None else gets.keys[-1])
+        call = series.call("give_back", lambda: (gets or self._unnumbered).keys[-1:])
         arguments: list[Argument] = [series.next(), b"0", b"" if gets is None else number, *messages]
-        self._send("give_back", keys, arguments, on_answer, resend=True, again=1, whole=True)
+        self._send(call, arguments, on_answer, resend=True, again=1, whole=True)
 
     def receive(
         self,
@@ -129,7 +144,7 @@ class Steps:
         lease: int,
         number: int,
         dead: DeadLetters | None,
-        acks: Sequence[int],
+        acks: Sequence[Range],
         on_answer: OnAnswer,
     ) -> None:
         """Move messages in flight, acknowledging others. Answers with [messages, attempts, number of dead letters].
@@ -138,15 +153,13 @@ class Steps:
         that there may be more behind them.
         """
         limit = 0 if dead is None else dead.max_attempts
-        keys = series.keys if dead is None else (*series.keys, *dead.for_script())
+        call = series.call("receive", tuple if dead is None else dead.for_script)
         arguments: list[Argument] = [
             self._uid, token, b"1" if fresh else b"0", held, max_items, lease, number, limit, series.next(), b"0",
-            *acks,
+            *itertools.chain.from_iterable(acks),
         ]  # fmt: skip
         changed = _acknowledged if acks else None
-        self._send(
-            "receive", keys, arguments, on_answer, resend=True, again=9, role="consumer", held=held, changed=changed
-        )
+        self._send(call, arguments, on_answer, resend=True, again=9, role="consumer", held=held, changed=changed)
 
     def settle(
         self,
@@ -155,7 +168,7 @@ class Steps:
         lease: int,
         leave: bool,
         unseen: int,
-        acks: Sequence[int],
+        acks: Sequence[Range],
         nacks: Sequence[int],
         on_answer: OnAnswer,
     ) -> None:
@@ -165,25 +178,26 @@ class Steps:
         a higher one was never handed out, so that its delivery does not count as an attempt; 0: everything was.
         """
         arguments: list[Argument] = [
-            token, lease, b"1" if leave else b"0", series.next(), b"0", unseen, len(acks), *acks, *nacks,
+            token, lease, b"1" if leave else b"0", series.next(), b"0", unseen, 3 * len(acks),
+            *itertools.chain.from_iterable(acks), *nacks,
         ]  # fmt: skip
         whole = bool(nacks) or leave
-        self._send("settle", series.keys, arguments, on_answer, resend=True, again=4, role="consumer", whole=whole)
+        self._send(series.call("settle"), arguments, on_answer, resend=True, again=4, role="consumer", whole=whole)
 
     def leave(self, series: Series, token: bytes, lease: int, leave: bool, on_answer: OnAnswer) -> None:
         """Renew an exclusive producer's lease, or end it."""
         arguments: list[Argument] = [token, lease, b"1" if leave else b"0", series.next(), b"0"]
-        self._send("leave", series.keys, arguments, on_answer, resend=True, again=4, role="producer")
+        self._send(series.call("leave"), arguments, on_answer, resend=True, again=4, role="producer")
 
     def unclaim(self, role: Role) -> None:
         """Give back a role's token that was claimed for nobody."""
-        self._send("unclaim", self._plain_keys, [role], lambda _: None, resend=True)
+        self._send(self._unnumbered.call("unclaim"), [role], lambda _: None, resend=True)
 
     async def create(self, bound: int) -> None:
         """Create the queue (specification: Create)."""
         series, collisions = self.series(), self._keys.collisions()
         answer = await self._run(
-            "create", (*series.keys, *collisions), [bound, series.next(), b"0"], resend=True, again=2
+            series.call("create", self._keys.collisions), [bound, series.next(), b"0"], resend=True, again=2
         )
         if answer == 1:
             return
@@ -212,25 +226,25 @@ class Steps:
         series = self.series()
         arguments: list[Argument] = [self._uid, role, held, token, lease, series.next(), b"0"]
         return await self._run_step(  # type: ignore[no-any-return]
-            "occupy", series.keys, arguments, resend=True, again=6, role=role, held=held, undo=undo
+            series.call("occupy"), arguments, resend=True, again=6, role=role, held=held, undo=undo
         )
 
     async def close(self, held: bytes, token: bytes) -> int | Wait:
         """Close the queue (specification: Close)."""
         series = self.series()
         arguments: list[Argument] = [self._uid, series.next(), b"0", held, token]
-        return await self._run_step("close", series.keys, arguments, resend=True, again=2, role="producer", held=held)  # type: ignore[no-any-return]
+        return await self._run_step(series.call("close"), arguments, resend=True, again=2, role="producer", held=held)  # type: ignore[no-any-return]
 
     async def doom(self) -> None:
         """End the queue's existence and wake everybody (specification: Delete, the first half)."""
         series = self.series()
-        await self._run_step("doom", series.keys, [series.next(), b"0"], resend=True, again=1)
+        await self._run_step(series.call("doom"), [series.next(), b"0"], resend=True, again=1)
 
     async def bury(self, held_producer: bytes, held_consumer: bytes) -> int | Wait:
         """Remove all keys once both roles are free (specification: Delete, the second half)."""
         arguments: list[Argument] = [held_producer, held_consumer]
         try:
-            answer = await self._run("bury", self._plain_keys, arguments, resend=True)
+            answer = await self._run(self._unnumbered.call("bury"), arguments, resend=True)
         except PressureError:
             for role, held in zip(ROLES, (held_producer, held_consumer), strict=True):
                 if held == b"1":
@@ -252,19 +266,19 @@ class Steps:
         is: the caller gives it back.
         """
         arguments: list[Argument] = [self._uid, series.next(), b"0", held_producer, held_consumer, max_items]
-        keys = (*series.keys, *source.as_second())
+        call = series.call("requeue", source.as_second)
         return await self._run_step(  # type: ignore[no-any-return]
-            "requeue", keys, arguments, resend=True, again=2, role="producer", held=held_producer
+            call, arguments, resend=True, again=2, role="producer", held=held_producer
         )
 
     async def inspect(self) -> list[Any]:
         """A snapshot of everything that statistics show."""
-        return await self._run_step("inspect", self._plain_keys, [], resend=True)  # type: ignore[no-any-return]
+        return await self._run_step(self._unnumbered.call("inspect"), [], resend=True)  # type: ignore[no-any-return]
 
     async def examine(self) -> list[Any]:
         """The raw facts about the queue, or about what there is of it."""
-        keys = (*self._plain_keys, *self._keys.collisions())
-        return await self._run_step("examine", keys, [], resend=True)  # type: ignore[no-any-return]
+        call = self._unnumbered.call("examine", self._keys.collisions)
+        return await self._run_step(call, [], resend=True)  # type: ignore[no-any-return]
 
     async def repair(self, marks: Sequence[bytes], everything: bool, holder: bytes | None) -> list[Any]:
         """Mend what a look has found. Answers with what was done, each [kind, role, text, number].
@@ -274,16 +288,16 @@ class Steps:
             everything: False for what never needs a human.
             holder: The client whose roles are to be given back, since it is dead; None for nobody.
         """
-        keys = (*self._plain_keys, *self._keys.collisions())
+        call = self._unnumbered.call("repair", self._keys.collisions)
         own = self._uid if self._uid != holder else self._uid + b":repair"
         arguments: list[Argument] = [
             own, *marks, b"1" if everything else b"0", b"0" if holder is None else b"1", holder or b"",
         ]  # fmt: skip
-        return await self._run_step("repair", keys, arguments, resend=True)  # type: ignore[no-any-return]
+        return await self._run_step(call, arguments, resend=True)  # type: ignore[no-any-return]
 
     async def peek(self, index: int) -> bytes | Wait:
         """Look at the message at an index of the list: -1 is the next one, 0 the newest."""
-        return await self._run_step("peek", self._plain_keys, [index], resend=True)  # type: ignore[no-any-return]
+        return await self._run_step(self._unnumbered.call("peek"), [index], resend=True)  # type: ignore[no-any-return]
 
     async def exists(self) -> bool:
         """Look whether the queue exists (specification: Exists)."""
@@ -291,8 +305,7 @@ class Steps:
 
     def _send(
         self,
-        name: str,
-        keys: Sequence[bytes],
+        call: Call,
         arguments: list[Argument],
         on_answer: OnAnswer,
         resend: bool,
@@ -305,15 +318,15 @@ class Steps:
         def on_reply(reply: Any) -> None:
             if held == b"1" and role is not None and isinstance(reply, Exception):
                 self.unclaim(role)  # the step was refused before it could use the token that was claimed for it
-            on_answer(self._read(reply, role))
+            on_answer(reply if isinstance(reply, int) else self._read(reply, role))
 
-        changed = changed or _DURABLE.get(name)
-        self.link.send(Request(script(name), keys, arguments, on_reply, resend, again, whole, changed))
+        changed = changed or _DURABLE.get(call.script.name)
+        self.link.send(Request(call, arguments, on_reply, resend, again, whole, changed))
 
-    async def _run_step(self, name: str, keys: Sequence[bytes], arguments: list[Argument], **how: Any) -> Any:
+    async def _run_step(self, call: Call, arguments: list[Argument], **how: Any) -> Any:
         role, held = how.pop("role", None), how.pop("held", b"0")
         try:
-            answer = self._read(await self._run(name, keys, arguments, **how), role)
+            answer = self._read(await self._run(call, arguments, **how), role)
         except PressureError:
             if held == b"1":
                 self.unclaim(role)  # the step was refused before it could use the token that was claimed for it
@@ -324,8 +337,7 @@ class Steps:
 
     async def _run(
         self,
-        name: str,
-        keys: Sequence[bytes],
+        call: Call,
         arguments: list[Argument],
         resend: bool,
         again: int | None = None,
@@ -342,7 +354,8 @@ class Steps:
             else:
                 undone.add_done_callback(lambda _: resolve(reply, value))
 
-        self.link.send(Request(script(name), keys, arguments, on_reply, resend, again, changed=_DURABLE.get(name)))
+        changed = _DURABLE.get(call.script.name)
+        self.link.send(Request(call, arguments, on_reply, resend, again, changed=changed))
         try:
             await asyncio.wait(
                 (reply,)
@@ -366,10 +379,10 @@ class Steps:
         match answer[0]:
             case b"ok":
                 return answer[1] if len(answer) == 2 else answer[1:]
-            case b"empty":
-                return EMPTY
-            case b"full":
-                return FULL
+            case b"messages":
+                return answer[1] if len(answer) == 2 else list(itertools.chain.from_iterable(answer[1:]))
+            case b"empty" | b"full":
+                return EMPTY if answer[0] == b"empty" else FULL
             case b"busy":
                 holder = answer[2].decode(errors="replace") or None
                 return Wait(answer[1].decode(), holder, answer[3] if answer[3] >= 0 else None)

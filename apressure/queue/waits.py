@@ -15,6 +15,7 @@ from apressure.queue.keys import Keys
 T = TypeVar("T")
 
 Reason = Literal["full", "empty", "open", "producer", "consumer"]
+Noted = list[int]
 
 
 class Wait(NamedTuple):
@@ -75,15 +76,16 @@ class Waits:
             "producer": (self._claims["producer"],),
             "consumer": (self._claims["consumer"],),
         }
+        self._all = (self._closed, self._messages, self._not_full, *self._claims.values())
         self._server = place.server
         self._closed_by: PressureError | None = None
         self._server.on_shortage(self._give_up_one)
 
-    def note(self) -> dict[Reason, tuple[int, ...]]:
+    def note(self) -> Noted:
         """Note how often everything has woken; before a step is sent, for `park` after its answer."""
-        return {reason: tuple(w.generation for w in waiters) for reason, waiters in self._waiters.items()}
+        return [waiter.generation for waiter in self._all]
 
-    def park(self, wait: Wait, noted: dict[Reason, tuple[int, ...]]) -> asyncio.Future[None]:
+    def park(self, wait: Wait, noted: Noted) -> asyncio.Future[None]:
         """Return a future that is resolved when the step is worth another try.
 
         Cancelling it is how to stop waiting. Where a connection is out of reach, it has the exception.
@@ -93,7 +95,8 @@ class Waits:
             ended.set_exception(copy.copy(self._closed_by))
             return ended
         seconds = None if wait.lease is None else wait.lease / 1000 + 0.001
-        future = park(self._waiters[wait.reason], noted[wait.reason], seconds)
+        waiters = self._waiters[wait.reason]
+        future = park(waiters, [noted[self._all.index(waiter)] for waiter in waiters], seconds)
         self._parked.add(future)
         future.add_done_callback(self._parked.discard)
         return future
@@ -165,7 +168,7 @@ class Waits:
         return [role for role, waiter in self._claims.items() if waiter.close()]
 
     def _give_up_one(self) -> bool:
-        for waiter in (self._closed, self._messages, self._not_full, *self._claims.values()):
+        for waiter in self._all:
             if waiter.idle and waiter.connected:
                 waiter.close()
                 return True

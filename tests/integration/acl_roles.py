@@ -127,7 +127,7 @@ class Stage:
         series = steps.series()
         for again in (b"0", b"1"):
             numbered: list[Any] = [*([steps._uid] if uid else []), 1, again, *arguments]
-            answer = await steps._run(name, series.keys, numbered, resend=True)
+            answer = await steps._run(series.call(name), numbered, resend=True)
         return answer
 
     def forget_scripts(self) -> None:

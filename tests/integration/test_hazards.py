@@ -244,9 +244,9 @@ async def test_closing_a_client_gives_back_the_roles_that_its_blocks_hold(url: s
 def put_step(admin: Any, sequence: int, again: int, message: str) -> int:
     """Send the step of a series as it leaves a client, whenever that is, and return how many were put."""
     keys = Keys("__pressure__", "jobs").for_script("series")
-    command = script("put").command(keys, ["uid", sequence, again, 0, "", 0, message], b"tag", whole=True)
-    _, answer = admin.execute_command(*command)
-    return int(answer)
+    step = script("put").on(keys).whole.arguments
+    answer: bytes = admin.execute_command(*step, "uid", sequence, again, 0, "", 0, message, "tag")
+    return int(answer.removeprefix(b"tag "))
 
 
 @pytest.mark.parametrize("between", ["nothing", "full", "a later step"])
@@ -302,7 +302,7 @@ def repeated(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
     def of_a_late_one(self: Request, *arguments: Any, **options: Any) -> None:
         create(self, *arguments, **options)
         if self.again is not None:
-            late[self.script.name] = self.script.command(self.keys, [*self.arguments], b"tag", whole=True)
+            late[self.call.script.name] = [*self.call.whole.arguments, *self.arguments, b"tag"]
             self.arguments[self.again] = b"1"
 
     monkeypatch.setattr(Request, "__init__", of_a_late_one)
@@ -347,7 +347,9 @@ async def test_an_acknowledgement_that_leaves_with_a_receive_is_waited_for_and_n
         failing: list[Request] = []
         send = queue.client.link.send
         monkeypatch.setattr(
-            queue.client.link, "send", lambda step: (failing.append if step.script.name == "receive" else send)(step)
+            queue.client.link,
+            "send",
+            lambda step: (failing.append if step.call.script.name == "receive" else send)(step),
         )
         acks = [asyncio.create_task(delivery.ack()) for delivery in (first, second)]
         await asyncio.sleep(0)  # the first one's step is on its way, the second one's waits for it
@@ -355,7 +357,7 @@ async def test_an_acknowledgement_that_leaves_with_a_receive_is_waited_for_and_n
         await acks[0]
         while not failing:
             await asyncio.sleep(0)
-        assert failing[0].arguments[-1] == 2
+        assert failing[0].arguments[-3:] == [2, 2, 1]
         failing[0].on_reply(ServerError("refused"))
         with pytest.raises(ServerError, match="refused"):
             await receive

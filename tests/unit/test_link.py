@@ -17,6 +17,7 @@ from apressure import (
 )
 from apressure.connection.addresses import Address
 from apressure.connection.channel import ConnectionLost, OnReply
+from apressure.connection.command import Head
 from apressure.connection.discovery import Fixed
 from apressure.connection.link import Link
 from apressure.connection.replies import error_from_reply
@@ -37,7 +38,7 @@ class FakeChannel:
         self.answered = 0
         self.retired = False
 
-    def call(self, command: list[Any], on_reply: OnReply) -> None:
+    def call(self, command: list[Any], on_reply: OnReply, head: Head) -> None:
         assert self.up
         self.calls.append((command, on_reply))
 
@@ -99,7 +100,7 @@ class Fixture:
             assert what not in self.replies
             self.replies[what] = reply
 
-        self.link.send(Request(script("peek"), [b"key"], [b"0", what], on_reply, resend, again=0))
+        self.link.send(Request(script("peek").on([b"key"]), [b"0", what], on_reply, resend, again=0))
 
     async def channel(self, number: int) -> FakeChannel:
         await eventually(lambda: len(self.place.channels) > number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 from collections.abc import Callable
 from importlib import resources
@@ -23,6 +24,10 @@ LUA = {
     if path.name.endswith(".lua")
 }
 PRELUDE = LUA.pop("prelude")
+USUAL = {
+    path.name.removesuffix(".lua"): path.read_text()
+    for path in (resources.files("apressure.queue") / "lua" / "usual").iterdir()
+}
 each = pytest.mark.parametrize("name", sorted(LUA))
 
 
@@ -102,10 +107,10 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         {18: "sequence of the get", b"m1": "oldest first"},
     ),
     "receive": (
-        lambda steps, series: steps.receive(series, TOKEN, True, HELD, 17, 30000, 19, DEAD, [21, 22], ignore),
+        lambda steps, series: steps.receive(series, TOKEN, True, HELD, 17, 30000, 19, DEAD, [(21, 22, 23)], ignore),
         {
             b"UID": "uid", TOKEN: "lease token", HELD: "was claimed", 17: "most messages", 30000: "milliseconds",
-            19: "number to go on with", 18: "limit of deliveries", 21: "numbers to acknowledge",
+            19: "number to go on with", 18: "limit of deliveries", 21: "acknowledged ranges",
         },
     ),
     "requeue": (
@@ -113,10 +118,10 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         {b"UID": "uid", HELD: "the producer role was claimed", b"HELD-C": "consumer role was claimed", 17: "the most"},
     ),
     "settle": (
-        lambda steps, series: steps.settle(series, TOKEN, 30000, False, 18, [21, 22, 23], [24], ignore),
+        lambda steps, series: steps.settle(series, TOKEN, 30000, False, 18, [(21, 22, 23)], [24], ignore),
         {
-            TOKEN: "lease token", 30000: "milliseconds", 18: "never handed out", 3: "number of acknowledgements",
-            21: "numbers to acknowledge",
+            TOKEN: "lease token", 30000: "milliseconds", 18: "never handed out",
+            3: "number of arguments that acknowledge", 21: "acknowledged ranges",
         },
     ),
     "leave": (
@@ -192,8 +197,9 @@ async def test_a_step_that_changes_something_once_is_told_when_it_is_repeated(na
 async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
     request = await sent(CALLS[name][0])
     keys = Keys("__pressure__", "jobs")
-    series = request.keys[21].rpartition(b":")[2].decode()
-    assert tuple(request.keys[:22]) == keys.for_script(series)
+    sent_keys = request.call.keys
+    series = sent_keys[21].rpartition(b":")[2].decode()
+    assert sent_keys[:22] == keys.for_script(series)
     more = {
         "create": keys.collisions(),
         "examine": keys.collisions(),
@@ -202,21 +208,31 @@ async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
         "requeue": DEAD.keys.for_script("none"),
     }
     if name == "give_back":
-        more[name] = (keys.operation(request.keys[22].rpartition(b":")[2].decode()),)
-        assert request.keys[22] != request.keys[21]  # the record of the get is not that of the step itself
-    assert tuple(request.keys[22:]) == more.get(name, ())
+        more[name] = (keys.operation(sent_keys[22].rpartition(b":")[2].decode()),)
+        assert sent_keys[22] != sent_keys[21]  # the record of the get is not that of the step itself
+    assert sent_keys[22:] == more.get(name, ())
 
 
 @each
 async def test_the_command_runs_the_scripts_source_or_its_digest(name: str) -> None:
     request = await sent(CALLS[name][0])
-    short, whole = (request.script.command(request.keys, request.arguments, b"7", whole) for whole in (False, True))
-    assert short[:3] == [b"EVALSHA", script(name).sha, len(request.keys)]
+    short, whole = request.call.short.arguments, request.call.whole.arguments
+    assert short == (b"EVALSHA", script(name).sha, len(request.call.keys), *request.call.keys)
     source = bytes(whole[1]).decode()  # type: ignore[arg-type]
-    assert PRELUDE in source
     assert LUA[name] in source
+    assert (USUAL[name] in source) if name in USUAL else ("usual()" not in source)
+    assert hashlib.sha1(source.encode()).hexdigest().encode() == short[1]
     assert whole[2:] == short[2:]
-    assert short[3:] == [*request.keys, *request.arguments, b"7"]
+
+
+@each
+def test_a_script_has_those_functions_of_the_prelude_that_it_uses(name: str) -> None:
+    source = re.sub(r"--.*", "", script(name).source.decode())
+    defined = re.findall(r"^local function (\w+)", re.sub(r"--.*", "", PRELUDE), re.MULTILINE)
+    assert len(defined) > 20
+    for function in defined:
+        uses = re.findall(rf"(?<!function )\b{function}\b", source)
+        assert bool(uses) == (f"local function {function}(" in source)
 
 
 @each
@@ -265,14 +281,35 @@ def test_the_prelude_names_the_keys_in_the_order_in_which_they_are_sent() -> Non
         if word not in ("the", "stats"):
             expected = sent_keys[int(number) - 1] if word != "op" else "op"
             assert word == expected
-    variables = dict(re.findall(r"(\w+) = KEYS\[i \+ (\d+)\]", PRELUDE))
-    assert sent_keys[int(variables["lease"]) - 1].endswith("_lease")
-    assert sent_keys[int(variables["claim_until"]) - 1].endswith("_claim_until")
-    names = re.search(r"LIST, BOUND, NOT_FULL, CLOSED = (.*)", PRELUDE)
-    assert names is not None
-    assert [keys.for_script("x")[int(number) - 1] for number in re.findall(r"\d+", names[1])] == [
-        keys.messages,
-        keys.bound,
-        keys.not_full,
-        keys.closed,
-    ]
+    # A role's key is at the place of the first role's one, plus the number of the role.
+    names, places = re.findall(r"^local (HOLDER, .*) = (.*)$", PRELUDE, re.MULTILINE)[0]
+    suffixes = {"HOLDER": "", "FREE": "_free", "LEASE": "_lease", "CLAIM": "_claim", "CLAIM_UNTIL": "_claim_until"}
+    for name, place in zip(names.split(", "), map(int, places.split(", ")), strict=True):
+        if name in suffixes:
+            assert sent_keys[place - 1 : place + 1] == [f"producer{suffixes[name]}", f"consumer{suffixes[name]}"]
+        else:
+            assert sent_keys[place - 1] == f"produced_{name.lower()}"
+            assert sent_keys[place + 1] == f"consumed_{name.lower()}"
+
+
+NAMED = {
+    # What a script for the usual case calls its keys: it does without the prelude, which costs more than such a case.
+    "LIST": "jobs", "HOLDER": "producer consumer", "COUNT": "produced_messages consumed_messages",
+    "BYTES": "produced_bytes consumed_bytes", "FREE": "producer_free consumer_free",
+}  # fmt: skip
+
+
+def test_a_usual_case_is_one_of_a_step() -> None:
+    assert set(USUAL) < set(LUA)
+
+
+@pytest.mark.parametrize("name", sorted(USUAL))
+def test_a_usual_case_names_the_keys_as_they_are_sent(name: str) -> None:
+    keys = Keys("p", "jobs")
+    sent_keys = ["op" if b":op:" in key else key.rpartition(b":")[2].decode() for key in keys.for_script("x")]
+    found = re.findall(r"^local ([A-Z_, ]+) = (KEYS.*)$", USUAL[name], re.MULTILINE)
+    assert found
+    for names, values in found:
+        for word, number in zip(names.split(", "), re.findall(r"KEYS\[(\d+)\]", values), strict=True):
+            assert sent_keys[int(number) - 1] in NAMED.get(word, word.lower()).split()
+    assert len(re.findall(r"KEYS\[", USUAL[name])) == sum(names.count(",") + 1 for names, _ in found)

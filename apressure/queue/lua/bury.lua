@@ -13,7 +13,7 @@ if call('EXISTS', unpack(KEYS, 1, 21)) == 0 then
   redis.pcall('SET', OP, ':', 'PX', RECORD_MS)  -- a write, for a WAIT that follows (see recall)
   return 1
 end
-heal_all(nil)
+survey(nil)
 unclaim(PRODUCER, ARGV[1])
 unclaim(CONSUMER, ARGV[2])
 local entered, refusal = enter(PRODUCER, '0', '')

@@ -6,14 +6,13 @@
 if recall(ARGV[2], ARGV[3]) then return 1 end
 local bound, wrong = check(PRODUCER)
 if wrong then return refuse(wrong, PRODUCER, ARGV[4], ARGV[5], bound) end
-local closed = call('EXISTS', CLOSED)
-if ARGV[5] == '' then heal_all(bound) end
+local closed = survey(bound, false, ARGV[5] ~= '' and PRODUCER or nil)
 local entered, refusal = enter(PRODUCER, ARGV[4], ARGV[5])
 if not entered then return refusal end
 
 ignore_memory_limit()  -- closing lets consumers finish, which a full server needs
 unclaim(PRODUCER, ARGV[4])
-call('SET', PRODUCER.holder, ARGV[1])
+call('SET', KEYS[HOLDER + PRODUCER], ARGV[1])
 if closed == 1 then return {'closed'} end
 call('LPUSH', CLOSED, 0, 0)
 record(ARGV[2], 1)

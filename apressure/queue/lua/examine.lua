@@ -6,8 +6,8 @@
 --          {for each of the first 21 keys: {type, size, value}}, {producer's lease}, {consumer's lease},
 --          index of a colliding key or 0}} with a lease as {uid, since, deadline}
 local function lease_of(role)
-  if call('TYPE', role.lease).ok ~= 'hash' then return {'', '', ''} end
-  local lease = call('HMGET', role.lease, 'uid', 'since', 'deadline')
+  if call('TYPE', KEYS[LEASE + role]).ok ~= 'hash' then return {'', '', ''} end
+  local lease = call('HMGET', KEYS[LEASE + role], 'uid', 'since', 'deadline')
   return {lease[1] or '', lease[2] or '', lease[3] or ''}
 end
 local seen = {}

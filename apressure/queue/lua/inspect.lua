@@ -7,11 +7,11 @@
 local bound = call('GET', BOUND)
 if not bound then return {'missing'} end
 local function role_of(role)
-  local lease = call('HMGET', role.lease, 'uid', 'since', 'deadline')
-  return {call('GET', role.holder) or '', call('LLEN', role.free), call('LLEN', role.claim),
+  local lease = call('HMGET', KEYS[LEASE + role], 'uid', 'since', 'deadline')
+  return {call('GET', KEYS[HOLDER + role]) or '', call('LLEN', KEYS[FREE + role]), call('LLEN', KEYS[CLAIM + role]),
           lease[1] or '', lease[2] or '', lease[3] or ''}
 end
 return {'ok', {bound, call('LLEN', LIST), call('EXISTS', CLOSED), call('HLEN', INFLIGHT),
-        {call('GET', PRODUCER.messages) or '0', call('GET', PRODUCER.bytes) or '0',
-         call('GET', CONSUMER.messages) or '0', call('GET', CONSUMER.bytes) or '0'},
+        {call('GET', KEYS[MESSAGES + 2 * PRODUCER]) or '0', call('GET', KEYS[BYTES + 2 * PRODUCER]) or '0',
+         call('GET', KEYS[MESSAGES + 2 * CONSUMER]) or '0', call('GET', KEYS[BYTES + 2 * CONSUMER]) or '0'},
         role_of(PRODUCER), role_of(CONSUMER)}}

@@ -3,14 +3,14 @@
 -- ARGV: 1 lease token, 2 milliseconds of the lease, 3 '1' to give the role back, 4 sequence, 5 '1' if this repeats a step
 -- Returns: 1 | {'missing'} | {'lost'}
 if ARGV[5] == '1' and recall(ARGV[4]) then return 1 end
-if call('HGET', PRODUCER.lease, 'token') ~= ARGV[1] then return {'lost'} end
+if call('HGET', KEYS[LEASE + PRODUCER], 'token') ~= ARGV[1] then return {'lost'} end
 ignore_memory_limit()
 if call('EXISTS', BOUND) == 0 then return refuse({'missing'}, PRODUCER, '0', ARGV[1]) end
 if ARGV[3] == '1' then
-  call('DEL', PRODUCER.lease)
+  call('DEL', KEYS[LEASE + PRODUCER])
   release(PRODUCER)
 else
-  call('HSET', PRODUCER.lease, 'deadline', now() + ARGV[2])
+  call('HSET', KEYS[LEASE + PRODUCER], 'deadline', now() + ARGV[2])
 end
 record(ARGV[4], 1)
 return 1

@@ -8,8 +8,8 @@ local role = ARGV[2] == 'producer' and PRODUCER or CONSUMER
 if too_late(ARGV[6], ARGV[7]) then return {'lost'} end
 local bound, wrong = check(role)
 if wrong then return refuse(wrong, role, ARGV[3], '', bound) end
-if call('HGET', role.lease, 'token') == ARGV[4] then return 1 end  -- a repeat
-heal_all(bound)
+if call('HGET', KEYS[LEASE + role], 'token') == ARGV[4] then return 1 end  -- a repeat
+survey(bound)
 local entered, refusal = enter(role, ARGV[3], '')
 if not entered then return refusal end
 
@@ -17,7 +17,7 @@ ignore_memory_limit()
 unclaim(role, ARGV[3])
 if role == PRODUCER and call('EXISTS', CLOSED) == 1 then return {'closed'} end
 local time = now()
-call('DEL', role.free)
-call('SET', role.holder, ARGV[1])
-call('HSET', role.lease, 'token', ARGV[4], 'uid', ARGV[1], 'since', time, 'deadline', time + ARGV[5], 'next', 1, 'hold', 1)
+call('DEL', KEYS[FREE + role])
+call('SET', KEYS[HOLDER + role], ARGV[1])
+call('HSET', KEYS[LEASE + role], 'token', ARGV[4], 'uid', ARGV[1], 'since', time, 'deadline', time + ARGV[5], 'next', 1, 'hold', 1)
 return 1

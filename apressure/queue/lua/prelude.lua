@@ -1,33 +1,43 @@
 -- Shared by every step of a queue: names for the keys, and the few moves that all steps are made of.
--- Every script receives the same KEYS, so that a key has one name in all of them (those of a second queue follow):
+-- A script gets those functions of this file that it uses. Every one receives the same KEYS, so that a key has one name
+-- in all of them (those of a second queue follow):
 -- KEYS: 1 the messages, 2 :bound, 3 :producer, 4 :consumer, 5 :producer_free, 6 :consumer_free,
 --       7-10 :stats:{produced_messages,produced_bytes,consumed_messages,consumed_bytes}, 11 :not_full, 12 :closed,
 --       and ours: 13 producer_lease, 14 consumer_lease, 15 producer_claim, 16 consumer_claim,
 --       17 producer_claim_until, 18 consumer_claim_until, 19 inflight, 20 attempts, 21 redelivered, 22 op
 -- Scripts never roll back: everything is read and checked before the first write.
 local call = redis.call
-local FIRST, LIST, BOUND, NOT_FULL, CLOSED, INFLIGHT, ATTEMPTS, REDELIVERED, OP, PRODUCER, CONSUMER
+local FIRST = 1
+local LIST, BOUND, NOT_FULL, CLOSED = KEYS[1], KEYS[2], KEYS[11], KEYS[12]
+local INFLIGHT, ATTEMPTS, REDELIVERED, OP = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
+-- A role is a number, which added to one of these gives the key: KEYS[LEASE + CONSUMER]; of the statistics twice.
+local PRODUCER, CONSUMER = 0, 1
+local HOLDER, FREE, MESSAGES, BYTES, LEASE, CLAIM, CLAIM_UNTIL = 3, 5, 7, 8, 13, 15, 17
 
 -- Turn to the queue whose 22 keys begin at KEYS[first]: all names and moves are about that one from now on.
 local function turn_to(first)
-  FIRST = first
   local i = first - 1
+  FIRST = first
   LIST, BOUND, NOT_FULL, CLOSED = KEYS[i + 1], KEYS[i + 2], KEYS[i + 11], KEYS[i + 12]
   INFLIGHT, ATTEMPTS, REDELIVERED, OP = KEYS[i + 19], KEYS[i + 20], KEYS[i + 21], KEYS[i + 22]
-  PRODUCER = {name = 'producer', holder = KEYS[i + 3], messages = KEYS[i + 7], bytes = KEYS[i + 8],
-              free = KEYS[i + 5], lease = KEYS[i + 13], claim = KEYS[i + 15], claim_until = KEYS[i + 17]}
-  CONSUMER = {name = 'consumer', holder = KEYS[i + 4], messages = KEYS[i + 9], bytes = KEYS[i + 10],
-              free = KEYS[i + 6], lease = KEYS[i + 14], claim = KEYS[i + 16], claim_until = KEYS[i + 18]}
+  HOLDER, FREE, MESSAGES, BYTES, LEASE, CLAIM, CLAIM_UNTIL = i + 3, i + 5, i + 7, i + 8, i + 13, i + 15, i + 17
 end
-turn_to(1)
+
+local function name_of(role)
+  return role == PRODUCER and 'producer' or 'consumer'
+end
 
 local CLAIM_MS = 5000          -- a claim that nobody uses for this long belongs to a dead client
 local RECORD_MS = 300000       -- how long the result of a step is kept for a repeat of it
 local CHUNK = 1000             -- arguments of one command; Lua's stack holds fewer than 8000
 
+local clock
 local function now()
-  local time = call('TIME')
-  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  if not clock then
+    local time = call('TIME')
+    clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  end
+  return clock
 end
 
 -- The number at key, or nil and an answer that says what is wrong. A missing counter counts as 0.
@@ -42,17 +52,17 @@ end
 
 -- What a step has to know before it writes: the bound, that the lists are lists (LLEN raises an error where they are
 -- not), and that the role's statistics can be counted.
+-- Returns: the bound, nil, length of the queue, permits in :not_full | the bound or nil, an answer that says what is wrong
 local function check(role)
   local bound, wrong = integer(BOUND)
   if wrong then return nil, wrong end
-  call('LLEN', LIST)
-  call('LLEN', NOT_FULL)
-  call('LLEN', PRODUCER.free)
-  call('LLEN', CONSUMER.free)
+  local length, permits = call('LLEN', LIST), call('LLEN', NOT_FULL)
+  call('LLEN', KEYS[FREE + PRODUCER])
+  call('LLEN', KEYS[FREE + CONSUMER])
   local _
-  _, wrong = integer(role.messages, '0')
-  if not wrong then _, wrong = integer(role.bytes, '0') end
-  return bound, wrong
+  _, wrong = integer(KEYS[MESSAGES + 2 * role], '0')
+  if not wrong then _, wrong = integer(KEYS[BYTES + 2 * role], '0') end
+  return bound, wrong, length, permits
 end
 
 local function record(sequence, result)
@@ -81,7 +91,7 @@ end
 -- The first write decides whether Redis checks maxmemory for the rest of a script. A consumer makes room and
 -- must get through on a full server: this write, which changes nothing, switches the check off.
 local function ignore_memory_limit()
-  call('HDEL', CONSUMER.lease, '')
+  call('HDEL', KEYS[LEASE + CONSUMER], '')
 end
 
 -- The opposite, before a step that may push: a server that is out of memory refuses here. The record stays: a step that
@@ -103,21 +113,22 @@ local function make(bound)
   for i = FIRST, FIRST + 20 do
     if KEYS[i] ~= BOUND then call('DEL', KEYS[i]) end
   end
-  call('LPUSH', PRODUCER.free, 1)
-  call('LPUSH', CONSUMER.free, 1)
+  call('LPUSH', KEYS[FREE + PRODUCER], 1)
+  call('LPUSH', KEYS[FREE + CONSUMER], 1)
   call('LPUSH', NOT_FULL, 1)
 end
 
 local function release(role)
-  if call('LPUSH', role.free, 1) > 1 then call('LTRIM', role.free, 0, 0) end
+  if call('LPUSH', KEYS[FREE + role], 1) > 1 then call('LTRIM', KEYS[FREE + role], 0, 0) end
 end
 
 -- :not_full holds exactly one token while there is room, and none otherwise.
-local function normalise(bound)
-  local tokens = call('LLEN', NOT_FULL)
-  if bound == 0 or call('LLEN', LIST) < bound then
-    if tokens == 0 then call('LPUSH', NOT_FULL, 1) elseif tokens > 1 then call('LTRIM', NOT_FULL, 0, 0) end
-  elseif tokens > 0 then
+-- length, permits: how long the two lists are, where the step knows.
+local function normalise(bound, length, permits)
+  permits = permits or call('LLEN', NOT_FULL)
+  if bound == 0 or (length or call('LLEN', LIST)) < bound then
+    if permits == 0 then call('LPUSH', NOT_FULL, 1) elseif permits > 1 then call('LTRIM', NOT_FULL, 0, 0) end
+  elseif permits > 0 then
     call('DEL', NOT_FULL)
   end
 end
@@ -125,10 +136,13 @@ end
 -- fakeredis has no digests: a message stands for itself there.
 local digest_of = redis.sha1hex or function(message) return message end
 
+-- Returns: what the last of the commands answered
 local function push(command, key, values, first, last)
+  local answer
   for i = first, last, CHUNK do
-    call(command, key, unpack(values, i, math.min(i + CHUNK - 1, last)))
+    answer = call(command, key, unpack(values, i, math.min(i + CHUNK - 1, last)))
   end
+  return answer
 end
 
 -- Put deliveries back on the right end, the oldest rightmost, and remember how often each was tried.
@@ -165,7 +179,7 @@ end
 -- bound: the queue's bound; nil where the queue is gone: then what is in flight goes, too.
 -- careful: the step pushes; it may not use healing to get past the memory limit.
 local function heal(role, bound, careful)
-  local deadline = call('HGET', role.lease, 'deadline')
+  local deadline = call('HGET', KEYS[LEASE + role], 'deadline')
   local expired = deadline and now() >= tonumber(deadline)
   local orphaned = role == CONSUMER and (expired or not deadline) and call('EXISTS', INFLIGHT) == 1
   if expired or orphaned then
@@ -178,119 +192,141 @@ local function heal(role, bound, careful)
     call('DEL', INFLIGHT, ATTEMPTS)
   end
   if expired then
-    call('DEL', role.lease)
+    call('DEL', KEYS[LEASE + role])
     release(role)
   end
-  if call('LLEN', role.claim) > 0 then
-    local expires = call('GET', role.claim_until)
+  if call('LLEN', KEYS[CLAIM + role]) > 0 then
+    local expires = call('GET', KEYS[CLAIM_UNTIL + role])
     if not expires then
       -- The claim's owner cannot write this itself: it learns of its claim only from the reply. A server that
       -- is out of memory refuses the note; the next step writes it.
-      redis.pcall('SET', role.claim_until, now() + CLAIM_MS)
+      redis.pcall('SET', KEYS[CLAIM_UNTIL + role], now() + CLAIM_MS)
     elseif now() >= tonumber(expires) then
       if careful then respect_memory_limit() end
-      call('DEL', role.claim, role.claim_until)
+      call('DEL', KEYS[CLAIM + role], KEYS[CLAIM_UNTIL + role])
       release(role)
     end
   end
 end
 
-local function heal_all(bound, careful)
-  if call('EXISTS', PRODUCER.lease, CONSUMER.lease, PRODUCER.claim, CONSUMER.claim, INFLIGHT) > 0 then
-    heal(PRODUCER, bound, careful)
-    heal(CONSUMER, bound, careful)
+-- Look at what is rarely there, and heal the roles where they need it.
+-- mine: a role whose lease is this step's own, and not to be healed; or nil.
+-- Returns: 1 if the queue is closed, or 0 | true if all is as usual: no claim and no producer's lease, and nothing was
+--          healed | the consumer's lease has a deadline
+local function survey(bound, careful, mine)
+  local leased = call('HGET', KEYS[LEASE + CONSUMER], 'deadline')
+  local fine = leased and now() < tonumber(leased) or not leased and call('EXISTS', INFLIGHT) == 0
+  if call('EXISTS', CLOSED, KEYS[LEASE + PRODUCER], KEYS[CLAIM + PRODUCER], KEYS[CLAIM + CONSUMER]) == 0 and fine then
+    return 0, true, leased
   end
+  if mine ~= PRODUCER then heal(PRODUCER, bound, careful) end
+  if mine ~= CONSUMER then heal(CONSUMER, bound, careful) end
+  return call('EXISTS', CLOSED), false, leased
 end
 
 -- A token that this client has claimed goes to the free list, where whoever is first in line gets it after the step.
 local function unclaim(role, held)
-  if held == '1' and call('LLEN', role.claim) > 0 then
-    call('DEL', role.claim, role.claim_until)
+  if held == '1' and call('LLEN', KEYS[CLAIM + role]) > 0 then
+    call('DEL', KEYS[CLAIM + role], KEYS[CLAIM_UNTIL + role])
     release(role)
   end
 end
 
 -- May this step work in the role? True, or nil and the answer to give.
 -- A step that holds no lease leaves the token where it is: nobody can come in between.
-local function enter(role, held, token)
-  local lease = call('HMGET', role.lease, 'token', 'uid', 'deadline')
+-- unleased: the step knows that the role has no lease.
+local function enter(role, held, token, unleased)
+  local lease = unleased and {} or call('HMGET', KEYS[LEASE + role], 'token', 'uid', 'deadline')
   if lease[1] then
     if lease[1] == token then return true end
     if token ~= '' then return nil, {'lost'} end
-    return nil, {'busy', role.name, lease[2], math.max(0, tonumber(lease[3]) - now())}
+    return nil, {'busy', name_of(role), lease[2], math.max(0, tonumber(lease[3]) - now())}
   end
   if token ~= '' then return nil, {'lost'} end
-  if call('LLEN', role.free) > 0 or (held == '1' and call('LLEN', role.claim) > 0) then return true end
-  return nil, {'busy', role.name, call('GET', role.holder) or '', -1}
+  if call('LLEN', KEYS[FREE + role]) > 0 or (held == '1' and call('LLEN', KEYS[CLAIM + role]) > 0) then return true end
+  return nil, {'busy', name_of(role), call('GET', KEYS[HOLDER + role]) or '', -1}
 end
 
 -- A step cannot be done. Where the queue is gone, a lease that this client still has ends, and what dead clients
 -- left is healed, so that whoever deletes the queue can finish.
 local function refuse(wrong, role, held, token, bound)
   if bound then
-    heal_all(bound, true)  -- a statistic that cannot be counted must not keep a dead client's role
+    survey(bound, true)  -- a statistic that cannot be counted must not keep a dead client's role
   elseif wrong[1] == 'missing' then
-    if token ~= '' and call('HGET', role.lease, 'token') == token then
+    if token ~= '' and call('HGET', KEYS[LEASE + role], 'token') == token then
       if role == CONSUMER then call('DEL', INFLIGHT, ATTEMPTS) end
-      call('DEL', role.lease)
+      call('DEL', KEYS[LEASE + role])
       release(role)
     end
-    heal_all(nil, false)
+    survey(nil, false)
   end
   unclaim(role, held)
   return wrong
 end
 
 local function count(role, messages, bytes)
-  call('INCRBY', role.messages, messages)
-  call('INCRBY', role.bytes, bytes)
+  call('INCRBY', KEYS[MESSAGES + 2 * role], messages)
+  call('INCRBY', KEYS[BYTES + 2 * role], bytes)
 end
 
--- Pop up to max messages, in portions so that large ones do not pile up in one reply: {messages}, bytes
+-- Pop up to max messages, in portions so that large ones do not pile up in one reply.
+-- Returns: {'messages', {messages}...} | number of messages | their bytes
 local function pop(max)
-  local messages, bytes = {}, 0
+  local portions, messages, bytes = {'messages'}, 0, 0
   local portion = 1
-  while #messages < max and bytes < 1048576 do
-    local popped = call('RPOP', LIST, math.min(portion, max - #messages))
+  while messages < max and bytes < 1048576 do
+    local popped = call('RPOP', LIST, math.min(portion, max - messages))
     if not popped or #popped == 0 then break end
-    for i = 1, #popped do
-      messages[#messages + 1] = popped[i]
-      bytes = bytes + #popped[i]
-    end
-    local fit = bytes > 0 and math.floor((1048576 - bytes) * #messages / bytes) or 200
-    portion = math.max(1, math.min(200, 2 * portion, fit))
+    for i = 1, #popped do bytes = bytes + #popped[i] end
+    messages = messages + #popped
+    portions[#portions + 1] = popped
+    local fit = bytes > 0 and math.floor((1048576 - bytes) * messages / bytes) or 200
+    portion = math.max(1, math.min(200, 4 * portion, fit))
   end
-  return messages, bytes
+  return portions, messages, bytes
 end
 
--- Acknowledge the deliveries whose sequence numbers stand in values[first..last]; the statistics count them now.
+-- The same, in one list.
+local function pop_flat(max)
+  local portions, messages, bytes = pop(max)
+  if #portions == 2 then return portions[2], bytes end
+  local flat = {}
+  for i = 2, #portions do
+    for j = 1, #portions[i] do flat[#flat + 1] = portions[i][j] end
+  end
+  return flat, bytes
+end
+
+-- Acknowledge deliveries; the statistics count them now.
+-- values[first..last]: ranges, each its first number, its last one, and how many bytes its messages have. A range that is
+-- sent again is the same range: all of it is in flight, or it has been acknowledged.
 local function acknowledge(values, first, last)
   local messages, bytes = 0, 0
-  for i = first, last do
-    local size = call('HSTRLEN', INFLIGHT, values[i])
-    if call('HDEL', INFLIGHT, values[i]) == 1 then
-      messages = messages + 1
-      bytes = bytes + size
+  for i = first, last, 3 do
+    local numbers, gone = {}, 0
+    for number = tonumber(values[i]), tonumber(values[i + 1]) do numbers[#numbers + 1] = number end
+    for j = 1, #numbers, CHUNK do
+      gone = gone + call('HDEL', INFLIGHT, unpack(numbers, j, math.min(j + CHUNK - 1, #numbers)))
+    end
+    if gone > 0 then
+      messages = messages + gone
+      bytes = bytes + tonumber(values[i + 2])
+      if call('EXISTS', ATTEMPTS) == 1 then push('HDEL', ATTEMPTS, numbers, 1, #numbers) end
     end
   end
-  if messages > 0 then
-    count(CONSUMER, messages, bytes)
-    for i = first, last, CHUNK do
-      call('HDEL', ATTEMPTS, unpack(values, i, math.min(i + CHUNK - 1, last)))
-    end
-  end
+  if messages > 0 then count(CONSUMER, messages, bytes) end
   return messages
 end
 
--- How often each of these messages, just popped, has been delivered, this time included.
+-- How often each of these messages, just popped, has been delivered, this time included; nil where each is the first.
 -- `redelivered` runs beside the right end of the queue: an entry says how often, and which message (by its digest).
 -- A client that knows nothing of it may have popped some: entries that were passed over are dropped, and so are those
 -- that cannot belong to anything, since there are more of them than messages.
 local function attempts_of(messages)
+  local total = call('LLEN', REDELIVERED)
+  if total == 0 then return nil end
   local attempts = {}
   for i = 1, #messages do attempts[i] = 1 end
-  local total = call('LLEN', REDELIVERED)
-  if total == 0 then return attempts end
   local entries = call('LRANGE', REDELIVERED, -(#messages + 100), -1)
   local places = {}  -- digest -> the places of its entries, the rightmost last
   for j = 1, #entries do
@@ -337,5 +373,5 @@ local function mark(keys)
 end
 
 local function mark_of(role)
-  return mark({role.holder, role.messages, role.bytes, role.free, role.lease, role.claim})
+  return mark({KEYS[HOLDER + role], KEYS[MESSAGES + 2 * role], KEYS[BYTES + 2 * role], KEYS[FREE + role], KEYS[LEASE + role], KEYS[CLAIM + role]})
 end

@@ -6,9 +6,9 @@
 -- ARGV: 1 uid, 2 lease token, 3 '1' if the role may be taken for this (a receive by hand), 4 '1' if it was claimed,
 --       5 the most messages to receive, 6 milliseconds of the lease, 7 the sequence number to go on with,
 --       8 limit of deliveries of a message or 0, 9 sequence, 10 '1' if this repeats a step,
---       11... sequence numbers to acknowledge
--- Returns: {'ok', {messages}, {attempts}, number of dead letters} (without messages: there may be more, try again) |
---          {'empty'} | {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} | {'dead', why they cannot be moved} |
+--       11... acknowledged ranges (first, last, bytes)
+-- Returns: {'ok', {messages}, {attempts} or {} (each the first), number of dead letters} (without messages: there may be
+--          more, try again) | {'empty'} | {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} | {'dead', why they cannot be moved} |
 --          {'busy', role, holder, milliseconds of its lease or -1}
 local uid, token, held, next_number, limit = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[7]), tonumber(ARGV[8])
 local MOST_DEAD = 50  -- in one step: each is looked at by itself
@@ -59,13 +59,15 @@ end
 
 -- Taking the role once more when all has been settled, it would have messages in flight that nobody knows of.
 if ARGV[3] == '1' and too_late(ARGV[9], ARGV[10]) then return {'lost'} end
-local bound, wrong = check(CONSUMER)
-local mine = call('HGET', CONSUMER.lease, 'token') == token
+local bound, wrong, length, permits = check(CONSUMER)
+local lease = call('HMGET', KEYS[LEASE + CONSUMER], 'token', 'next', 'hold')
+local mine = lease[1] == token
 if wrong then return refuse(wrong, CONSUMER, held, token, bound) end
-local closed = call('EXISTS', CLOSED)
-if mine then heal(PRODUCER, bound) else heal_all(bound) end
-local entered, refusal = enter(CONSUMER, held, (mine or ARGV[3] ~= '1') and token or '')
-if not entered then return refusal end
+local closed, usual = survey(bound, false, mine and CONSUMER or nil)
+if not mine then
+  local entered, refusal = enter(CONSUMER, held, ARGV[3] ~= '1' and token or '')
+  if not entered then return refusal end
+end
 local why = obstacle()
 if why then
   unclaim(CONSUMER, held)
@@ -73,25 +75,24 @@ if why then
 end
 
 ignore_memory_limit()
-local time = now()
+local next_there, hold = tonumber(lease[2]), lease[3] == '1'
 if not mine then
   unclaim(CONSUMER, held)
-  call('SET', CONSUMER.holder, uid)
+  call('SET', KEYS[HOLDER + CONSUMER], uid)
   if call('LLEN', LIST) == 0 then
     normalise(bound)
     return {closed == 1 and 'closed' or 'empty'}
   end
-  call('DEL', CONSUMER.free)
-  call('HSET', CONSUMER.lease, 'token', token, 'uid', uid, 'since', time, 'next', next_number)
+  call('DEL', KEYS[FREE + CONSUMER])
+  next_there, hold = next_number, false
+  call('HSET', KEYS[LEASE + CONSUMER], 'token', token, 'uid', uid, 'since', now(), 'next', next_there)
 end
-call('HSET', CONSUMER.lease, 'deadline', time + ARGV[6])
 acknowledge(ARGV, 11, #ARGV)
 
 local messages, attempts, dead = {}, {}, {}
-local number = tonumber(call('HGET', CONSUMER.lease, 'next'))
 -- A server has taken over that had not heard of the latest deliveries: numbers go on where the client is, or its
 -- acknowledgements would be of other messages than it means.
-if number < next_number then number = next_number end
+local number = math.max(next_there, next_number)
 if number > next_number then
   -- The reply to this very step was lost: answer again with what it had received.
   for i = next_number, number - 1 do
@@ -102,31 +103,38 @@ if number > next_number then
     end
   end
 else
-  local most, total = tonumber(ARGV[5]), 0
+  local most, total, taken = tonumber(ARGV[5]), 0, 0
   repeat
-    local popped, bytes = pop((limit == 1 or limit > 0 and suspect()) and 1 or most)
+    local popped, bytes = pop_flat((limit == 1 or limit > 0 and suspect()) and 1 or most)
     local tried = attempts_of(popped)
-    for i = 1, #popped do
-      local to = limit > 0 and tried[i] > limit and dead or messages
-      to[#to + 1] = popped[i]
-      if to == messages then attempts[#attempts + 1] = tried[i] end
+    if not tried then
+      messages = popped  -- every one for the first time: none goes elsewhere
+    else
+      for i = 1, #popped do
+        local to = limit > 0 and tried[i] > limit and dead or messages
+        to[#to + 1] = popped[i]
+        if to == messages then attempts[#attempts + 1] = tried[i] end
+      end
     end
     total = total + bytes
+    taken = taken + #popped
   until #messages > 0 or #popped == 0 or #dead >= MOST_DEAD or total >= 1048576
   if #dead > 0 then lay_aside(dead) end
+  local flight, several = {}, {}
   for i = 1, #messages do
-    call('HSET', INFLIGHT, number, messages[i])
-    if attempts[i] > 1 then call('HSET', ATTEMPTS, number, attempts[i]) end
+    flight[2 * i - 1], flight[2 * i] = number, messages[i]
+    if attempts[i] and attempts[i] > 1 then several[#several + 1], several[#several + 2] = number, attempts[i] end
     number = number + 1
   end
-  call('HSET', CONSUMER.lease, 'next', number)
-  normalise(bound)
+  push('HSET', INFLIGHT, flight, 1, #flight)
+  push('HSET', ATTEMPTS, several, 1, #several)
+  normalise(bound, usual and length - taken or nil, usual and permits or nil)
 end
-if #messages == 0 then
-  if call('HGET', CONSUMER.lease, 'hold') ~= '1' and call('EXISTS', INFLIGHT) == 0 then
-    call('DEL', CONSUMER.lease)
-    release(CONSUMER)
-  end
-  if #dead == 0 then return {closed == 1 and 'closed' or 'empty'} end
+if #messages == 0 and not hold and call('EXISTS', INFLIGHT) == 0 then
+  call('DEL', KEYS[LEASE + CONSUMER])
+  release(CONSUMER)
+else
+  call('HSET', KEYS[LEASE + CONSUMER], 'deadline', now() + ARGV[6], 'next', number)
 end
+if #messages == 0 and #dead == 0 then return {closed == 1 and 'closed' or 'empty'} end
 return {'ok', messages, attempts, #dead}

@@ -10,7 +10,7 @@ local whole, marks = ARGV[2], {producer = ARGV[3], consumer = ARGV[4]}
 local everything, named, holder = ARGV[5] == '1', ARGV[6] == '1', ARGV[7]
 local done = {}
 local function did(kind, role, text, number)
-  done[#done + 1] = {kind, role and role.name or '', text or '', number or 0}
+  done[#done + 1] = {kind, role and name_of(role) or '', text or '', number or 0}
 end
 
 local LISTS = {[1] = true, [5] = true, [6] = true, [11] = true, [12] = true, [15] = true, [16] = true, [21] = true}
@@ -50,11 +50,11 @@ ignore_memory_limit()
 -- What dead clients of ours have left.
 local freed = false  -- a token has come back: whoever waits for it has to be served before anything else is done
 for _, role in ipairs({PRODUCER, CONSUMER}) do
-  local lease = call('HMGET', role.lease, 'uid', 'deadline')
+  local lease = call('HMGET', KEYS[LEASE + role], 'uid', 'deadline')
   local expired = lease[2] and now() >= tonumber(lease[2])
   local items = role == CONSUMER and (expired or not lease[2]) and call('HLEN', INFLIGHT) or 0
-  local expires = call('GET', role.claim_until)
-  local abandoned = expires and call('LLEN', role.claim) > 0 and now() >= tonumber(expires)
+  local expires = call('GET', KEYS[CLAIM_UNTIL + role])
+  local abandoned = expires and call('LLEN', KEYS[CLAIM + role]) > 0 and now() >= tonumber(expires)
   heal(role, bound)
   if expired then did('expired_lease', role, lease[1] or '', exists and items or 0) end
   if items > 0 and not exists then did('leftovers', role, '', items) end  -- they had nowhere to go
@@ -65,27 +65,27 @@ end
 
 -- One token for each role: a lease has it, or the free list, or a claim.
 for _, role in ipairs({PRODUCER, CONSUMER}) do
-  local leased, free, claimed = call('EXISTS', role.lease), call('LLEN', role.free), call('LLEN', role.claim)
+  local leased, free, claimed = call('EXISTS', KEYS[LEASE + role]), call('LLEN', KEYS[FREE + role]), call('LLEN', KEYS[CLAIM + role])
   if leased + free + claimed > 1 then
-    if leased == 1 then call('DEL', role.free) else call('LTRIM', role.free, 0, 0) end
+    if leased == 1 then call('DEL', KEYS[FREE + role]) else call('LTRIM', KEYS[FREE + role], 0, 0) end
     if leased == 1 or free > 0 then
-      call('DEL', role.claim, role.claim_until)
+      call('DEL', KEYS[CLAIM + role], KEYS[CLAIM_UNTIL + role])
     else
-      call('LTRIM', role.claim, 0, 0)
+      call('LTRIM', KEYS[CLAIM + role], 0, 0)
     end
     did('doubled_token', role, '', leased + free + claimed)
   end
 end
 
 local function hidden(role)
-  return call('LLEN', role.free) == 0 and call('LLEN', role.claim) == 0 and call('EXISTS', role.lease) == 0
+  return call('LLEN', KEYS[FREE + role]) == 0 and call('LLEN', KEYS[CLAIM + role]) == 0 and call('EXISTS', KEYS[LEASE + role]) == 0
 end
 
 -- Whoever has the role is dead, says a human who has seen the name. The uid that is written instead is what keeps a
 -- second human, or a repeat of this, from giving the role back again when somebody else has it by then.
 local function give_back(role)
-  if named and hidden(role) and unmoved[role.name] and (call('GET', role.holder) or '') == holder then
-    call('SET', role.holder, ARGV[1])
+  if named and hidden(role) and unmoved[name_of(role)] and (call('GET', KEYS[HOLDER + role]) or '') == holder then
+    call('SET', KEYS[HOLDER + role], ARGV[1])
     release(role)
     did('stuck_role', role, holder)
     freed = true
@@ -96,9 +96,9 @@ if exists then
   -- Create makes the tokens in this order, and nobody who takes the producer role takes the permit before he has written
   -- his name: without name and permit, and with nothing that a producer or consumer ever wrote, Create died.
   if everything and still and call('EXISTS', NOT_FULL, LIST, CLOSED, unpack(KEYS, 13, 21)) == 0
-      and call('EXISTS', PRODUCER.holder, CONSUMER.holder, unpack(KEYS, 7, 10)) == 0 then
-    if call('LLEN', PRODUCER.free) == 0 then release(PRODUCER) end
-    if call('LLEN', CONSUMER.free) == 0 then release(CONSUMER) end
+      and call('EXISTS', KEYS[HOLDER + PRODUCER], KEYS[HOLDER + CONSUMER], unpack(KEYS, 7, 10)) == 0 then
+    if call('LLEN', KEYS[FREE + PRODUCER]) == 0 then release(PRODUCER) end
+    if call('LLEN', KEYS[FREE + CONSUMER]) == 0 then release(CONSUMER) end
     call('LPUSH', NOT_FULL, 1)
     did('half_created')
   end
@@ -117,8 +117,8 @@ elseif everything then
   give_back(PRODUCER)
   give_back(CONSUMER)
   local function settled(role)
-    local waits = call('EXISTS', role.lease, role.claim) > 0
-    return not waits and (call('LLEN', role.free) > 0 or call('EXISTS', role.holder) == 0)
+    local waits = call('EXISTS', KEYS[LEASE + role], KEYS[CLAIM + role]) > 0
+    return not waits and (call('LLEN', KEYS[FREE + role]) > 0 or call('EXISTS', KEYS[HOLDER + role]) == 0)
   end
   -- Somebody may be deleting it at this moment, and wait for a token. It is left to him as long as anything moves.
   if still and not freed and settled(PRODUCER) and settled(CONSUMER) then

@@ -29,10 +29,10 @@ if dead_wrong and dead_wrong[1] ~= 'missing' then
   refuse(dead_wrong, CONSUMER, '0', '', dead_bound)
   return finish(dead_wrong)
 end
-if dead_bound then heal_all(dead_bound) end
+if dead_bound then survey(dead_bound) end
 local left = dead_bound and call('LLEN', LIST) or 0
 turn_to(1)
-heal_all(bound)
+survey(bound)
 if closed == 1 then return finish({'closed'}) end
 if left == 0 then return finish({'ok', 0, 0}) end
 local entered, refusal = enter(PRODUCER, ARGV[4], '')
@@ -50,13 +50,13 @@ if most <= 0 then
   return finish({'full'})
 end
 turn_to(23)
-call('SET', CONSUMER.holder, uid)
-local messages, bytes = pop(most)
+call('SET', KEYS[HOLDER + CONSUMER], uid)
+local messages, bytes = pop_flat(most)
 attempts_of(messages)  -- forgets them: they start anew
 count(CONSUMER, #messages, bytes)
 normalise(dead_bound)
 turn_to(1)
-call('SET', PRODUCER.holder, uid)
+call('SET', KEYS[HOLDER + PRODUCER], uid)
 push('LPUSH', LIST, messages, 1, #messages)
 count(PRODUCER, #messages, bytes)
 normalise(bound)

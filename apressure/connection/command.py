@@ -1,0 +1,58 @@
+"""Commands as they go over the wire (RESP). No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import hiredis
+
+Argument = bytes | str | int
+
+LARGE = 1 << 16
+"""From this size on, in bytes, an argument is written as it is, instead of being copied into one piece with others."""
+
+_FEW = 16  # among more arguments than these nothing is looked for that is large: a step of many is small
+
+
+class Head:
+    """How commands of a kind begin, packed only once.
+
+    Attributes:
+        arguments: The first arguments of the command.
+        bulks: The same on the wire.
+    """
+
+    __slots__ = ("arguments", "bulks")
+
+    def __init__(self, *arguments: Argument) -> None:
+        self.arguments = arguments
+        self.bulks = _bulks(arguments) if arguments else b""
+
+
+NO_HEAD = Head()
+
+
+def pack(head: Head, arguments: Sequence[Argument]) -> list[bytes]:
+    """Return a command in one piece, or in several where it has large arguments."""
+    count = len(head.arguments) + len(arguments)
+    if len(arguments) <= _FEW:
+        for one in arguments:
+            if isinstance(one, bytes) and len(one) >= LARGE:
+                return _pack_large(count, head, arguments)
+    return [b"*%d\r\n%b%b" % (count, head.bulks, _bulks(arguments))]
+
+
+def _pack_large(count: int, head: Head, arguments: Sequence[Argument]) -> list[bytes]:
+    pieces = [b"*%d\r\n%b" % (count, head.bulks)]
+    for one in arguments:
+        if isinstance(one, bytes) and len(one) >= LARGE:
+            pieces[-1] += b"$%d\r\n" % len(one)
+            pieces += (one, b"\r\n")
+        else:
+            pieces[-1] += _bulks((one,))
+    return pieces
+
+
+def _bulks(arguments: Sequence[Argument]) -> bytes:
+    packed: bytes = hiredis.pack_command(tuple(arguments))  # type: ignore[arg-type]
+    return packed[packed.index(b"\n") + 1 :]

@@ -1,0 +1,33 @@
+-- The usual case of put.lua: no lease, claim or leftover but the lease of a live consumer, a free role, room for all, and
+-- more of it behind that. It does then what put.lua does, in as few commands as it takes. Else it has written nothing.
+-- KEYS, ARGV, Returns: those of put.lua; nil for any other case
+local call, messages = redis.call, #ARGV - 6
+if ARGV[3] .. ARGV[4] .. ARGV[5] ~= '00' or messages > 1000 then return nil end
+local LIST, BOUND, HOLDER, FREE, NOT_FULL, OP = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[11], KEYS[22]
+local COUNT, BYTES, CLOSED, PRODUCER_LEASE, CONSUMER_LEASE = KEYS[7], KEYS[8], KEYS[12], KEYS[13], KEYS[14]
+local PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT = KEYS[15], KEYS[16], KEYS[19]
+
+local texts = call('MGET', BOUND, COUNT, BYTES, OP, HOLDER)
+local bound, last = texts[1], texts[4]
+if not (bound and texts[2] and texts[3]) or #texts[2] > 18 or #texts[3] > 18 then return nil end
+local numbers = ' ' .. bound .. ' ' .. texts[2] .. ' ' .. texts[3]
+if not string.find(numbers, '^ %d+ %d+ %d+$') or string.find(numbers, ' 0%d') then return nil end
+if last and tonumber(string.match(last, '^%d+') or ARGV[2]) >= tonumber(ARGV[2]) then return nil end
+if call('EXISTS', CLOSED, PRODUCER_LEASE, CONSUMER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT) > 0 then
+  local deadline = call('HGET', CONSUMER_LEASE, 'deadline')
+  if not deadline or call('EXISTS', CLOSED, PRODUCER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM) > 0 then return nil end
+  local time = call('TIME')
+  if tonumber(deadline) <= time[1] * 1000 + time[2] / 1000 + 1 then return nil end
+end
+if call('LLEN', FREE) == 0 or call('LLEN', NOT_FULL) ~= 1 then return nil end
+local length = call('LLEN', LIST)
+if bound ~= '0' and length + messages >= tonumber(bound) then return nil end
+
+if texts[5] ~= ARGV[1] then call('SET', HOLDER, ARGV[1]) end
+local bytes = 0
+for i = 7, 6 + messages do bytes = bytes + #ARGV[i] end
+call('INCRBY', COUNT, messages)
+call('INCRBY', BYTES, bytes)
+call('LPUSH', LIST, unpack(ARGV, 7))
+call('SET', OP, ARGV[2] .. ':' .. messages, 'PX', 300000)
+return messages

@@ -1,0 +1,118 @@
+"""The scripts for the usual cases (lua/usual/) against the steps that they stand for, in all kinds of states.
+
+A step is run twice on the same state, with its usual case in front and without. The answers must be the same, and so
+must be what is in the keys afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from apressure.queue.keys import Keys
+from apressure.queue.steps import script
+
+KEYS = Keys("__pressure__", "jobs")
+NAMES = [key.decode() for key in KEYS.for_script("series")]
+FAR = 10**15
+
+
+def mostly(usual: Any, *unusual: Any) -> st.SearchStrategy[Any]:
+    """Nine times of ten the same: that many things have to be so that a case is a usual one."""
+    return st.integers(0, 9).flatmap(lambda number: st.just(usual) if number else st.sampled_from(unusual))
+
+
+tokens = mostly(["1"], None, ["1", "1"])
+counter = mostly("5", None, "0", "05", "-3", "x", "", "9" * 18, "9" * 19, "9" * 21)
+dead, alive, mine = (
+    {"token": token, "uid": "another", "deadline": deadline}
+    for token, deadline in (("theirs", 1), ("theirs", FAR), ("mine", FAR))
+)
+values: list[st.SearchStrategy[Any]] = [
+    st.lists(st.sampled_from(["", "a", "bb", "ccc"]), max_size=4),  # the messages
+    st.sampled_from(["0", "3", "5000"]) | mostly("5", None, "-1", "07", "x", " 0", ""),
+    *[mostly("me", None, "another")] * 2,
+    *[tokens] * 2,
+    *[counter] * 4,
+    tokens,  # not_full
+    mostly(None, ["0", "0"]),  # closed
+    mostly(None, dead, alive, mine),
+    mostly(None, dead, alive, alive, alive),
+    *[mostly(None, ["1"])] * 2,  # claims
+    *[mostly(None, "1", str(FAR))] * 2,
+    mostly(None, {"1": "in flight"}),
+    st.none(),
+    mostly(None, ["1:x"]),
+    st.sampled_from([None, "1:1", "6:2"]) | mostly("6:1", "7:3", "7:0", "8:1", ":", "x"),
+]
+states = st.tuples(*values)
+puts = st.tuples(st.just("me"), st.just(7), mostly(0, 1), mostly(0, 1), mostly("", "mine"), mostly(0, 1)).flatmap(
+    lambda head: st.lists(st.sampled_from(["", "x", "yy"]), min_size=1, max_size=4).map(lambda body: [*head, *body])
+)
+gets = st.tuples(st.just("me"), mostly(0, 1), mostly(1, 3), mostly("", 7)).map(list)
+
+
+def write(db: redis.Redis, state: tuple[Any, ...]) -> None:
+    db.flushdb()
+    for name, value in zip(NAMES, state, strict=True):
+        if isinstance(value, list) and value:
+            db.rpush(name, *value)
+        elif isinstance(value, dict):
+            db.hset(name, mapping=value)
+        elif isinstance(value, str):
+            db.set(name, value)
+
+
+def read(db: redis.Redis) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key in sorted(db.keys("*")):
+        name = key.decode()
+        kind = db.type(key)
+        found[name] = db.lrange(key, 0, -1) if kind == b"list" else db.hgetall(key) if kind == b"hash" else db.get(key)
+        if name.endswith("claim_until") and found[name] not in (b"1", b"%d" % FAR):
+            found[name] = "some time from now"
+        if kind == b"string" and ":op:" in name:
+            found[name] = (found[name], db.pttl(key) > 0)
+    return found
+
+
+def run(db: redis.Redis, source: str, state: tuple[Any, ...], arguments: list[Any]) -> tuple[Any, dict[str, Any]]:
+    write(db, state)
+    try:
+        answer = db.eval(source, len(NAMES), *NAMES, *arguments, "tag")
+        if isinstance(answer, list) and len(answer) == 2 and answer[1][0] == b"busy" and answer[1][3] > 0:
+            answer[1][3] = "the rest of a lease"
+    except redis.ResponseError as error:
+        answer = str(error).partition(" script:")[0]
+    return answer, read(db)
+
+
+@pytest.mark.parametrize("name", ["put", "get"])
+def test_a_usual_case_does_what_its_step_does(url: str, name: str) -> None:
+    with_it = script(name).source.decode()
+    without = with_it.replace("answer = usual()\n", "", 1)
+    alone = without.replace("answer = step()", "answer = usual()", 1)
+    assert len({with_it, without, alone}) == 3
+    usual = 0
+
+    @settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(state=states, arguments=puts if name == "put" else gets)
+    def same(state: tuple[Any, ...], arguments: list[Any]) -> None:
+        nonlocal usual
+        expected = run(db, without, state, arguments)
+        assert run(db, with_it, state, arguments) == expected
+        before = run(db, "return 1", state, arguments)[1]
+        answer, after = run(db, alone, state, arguments)
+        if answer == [b"tag"]:
+            assert after == before  # it is not its case: it has written nothing
+        usual += answer != [b"tag"]
+        event("usual" if answer != [b"tag"] else "not usual")
+
+    with redis.Redis.from_url(url) as db:
+        same()
+        db.flushdb()
+    assert usual > 20  # otherwise the states are not what they are meant to be
