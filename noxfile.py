@@ -47,10 +47,15 @@ def chaos(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure, as ratios to redis-py in the same run."""
-    install_wheel(session, group("test"))
+    """Measure, as ratios to redis-py and to other libraries in the same run. `nox -s bench -- --quick` takes a minute.
+
+    The other libraries are in environments of their own, which stay for the next run.
+    """
+    install_wheel(session, group("bench"))
+    libraries = Path(session.create_tmp()).absolute() / "libraries"
+    arguments = [str(Path(word).absolute()) if word.endswith(".json") else word for word in session.posargs]
     session.chdir(place_for_tests(session))
-    session.run("python", "-m", "tests.benchmarks", *session.posargs)
+    session.run("python", "-m", "tests.benchmarks", "--libraries", str(libraries), *arguments)
 
 
 @nox.session

@@ -1,113 +1,157 @@
 """Run the comparisons on every server of this machine: medians of interleaved repetitions, as ratios.
 
-Usage: python -m tests.benchmarks [--quick] [--only WORD] [--repetitions N] [--uvloop] [--json FILE]
+Usage: python -m tests.benchmarks [--quick] [--only WORD] [--loop asyncio|uvloop] [--repetitions N]
+                                  [--libraries DIRECTORY] [--json FILE]
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import dataclasses
 import json
 import os
 import platform
-import statistics
-import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-import redis.asyncio
-
-from apressure import AsyncQueue
 from apressure.embedded import EmbeddedServer
-from tests.benchmarks.cases import CASES, NAME, Bench, Case
+from tests.benchmarks import compare, imports, show
+from tests.benchmarks.cases import CASES
+from tests.benchmarks.figures import Figure
+from tests.benchmarks.libraries import DIFFERENCE, LIBRARIES, Library, Program, install
 from tests.servers import SERVERS, CannotRun, binary_of
-
-
-def servers() -> Iterator[EmbeddedServer]:
-    """The servers that this machine has."""
-    for kind in SERVERS:
-        try:
-            binary = binary_of(kind)
-        except CannotRun as missing:
-            print(f"left out: {missing}", file=sys.stderr)
-            continue
-        with EmbeddedServer(binary=binary, tcp=True) as server:
-            yield server
-
-
-async def compare(case: Case, url: str, scale: float, repetitions: int) -> dict[str, Any]:
-    """Measure both sides in turn, so that the machine's moods meet both, and take the medians."""
-    ours: list[list[float]] = []
-    by_hand: list[list[float]] = []
-    async with AsyncQueue(NAME, url=url) as queue, redis.asyncio.Redis.from_url(url) as client:
-        bench = Bench(url, queue, client, scale)
-        for _ in range(repetitions + 1):
-            for measure, figures in ((case.ours, ours), (case.by_hand, by_hand)):
-                await client.flushall()
-                await queue.create()
-                figures.append(await measure(bench))
-        await queue.delete()
-    figures = {}
-    for index, (unit, goal) in enumerate(zip(case.unit, case.goal, strict=True)):
-        # The first repetition warms up.
-        pairs = [(a[index], b[index]) for a, b in zip(ours[1:], by_hand[1:], strict=True)]
-        figures[unit] = {
-            "ours": statistics.median(a for a, _ in pairs),
-            "by_hand": statistics.median(b for _, b in pairs),
-            "ratio": statistics.median(a / b for a, b in pairs),
-            "goal": goal,
-            "reached": (statistics.median(a / b for a, b in pairs) >= goal) is (unit == "/s"),
-        }
-    return {"case": case.name, "figures": figures}
-
-
-def show(result: dict[str, Any]) -> None:
-    """Print one comparison."""
-    for unit, row in result["figures"].items():
-        ours, by_hand = (
-            (f"{row['ours']:12,.0f}/s", f"{row['by_hand']:12,.0f}/s")
-            if unit == "/s"
-            else (f"{row['ours'] * 1e6:9,.0f} µs {unit[2:]}", f"{row['by_hand'] * 1e6:9,.0f} µs {unit[2:]}")
-        )
-        goal = f"goal {'>=' if unit == '/s' else '<='} {row['goal']:g}"
-        mark = "" if row["reached"] else "  not reached"
-        print(f"  {result['case']:48} {ours} {by_hand}  ratio {row['ratio']:7.2f}  ({goal}){mark}", flush=True)
 
 
 def main() -> None:
     """Parse the arguments, measure, print, write."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
-    parser.add_argument("--only", default="", help="only comparisons whose name has this word")
-    parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--uvloop", action="store_true", help="on uvloop, which must be installed")
-    parser.add_argument("--json", type=Path, help="write the results to this file, too")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work, once, on asyncio")
+    parser.add_argument("--loop", choices=compare.loops(), help="on this event loop only")
+    parser.add_argument("--only", default="", metavar="WORD", help="only comparisons whose name has this")
+    parser.add_argument("--repetitions", type=int, metavar="N", help="5 by default; of libraries, 3 at the most")
+    parser.add_argument("--libraries", type=Path, metavar="DIRECTORY", help="install and compare others there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file, too")
     options = parser.parse_args()
-    if options.uvloop:
-        import uvloop
-
-        uvloop.install()
-    machine = {
-        "python": platform.python_version(),
-        "redis-py": version("redis"),
-        "apressure": version("apressure"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "loop": "uvloop" if options.uvloop else "asyncio",
-    }
-    print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    results: dict[str, Any] = {"machine": machine, "servers": {}}
-    for server in servers():
-        title = f"{server.software} {server.version}"
-        print(f"\n{title}: ours, by hand, the median of the ratios of {options.repetitions} interleaved repetitions")
-        rows = results["servers"][title] = []
-        for case in CASES:
-            if options.only in case.name:
-                rows.append(asyncio.run(compare(case, server.url, 0.1 if options.quick else 1.0, options.repetitions)))
-                show(rows[-1])
+    plan = Plan(
+        options.only,
+        0.1 if options.quick else 1.0,
+        options.repetitions or (1 if options.quick else 5),
+        [options.loop] if options.loop else ["asyncio"] if options.quick else compare.loops(),
+    )
+    about = machine()
+    print(", ".join(f"{key} {value}" for key, value in about.items()))
+    left_out: list[str] = []
+    figures = list(run(plan, options.libraries, left_out))
+    if versions := show.versions(figures):
+        print(f"\n{DIFFERENCE}\nVersions: {versions}")
+    for what in left_out:
+        print(f"left out: {what}")
     if options.json:
-        options.json.write_text(json.dumps(results, indent=2))
+        results = {
+            "machine": about,
+            "repetitions": plan.repetitions,
+            "figures": [dataclasses.asdict(figure) for figure in figures],
+            "left_out": left_out,
+        }
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    Attributes:
+        only: Only comparisons whose name has this.
+        scale: How much of the work to do.
+        repetitions: How often to measure each.
+        loops: On which event loops, for what runs in one process.
+    """
+
+    only: str
+    scale: float
+    repetitions: int
+    loops: list[str]
+
+    def has(self, name: str) -> bool:
+        """Whether to make a comparison of that name."""
+        return self.only in name
+
+
+def run(plan: Plan, environments: Path | None, left_out: list[str]) -> Iterator[Figure]:
+    """Measure and print; add to `left_out` what this machine cannot."""
+    programs = dict(installed(plan, environments, left_out))
+    for server in servers(left_out):
+        print(
+            f"\n{compare.title(server)}: ours, theirs, and the median ratio of {plan.repetitions} repetitions in turn"
+        )
+        yield from code_by_hand(plan, server)
+        yield from libraries(plan, programs, server, left_out)
+    if plan.has(f"{imports.OURS} / {imports.BY_HAND}"):
+        print("\nProcessor time of fresh interpreters:")
+        yield from shown(imports.measure_import(3 * plan.repetitions))
+
+
+def code_by_hand(plan: Plan, server: EmbeddedServer) -> Iterator[Figure]:
+    """Compare with what a user would write by hand."""
+    for case in CASES:
+        if plan.has(f"{case.name} / {case.other}"):
+            for loop in plan.loops if case.one_process else ["asyncio"]:
+                yield from shown(*compare.with_code_by_hand(case, server, loop, plan.scale, plan.repetitions))
+
+
+def libraries(
+    plan: Plan, programs: dict[Library, Program], server: EmbeddedServer, left_out: list[str]
+) -> Iterator[Figure]:
+    """Compare with other libraries."""
+    for outcome in compare.with_libraries(programs, server, plan.scale, min(3, plan.repetitions)):
+        if isinstance(outcome, CannotRun):
+            left_out.append(f"{compare.title(server)}: {outcome}")
+        else:
+            yield from shown(*outcome)
+
+
+def installed(plan: Plan, environments: Path | None, left_out: list[str]) -> Iterator[tuple[Library, Program]]:
+    """The libraries that are asked for and can be installed."""
+    for library in LIBRARIES:
+        if plan.has(f"enqueue / {library.name}") or plan.has(f"consume / {library.name}"):
+            try:
+                if environments is None:
+                    raise CannotRun("`--libraries DIRECTORY` would install it")
+                yield library, install(library, environments.absolute())
+            except CannotRun as missing:
+                left_out.append(f"{library.name}: {missing}")
+
+
+def servers(left_out: list[str]) -> Iterator[EmbeddedServer]:
+    """The servers that this machine has."""
+    for kind in SERVERS:
+        try:
+            binary = binary_of(kind)
+        except CannotRun as missing:
+            left_out.append(str(missing))
+            continue
+        with EmbeddedServer(binary=binary, tcp=True) as server:
+            yield server
+
+
+def shown(*figures: Figure) -> Iterator[Figure]:
+    """Print figures as they come."""
+    for figure in figures:
+        print(show.line(figure), flush=True)
+        yield figure
+
+
+def machine() -> dict[str, str]:
+    """What the figures are of."""
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "apressure": version("apressure"),
+        "redis-py": version("redis"),
+        "hiredis": version("hiredis"),
+    }
 
 
 if __name__ == "__main__":

@@ -10,11 +10,13 @@ import dataclasses
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import redis.asyncio
 
 from apressure import AsyncQueue
+from tests.benchmarks.figures import RATE
 
 MESSAGE = b"x" * 100
 BATCH = [MESSAGE] * 1000
@@ -45,17 +47,21 @@ class Case:
 
     Attributes:
         name: What is measured.
+        other: What it is compared with.
         ours: Our figures.
         by_hand: The other's.
-        unit: `"/s"` (higher is better), or the names of latencies in seconds (lower is better).
+        unit: Of each figure; see `figures`.
         goal: The ratio that we want to reach, for each figure.
+        one_process: Whether all of it runs on the event loop of this process.
     """
 
     name: str
+    other: str
     ours: Measure
     by_hand: Measure
     unit: tuple[str, ...]
     goal: tuple[float, ...]
+    one_process: bool = True
 
 
 async def rate(count: int, work: Callable[[], Awaitable[object]], each: int = 1) -> list[float]:
@@ -131,6 +137,44 @@ async def rpop_batch(bench: Bench) -> list[float]:
     return await rate(count, lambda: bench.redis.rpop(LIST, 1000), 1000)
 
 
+async def consume(bench: Bench) -> list[float]:
+    """At-least-once: until the last message is acknowledged."""
+    count = bench.times(100_000)
+    async with bench.queue.producer() as producer:
+        await producer.put_many([MESSAGE] * count)
+    begin = time.perf_counter()
+    async with bench.queue.consumer() as items:
+        received = await length(items)
+    assert received == count, received
+    return [count / (time.perf_counter() - begin)]
+
+
+async def length(items: AsyncIterator[bytes]) -> int:
+    """How many items come before the end."""
+    received = 0
+    async for _ in items:
+        received += 1
+    return received
+
+
+async def read_group(bench: Bench) -> list[float]:
+    count = bench.times(100_000)
+    async with bench.redis.pipeline(transaction=False) as commands:
+        for _ in range(count):
+            commands.xadd(LIST, {"": MESSAGE})
+        await commands.execute()
+    await bench.redis.xgroup_create(LIST, "group", id="0")
+    received = 0
+    begin = time.perf_counter()
+    while received < count:
+        reply: Any = await bench.redis.xreadgroup("group", "consumer", {LIST: ">"}, count=100)
+        ((_, entries),) = reply.items() if isinstance(reply, dict) else reply  # RESP3 or RESP2
+        ids = [entry_id for entry_id, _ in entries]
+        received += len(ids)
+        await bench.redis.xack(LIST, "group", *ids)
+    return [count / (time.perf_counter() - begin)]
+
+
 async def wake_up(bench: Bench) -> list[float]:
     """From the put to the return of a get that was blocked before; on connections and a client of its own."""
     latencies = []
@@ -193,14 +237,15 @@ async def reference_between_processes(bench: Bench) -> list[float]:
 
 
 CASES = (
-    Case("put one by one / redis-py lpush", put_one, lpush_one, ("/s",), (1.0,)),
-    Case("get one by one / redis-py brpop", get_one, brpop_one, ("/s",), (1.0,)),
-    Case("64 tasks putting / pipelines of 1,000 lpush", put_tasks, lpush_pipeline, ("/s",), (2.0,)),
-    Case("put_many 1,000 / lpush of 1,000", put_batch, lpush_batch, ("/s",), (0.85,)),
-    Case("get_many 1,000 / rpop with count 1,000", get_batch, rpop_batch, ("/s",), (0.6,)),
-    Case("processes, put_many and consumer / reference", many_between_processes, reference_between_processes,
-         ("/s",), (200.0,)),
-    Case("processes, put and consumer / reference", one_by_one_between_processes, reference_between_processes,
-         ("/s",), (8.0,)),
-    Case("wake-up of a blocked get / lpush to brpop", wake_up, wake_up_brpop, ("s p50", "s p99"), (1.2, 1.5)),
+    Case("put one by one", "redis-py lpush", put_one, lpush_one, (RATE,), (1.0,)),
+    Case("get one by one", "redis-py brpop", get_one, brpop_one, (RATE,), (1.0,)),
+    Case("64 tasks putting", "pipelines of 1,000 lpush", put_tasks, lpush_pipeline, (RATE,), (2.0,)),
+    Case("put_many 1,000", "lpush of 1,000", put_batch, lpush_batch, (RATE,), (0.85,)),
+    Case("get_many 1,000", "rpop with count 1,000", get_batch, rpop_batch, (RATE,), (0.6,)),
+    Case("async for item in consumer", "xreadgroup 100, xack", consume, read_group, (RATE,), (2.0,)),
+    Case("wake-up of a blocked get", "lpush to brpop", wake_up, wake_up_brpop, ("s p50", "s p99"), (1.2, 1.5)),
+    Case("processes, put_many and consumer", "reference", many_between_processes, reference_between_processes,
+         (RATE,), (200.0,), one_process=False),
+    Case("processes, put and consumer", "reference", one_by_one_between_processes, reference_between_processes,
+         (RATE,), (8.0,), one_process=False),
 )  # fmt: skip

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator
 
 from apressure import AsyncQueue
-from tests.benchmarks.cases import MESSAGE
+from tests.benchmarks.cases import MESSAGE, length
 from tests.reference import ReferenceQueue, connect
 
 
@@ -27,13 +26,6 @@ async def consumer(queue: AsyncQueue[bytes], count: int) -> None:
     async with queue.consumer() as items:
         received = await length(items)
     assert received == count, received
-
-
-async def length(items: AsyncIterator[bytes]) -> int:
-    received = 0
-    async for _ in items:
-        received += 1
-    return received
 
 
 async def ours(url: str, name: str, count: int, what: str) -> float:

@@ -1,0 +1,151 @@
+"""The other libraries: what they are called, what is expected, and an environment of its own for each.
+
+An environment is made once, and reused by the next run. Delete its directory for newer versions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.servers import CannotRun
+
+ROOT = Path(__file__).parents[2]
+
+DIFFERENCE = (
+    "The libraries: one worker process each, on uvloop (BullMQ: on Node). Theirs are jobs that have ids and retries, "
+    "and results if wanted, for any number of workers; ours are the messages of one bounded queue, in order, for one "
+    "consumer at a time. A worker that dies loses a batch of FastStream's lists; the others' jobs, and our messages, "
+    "are not lost."
+)
+"""What has to be known to read the comparison."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """A library that we are compared with.
+
+    Attributes:
+        name: As it is spelled.
+        requirements: What pip installs.
+        enqueue, consume: How many jobs are measured, for about a second each. A queue to consume from has as many as
+            were enqueued, and one fifth more.
+        goals: How many times as fast we want to enqueue and to consume.
+        node: What npm installs where Node is; its main form is a .cjs then.
+    """
+
+    name: str
+    requirements: tuple[str, ...]
+    enqueue: int
+    consume: int
+    goals: tuple[float, float] = (10.0, 10.0)
+    node: tuple[str, ...] = ()
+
+    @property
+    def module(self) -> str:
+        """The module that measures it."""
+        return f"tests.benchmarks.others.{self.name.lower()}"
+
+
+LIBRARIES = (
+    Library("arq", ("arq",), 6_000, 4_000),
+    # SAQ imports typing_extensions, and does not say so.
+    Library("SAQ", ("saq[redis,hiredis]", "typing-extensions"), 10_000, 4_000),
+    Library("taskiq", ("taskiq", "taskiq-redis", "hiredis"), 6_000, 4_000),
+    Library("streaQ", ("streaq",), 15_000, 3_000),
+    Library("BullMQ", ("bullmq", "hiredis"), 30_000, 20_000, node=("bullmq", "ioredis")),
+    Library("RQ", ("rq", "hiredis"), 10_000, 1_000),
+    Library("FastStream", ("faststream[redis]", "hiredis"), 200_000, 100_000, goals=(2.0, 5.0)),
+)
+
+OURS = Library("apressure", (), 400_000, 300_000)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """How a library is measured on this machine."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+
+    def measure(self, what: str, url: str, count: int) -> tuple[float, dict[str, str]]:
+        """Jobs a second, and the versions of what was measured.
+
+        Raises:
+            CannotRun: The program failed; the message has the last that it said.
+        """
+        try:
+            done = subprocess.run(
+                [*self.command, what, url, str(count)],
+                cwd=ROOT,
+                env={**os.environ, **self.environment},
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=120,
+            )
+        except subprocess.SubprocessError as failure:
+            raise CannotRun(f"{what}: {last_line(failure)}") from None
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return result["rate"], result["versions"]
+
+
+def ours() -> Program:
+    """The same measurement of this library."""
+    return Program((sys.executable, "-m", "tests.benchmarks.ours"), {})
+
+
+def install(library: Library, environments: Path) -> Program:
+    """Install a library into an environment of its own, if it is not there yet.
+
+    Raises:
+        CannotRun: It cannot be installed here.
+    """
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if library.node and node and npm:
+        place = environments / f"{library.name.lower()}-node"
+        if not installed(place, library.node):
+            run(npm, "install", "--prefix", str(place), "--no-audit", "--no-fund", "--loglevel=error", *library.node)
+            mark(place, library.node)
+        script = ROOT / "tests/benchmarks/others" / f"{library.name.lower()}.cjs"
+        return Program((node, str(script)), {"NODE_PATH": str(place / "node_modules")})
+    place = environments / library.name.lower()
+    python = place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    requirements = (*library.requirements, "uvloop; sys_platform != 'win32'")
+    if not installed(place, requirements):
+        run(sys.executable, "-m", "venv", "--clear", str(place))
+        run(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
+        mark(place, requirements)
+    return Program((str(python), "-m", library.module), {})
+
+
+def installed(place: Path, requirements: tuple[str, ...]) -> bool:
+    """Whether an earlier run has installed all of that."""
+    note = place / "installed.txt"
+    return note.exists() and note.read_text() == "\n".join(requirements)
+
+
+def mark(place: Path, requirements: tuple[str, ...]) -> None:
+    """Note what has been installed, after all of it was."""
+    (place / "installed.txt").write_text("\n".join(requirements))
+
+
+def run(*command: str) -> None:
+    """Run a step of an installation."""
+    try:
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=600)
+    except (OSError, subprocess.SubprocessError) as failure:
+        raise CannotRun(f"not installed: {last_line(failure)}") from None
+
+
+def last_line(failure: Exception) -> str:
+    """The last thing that a program said before it failed."""
+    said = getattr(failure, "stderr", None) or ""
+    lines = (said.decode(errors="replace") if isinstance(said, bytes) else said).strip().splitlines()
+    return lines[-1] if lines else str(failure)

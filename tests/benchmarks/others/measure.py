@@ -1,0 +1,121 @@
+"""What the measurements of all libraries share: `python -m tests.benchmarks.others.NAME enqueue|consume URL COUNT`.
+
+One line of JSON comes out: jobs a second, and the versions of what was measured. A fifth of COUNT more jobs warm up, so
+that neither a process that starts, nor its first connection, nor a cold JIT compiler is in the figure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from importlib.metadata import version
+from typing import Any
+
+NAME = "benchmark"
+PAYLOAD = "x" * 100
+BULK = 1000
+"""How many jobs go into one call of a bulk API. All of them do well with it, and hardly better with more."""
+
+
+class Stopwatch:
+    """Takes the time from the end of the warm-up to the last job.
+
+    Args:
+        count: How many jobs are measured.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.finished = asyncio.Event()
+        self._count = count
+        self._first = warm_up(count)
+        self._last = self._first + count
+        self._done = 0
+        self._begin = self._end = 0.0
+
+    def job(self) -> None:
+        """What each job does, and all that it does."""
+        self._done += 1
+        if self._done == self._first:
+            self._begin = time.perf_counter()
+        elif self._done == self._last:
+            self._end = time.perf_counter()
+            self.finished.set()
+
+    def rate(self) -> float:
+        """Jobs a second."""
+        return self._count / (self._end - self._begin)
+
+
+Put = Callable[[int], Awaitable[None]]
+Producer = Callable[[str], AbstractAsyncContextManager[Put]]
+"""Of a URL, a context with a function that enqueues so many jobs."""
+Consume = Callable[[str, Stopwatch], Coroutine[Any, Any, None]]
+"""Runs a worker whose jobs tell the stopwatch, until it is cancelled or has nothing left to do."""
+
+
+def main(producer: Producer, consume: Consume, *packages: str) -> None:
+    """Measure what the command line says, and print it with the versions of the packages."""
+    what, url, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        rate = runner.run(enqueued(producer, url, count) if what == "enqueue" else consumed(consume, url, count))
+        print(json.dumps({"rate": rate, "versions": {name: version(name) for name in packages}}), flush=True)
+        os._exit(0)  # how a worker ends is not measured
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed: it makes each of these libraries faster, and ours."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def enqueued(producer: Producer, url: str, count: int) -> float:
+    """Jobs enqueued a second."""
+    async with producer(url) as put:
+        await put(warm_up(count))
+        begin = time.perf_counter()
+        await put(count)
+        return count / (time.perf_counter() - begin)
+
+
+async def consumed(consume: Consume, url: str, count: int) -> float:
+    """Jobs done a second, from a queue that is full already."""
+    watch = Stopwatch(count)
+    worker = asyncio.create_task(consume(url, watch))
+    finished = asyncio.create_task(watch.finished.wait())
+    await asyncio.wait([worker, finished], return_when=asyncio.FIRST_COMPLETED)
+    if not watch.finished.is_set():
+        await worker
+        raise RuntimeError("the worker ended before it had done its jobs")
+    return watch.rate()
+
+
+async def concurrently(tasks: int, count: int, enqueue: Callable[[], Awaitable[object]]) -> None:
+    """Enqueue one job a call, from so many tasks at a time, for libraries that have no call for many."""
+    left = iter(range(count))
+
+    async def feed() -> None:
+        for _ in left:
+            await enqueue()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(tasks):
+            group.create_task(feed())
+
+
+def bulks(count: int) -> list[int]:
+    """The sizes of bulks that are so many jobs together."""
+    sizes = [BULK] * (count // BULK)
+    return [*sizes, count % BULK] if count % BULK else sizes
+
+
+def warm_up(count: int) -> int:
+    """How many jobs come before those that are measured."""
+    return max(1, count // 5)

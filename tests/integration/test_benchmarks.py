@@ -1,0 +1,84 @@
+"""The benchmark's machinery: it runs, its results have the documented fields, and can be drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from apressure.embedded import EmbeddedServer
+from tests.benchmarks import compare, libraries, plot
+from tests.benchmarks.figures import Figure, figure
+from tests.benchmarks.libraries import LIBRARIES, Library, Program
+from tests.servers import SERVERS, CannotRun
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_quick_run(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    command = [sys.executable, "-m", "tests.benchmarks", "--quick", "--only", "put one by one", "--json", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
+    results = json.loads(file.read_text())
+    assert set(results) == {"machine", "repetitions", "figures", "left_out"}
+    assert set(results["machine"]) == {"machine", "system", "python", "apressure", "redis-py", "hiredis"}
+    assert len(results["figures"]) + len(results["left_out"]) == len(SERVERS)
+    for row in results["figures"]:
+        assert set(row) == {field.name for field in dataclasses.fields(Figure)}
+        assert (row["case"], row["other"], row["unit"]) == ("put one by one", "redis-py lpush", "/s")
+        assert row["reached"] is (row["ratio"] >= row["goal"])
+        assert f"{row['ours']:,.0f}/s" in done.stdout
+    assert set(plot.draw(results)) == {"by-hand.svg"}
+
+
+def test_the_plots(tmp_path: Path) -> None:
+    by_hand = [
+        figure(server, "wake-up", "brpop", loop, "s p99", 1.5, [(0.003, 0.001), (0.002, 0.001)])
+        for server in ("Valkey 9.1.2", "Redis 7.0.15")
+        for loop in ("asyncio", "uvloop")
+    ]
+    assert (by_hand[0].ratio, by_hand[0].reached) == (2.5, False)
+    with_library = figure("Valkey 9.1.2", "consume", "<library>", "node", "/s", 10, [(300, 10)], {"library": "1.0"})
+    assert with_library.reached
+    results = {
+        "machine": {"machine": "a machine", "python": "3.11", "redis-py": "8.0"},
+        "figures": [dataclasses.asdict(one) for one in (*by_hand, with_library)],
+    }
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps(results))
+    command = [sys.executable, "-m", "tests.benchmarks.plot", str(file), "--into", str(tmp_path / "plots")]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    plots = {path.name: ET.parse(path).getroot() for path in (tmp_path / "plots").iterdir()}
+    assert set(plots) == {"by-hand.svg", "libraries.svg"}
+    words = {name: {element.text for element in root.iter() if element.text} for name, root in plots.items()}
+    assert {"wake-up, p99", "/ brpop", "2.50 · 2.50  (≤ 1.5)", "on uvloop"} <= words["by-hand.svg"]
+    assert {"<library>", "apressure", "300", "10"} <= words["libraries.svg"]
+
+
+def test_libraries_have_processes_of_their_own(make_server: Callable[..., EmbeddedServer]) -> None:
+    """Ours stands in for another one. A library that fails is named, and the others go on."""
+    same = Library("same", (), 1000, 500, goals=(0.001, 1000.0))
+    broken = Library("broken", (), 1000, 500)
+    fails = Program((sys.executable, "-c", "raise SystemExit('no such thing')"), {})
+    server = make_server()
+    outcomes = list(compare.with_libraries({broken: fails, same: libraries.ours()}, server, 0.01, 2))
+    assert str(outcomes[0]) == "broken: enqueue: no such thing"
+    assert isinstance(outcomes[0], CannotRun)
+    assert not isinstance(outcomes[1], CannotRun)
+    assert [(one.case, one.other, one.reached) for one in outcomes[1]] == [
+        ("enqueue", "same", True),
+        ("consume", "same", False),
+    ]
+    assert set(outcomes[1][0].versions) == {"apressure", "redis"}
+    assert len(outcomes) == 2
+
+
+def test_every_library_has_its_program() -> None:
+    for library in LIBRARIES:
+        assert (ROOT / (library.module.replace(".", "/") + ".py")).exists()
+        if library.node:
+            assert (ROOT / (library.module.replace(".", "/") + ".cjs")).exists()
