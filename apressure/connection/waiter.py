@@ -32,6 +32,17 @@ LONG_SLICE = 30
 """Seconds for which the second of two peeks lasts: the first one's slices already make the step look at both."""
 
 
+class Parked(asyncio.Future[None]):
+    """Somebody who waits.
+
+    Attributes:
+        on_wake: Called at the wake-up itself, with this. A done callback is called a turn of the event loop later,
+            which is a large part of the time that a wake-up takes.
+    """
+
+    on_wake: Callable[[Parked], None] | None = None
+
+
 class Waiter:
     """Waits for elements of one list.
 
@@ -66,7 +77,7 @@ class Waiter:
         self._channel: AnyChannel | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._outstanding = False
-        self._watchers: set[asyncio.Future[None]] = set()
+        self._watchers: set[Parked] = set()
         self._failures = 0
         self.generation = 0
         """Counts wake-ups. A step that was sent at an older generation may have missed one: do not park, try again."""
@@ -83,7 +94,7 @@ class Waiter:
         """There is a connection that could be given up."""
         return self._channel is not None and self._channel.up
 
-    def watch(self, future: asyncio.Future[None]) -> None:
+    def watch(self, future: Parked) -> None:
         """Resolve the future at the next wake-up, or with the error that makes waiting impossible."""
         self._watchers.add(future)
         future.add_done_callback(self._watchers.discard)
@@ -190,17 +201,19 @@ class Waiter:
                 future.set_result(None)
             else:
                 future.set_exception(copy.copy(error))
+            if future.on_wake is not None:
+                future.on_wake(future)
         return bool(watchers)
 
 
-def park(waiters: Sequence[Waiter], generations: Sequence[int], seconds: float | None = None) -> asyncio.Future[None]:
+def park(waiters: Sequence[Waiter], generations: Sequence[int], seconds: float | None = None) -> Parked:
     """Return a future that is resolved when one of the waiters wakes, or when `seconds` have passed.
 
     It is resolved at once where a waiter woke since `generations` were noted: that is how a wake-up that comes
     between a step and the wait for it is not lost.
     """
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
+    future = Parked(loop=loop)
     if any(waiter.claimed or waiter.generation != noted for waiter, noted in zip(waiters, generations, strict=True)):
         future.set_result(None)
         return future

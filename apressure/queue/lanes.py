@@ -182,6 +182,7 @@ class Lane(ABC, Generic[E]):
             self._flush()
         elif self._entries:
             self._parked = self._waits.park(self._blocked_by, self._noted)
+            self._parked.on_wake = self._woken
             self._parked.add_done_callback(self._woken)
 
     def _asked(self, entry: E) -> bool:

@@ -7,7 +7,7 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterable, Callable, Iterable
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar, cast
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from apressure.connection.settle import answered
 from apressure.exceptions import (
@@ -217,7 +217,8 @@ class Consumer(Generic[T]):
         self._ended = False
         self._most = MAX_PREFETCH
         self._portion = 1
-        self._portion_began = 0.0
+        self._received = 0
+        self._received_at = 0.0
 
     async def __aenter__(self) -> Self:
         scripted = self._queue.scripted("the consumer role")
@@ -298,14 +299,12 @@ class Consumer(Generic[T]):
                 await lease.flush()
                 self._ended = True
                 raise StopAsyncIteration from None
-            self._portion_began = asyncio.get_running_loop().time()
-        handed_out: Any
+            self._received = 1 + len(lease.buffer)
+            self._received_at = asyncio.get_running_loop().time()
         if self._manual:
-            handed_out = Delivery(lease, received, self._queue.decode)
-        else:
-            self._current = received
-            handed_out = self._queue.decode(received.raw)
-        return cast("T", handed_out)
+            return Delivery(lease, received, self._queue.decode)  # type: ignore[return-value]
+        self._current = received
+        return self._queue.decode(received.raw)  # type: ignore[no-any-return]
 
     def on_lost(self, callback: Callable[[Exception], None]) -> None:
         """Have `callback(error)` called when the lease is lost: at once, not only when the loop goes on.
@@ -328,10 +327,11 @@ class Consumer(Generic[T]):
         """How many to receive: as many as the body works off in a moment, never more than the bound."""
         if self._prefetch is not None:
             return min(self._prefetch, self._most)
-        if self._portion_began:
-            elapsed = asyncio.get_running_loop().time() - self._portion_began
-            quick = int(self._portion * PREFETCH_SECONDS / elapsed) if elapsed > 0 else self._most
-            self._portion = max(1, min(self._most, self._portion * 2, quick))
+        if self._received:
+            elapsed = asyncio.get_running_loop().time() - self._received_at
+            quick = int(self._received * PREFETCH_SECONDS / elapsed) if elapsed > 0 else self._most
+            more = self._portion * 2 if self._received >= self._portion else self._portion
+            self._portion = max(1, min(self._most, more, quick))
         return self._portion
 
     def _checked(self) -> Lease:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, NamedTuple, TypeVar
 
 from apressure.connection.server import Place
-from apressure.connection.waiter import LONG_SLICE, SLICE, Waiter, park
+from apressure.connection.waiter import LONG_SLICE, SLICE, Parked, Waiter, park
 from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError, QueueInUseError, Role
 from apressure.queue.keys import Keys
 
@@ -85,13 +85,13 @@ class Waits:
         """Note how often everything has woken; before a step is sent, for `park` after its answer."""
         return [waiter.generation for waiter in self._all]
 
-    def park(self, wait: Wait, noted: Noted) -> asyncio.Future[None]:
+    def park(self, wait: Wait, noted: Noted) -> Parked:
         """Return a future that is resolved when the step is worth another try.
 
         Cancelling it is how to stop waiting. Where a connection is out of reach, it has the exception.
         """
         if self._closed_by is not None:
-            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            ended = Parked(loop=asyncio.get_running_loop())
             ended.set_exception(copy.copy(self._closed_by))
             return ended
         seconds = None if wait.lease is None else wait.lease / 1000 + 0.001
