@@ -270,9 +270,9 @@ local function count(role, messages, bytes)
 end
 
 -- Pop up to max messages, in portions so that large ones do not pile up in one reply.
--- Returns: {'messages', {messages}...} | number of messages | their bytes
+-- Returns: {{messages}...} | number of messages | their bytes
 local function pop(max)
-  local portions, messages, bytes = {'messages'}, 0, 0
+  local portions, messages, bytes = {}, 0, 0
   local portion = 1
   while messages < max and bytes < 1048576 do
     local popped = call('RPOP', LIST, math.min(portion, max - messages))
@@ -286,15 +286,14 @@ local function pop(max)
   return portions, messages, bytes
 end
 
--- The same, in one list.
-local function pop_flat(max)
-  local portions, messages, bytes = pop(max)
-  if #portions == 2 then return portions[2], bytes end
-  local flat = {}
-  for i = 2, #portions do
-    for j = 1, #portions[i] do flat[#flat + 1] = portions[i][j] end
+-- All that is in lists of messages, in one list.
+local function flat(portions)
+  if #portions == 1 then return portions[1] end
+  local messages = {}
+  for i = 1, #portions do
+    for j = 1, #portions[i] do messages[#messages + 1] = portions[i][j] end
   end
-  return flat, bytes
+  return messages
 end
 
 -- Acknowledge deliveries; the statistics count them now.
@@ -318,15 +317,15 @@ local function acknowledge(values, first, last)
   return messages
 end
 
--- How often each of these messages, just popped, has been delivered, this time included; nil where each is the first.
+-- How often each of these messages, just popped, has been delivered, this time included.
 -- `redelivered` runs beside the right end of the queue: an entry says how often, and which message (by its digest).
 -- A client that knows nothing of it may have popped some: entries that were passed over are dropped, and so are those
 -- that cannot belong to anything, since there are more of them than messages.
 local function attempts_of(messages)
-  local total = call('LLEN', REDELIVERED)
-  if total == 0 then return nil end
   local attempts = {}
   for i = 1, #messages do attempts[i] = 1 end
+  local total = call('LLEN', REDELIVERED)
+  if total == 0 then return attempts end
   local entries = call('LRANGE', REDELIVERED, -(#messages + 100), -1)
   local places = {}  -- digest -> the places of its entries, the rightmost last
   for j = 1, #entries do
