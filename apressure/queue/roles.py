@@ -296,7 +296,7 @@ class Consumer(Generic[T]):
             self._current = None
         if lease.buffer:
             received = lease.buffer.popleft()
-            if len(lease.buffer) == self._half and self._half:  # the half that was asked for has come already
+            if len(lease.buffer) + 1 == self._half:  # the half that was asked for has come already
                 self._plan(lease, lease.handed_out - 1)
                 self._begin(lease)
         else:

@@ -52,7 +52,8 @@ end
 
 -- What a step has to know before it writes: the bound, that the lists are lists (LLEN raises an error where they are
 -- not), and that the role's statistics can be counted.
--- Returns: the bound, nil, length of the queue, permits in :not_full | the bound or nil, an answer that says what is wrong
+-- Returns: the bound, nil, length of the queue, permits in :not_full |
+--          the bound or nil, an answer that says what is wrong
 local function check(role)
   local bound, wrong = integer(BOUND)
   if wrong then return nil, wrong end
@@ -79,7 +80,8 @@ local function recall(sequence, repeated)
     if repeated == '1' then redis.pcall('SET', OP, sequence .. ':0', 'PX', RECORD_MS) end
     return nil
   end
-  call('PEXPIRE', OP, RECORD_MS)  -- a write: a WAIT that follows on this new connection has to have something to wait for
+  -- A write: a WAIT that follows on this new connection has to have something to wait for.
+  call('PEXPIRE', OP, RECORD_MS)
   return last == sequence and tonumber(result) or 0
 end
 
@@ -234,13 +236,13 @@ end
 
 -- May this step work in the role? True, or nil and the answer to give.
 -- A step that holds no lease leaves the token where it is: nobody can come in between.
--- unleased: the step knows that the role has no lease.
+-- unleased: the step knows from `survey` that the role has no lease. (What is usual there has no producer's.)
 local function enter(role, held, token, unleased)
   local lease = unleased and {} or call('HMGET', KEYS[LEASE + role], 'token', 'uid', 'deadline')
   if lease[1] then
     if lease[1] == token then return true end
     if token ~= '' then return nil, {'lost'} end
-    return nil, {'busy', name_of(role), lease[2], math.max(0, tonumber(lease[3]) - now())}
+    return nil, {'busy', name_of(role), lease[2], math.max(0, tonumber(lease[3] or 0) - now())}
   end
   if token ~= '' then return nil, {'lost'} end
   if call('LLEN', KEYS[FREE + role]) > 0 or (held == '1' and call('LLEN', KEYS[CLAIM + role]) > 0) then return true end
@@ -297,19 +299,24 @@ local function flat(portions)
 end
 
 -- Acknowledge deliveries; the statistics count them now.
--- values[first..last]: ranges, each its first number, its last one, and how many bytes its messages have. A range that is
--- sent again is the same range: all of it is in flight, or it has been acknowledged.
+-- values[first..last]: ranges, each its first number, its last one, and how many bytes its messages have. A range that
+-- is sent again is the same range: all of it is in flight, or it has been acknowledged. Only a server that has taken
+-- over may lack the end of one.
 local function acknowledge(values, first, last)
   local messages, bytes = 0, 0
   for i = first, last, 3 do
     local numbers, gone = {}, 0
-    for number = tonumber(values[i]), tonumber(values[i + 1]) do numbers[#numbers + 1] = number end
+    local whole = call('HSTRLEN', INFLIGHT, values[i + 1]) > 0
+    for number = tonumber(values[i]), tonumber(values[i + 1]) do
+      numbers[#numbers + 1] = number
+      if not whole then bytes = bytes + call('HSTRLEN', INFLIGHT, number) end
+    end
     for j = 1, #numbers, CHUNK do
       gone = gone + call('HDEL', INFLIGHT, unpack(numbers, j, math.min(j + CHUNK - 1, #numbers)))
     end
     if gone > 0 then
       messages = messages + gone
-      bytes = bytes + tonumber(values[i + 2])
+      if whole then bytes = bytes + tonumber(values[i + 2]) end
       if call('EXISTS', ATTEMPTS) == 1 then push('HDEL', ATTEMPTS, numbers, 1, #numbers) end
     end
   end
@@ -372,5 +379,6 @@ local function mark(keys)
 end
 
 local function mark_of(role)
-  return mark({KEYS[HOLDER + role], KEYS[MESSAGES + 2 * role], KEYS[BYTES + 2 * role], KEYS[FREE + role], KEYS[LEASE + role], KEYS[CLAIM + role]})
+  return mark({KEYS[HOLDER + role], KEYS[MESSAGES + 2 * role], KEYS[BYTES + 2 * role], KEYS[FREE + role],
+               KEYS[LEASE + role], KEYS[CLAIM + role]})
 end

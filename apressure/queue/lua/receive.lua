@@ -7,16 +7,14 @@
 --       5 the most messages to receive, 6 milliseconds of the lease, 7 the sequence number to go on with,
 --       8 limit of deliveries of a message or 0, 9 sequence, 10 '1' if this repeats a step,
 --       11... acknowledged ranges (first, last, bytes)
--- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), number of dead letters} (without messages: there may
---          be more, try again) | {'empty'} | {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} |
---          {'dead', why they cannot be moved} |
---          {'busy', role, holder, milliseconds of its lease or -1}
+-- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), number of dead letters} (without messages: there
+--          may be more, try again) | {'empty'} | {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} |
+--          {'dead', why they cannot be moved} | {'busy', role, holder, milliseconds of its lease or -1}
 local uid, token, held, next_number, limit = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[7]), tonumber(ARGV[8])
 local MOST_DEAD = 50  -- in one step: each is looked at by itself
 
--- Why dead letters cannot be moved, or nil. Writes nothing, and asks only where there may be one.
+-- Why dead letters cannot be moved, or nil. Writes nothing.
 local function obstacle()
-  if limit == 0 or call('EXISTS', REDELIVERED) == 0 then return nil end
   turn_to(23)
   local fine, bound, wrong = pcall(check, PRODUCER)
   local why
@@ -69,7 +67,8 @@ if not mine then
   local entered, refusal = enter(CONSUMER, held, ARGV[3] ~= '1' and token or '')
   if not entered then return refusal end
 end
-local why = obstacle()
+local again = call('LLEN', REDELIVERED) > 0  -- some have been delivered before
+local why = limit > 0 and again and obstacle()
 if why then
   unclaim(CONSUMER, held)
   return {'dead', why}
@@ -86,7 +85,9 @@ if not mine then
   end
   call('DEL', KEYS[FREE + CONSUMER])
   next_there, hold = next_number, false
-  call('HSET', KEYS[LEASE + CONSUMER], 'token', token, 'uid', uid, 'since', now(), 'next', next_there)
+  -- With its deadline from the first: where a step fails half-way (a right that the user lacks), what it did stays.
+  call('HSET', KEYS[LEASE + CONSUMER], 'token', token, 'uid', uid, 'since', now(), 'deadline', now() + ARGV[6],
+       'next', next_there)
 end
 acknowledge(ARGV, 11, #ARGV)
 
@@ -109,7 +110,7 @@ else
   local most, total, taken = tonumber(ARGV[5]), 0, 0
   repeat
     local popped, count_of, bytes = pop((limit == 1 or limit > 0 and suspect()) and 1 or most)
-    local all = count_of > 0 and call('EXISTS', REDELIVERED) == 1 and flat(popped)
+    local all = again and count_of > 0 and flat(popped)
     if all then
       local tried, kept = attempts_of(all), {}
       for i = 1, #all do
