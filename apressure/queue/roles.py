@@ -347,7 +347,7 @@ class Consumer(Generic[T]):
     def _begin(self, lease: Lease) -> None:
         """The body begins with a message: see how quickly it works, and ask for more in good time."""
         self._worked, self._since = lease.handed_out - 1, asyncio.get_running_loop().time()
-        if self._half:
+        if self._half and lease.portion >= self._half:  # otherwise the queue was empty behind it
             lease.ahead(self._half)
 
     def _checked(self) -> Lease:
