@@ -67,8 +67,8 @@ class Lease:
         """The numbers of messages in flight, and how many bytes they have."""
         self.buffer: deque[Received] = deque()
         """Messages that were received and not handed out yet."""
-        self.portion = 0
-        """How many the latest step brought."""
+        self.full = False
+        """The latest step brought as many as it asked for: there may be more."""
         self._unsure: DurabilityError | None = None
         self.error: Exception | None = None
         """Why the lease is of no more use."""
@@ -287,6 +287,7 @@ class Lease:
         def on_answer(reply: Any) -> None:
             self._receiving = None
             self._on_their_way = (self._on_their_way[0], [])
+            before = self._number
             if isinstance(reply, list):
                 self._arrived(reply)
             elif isinstance(reply, (LeaseLostError, QueueDoesNotExistError)):
@@ -302,6 +303,7 @@ class Lease:
                 # Acknowledging twice does no harm, forgetting it would; but each range as it was.
                 self._acks = acks + self._acks
                 self._kept = acks[-1] if acks else self._kept
+            self.full = self._number - before >= max_items
             answer.set_result(reply)
             if not (self._held or self._receivers):
                 # Whoever asked was cancelled, and has stopped waiting for the outcome (settle_timeout): not theirs.
@@ -318,8 +320,7 @@ class Lease:
         messages = [message for portion in portions for message in portion]
         if self.error is not None:
             messages, tried = [], []  # the lease was ended meanwhile, and has given them back as never handed out
-        self.portion = len(messages)
-        numbers = range(self._number, self._number + self.portion)
+        numbers = range(self._number, self._number + len(messages))
         self.buffer.extend(zip(numbers, messages, tried or itertools.repeat(1), strict=False))
         self.unsettled.update(zip(numbers, map(len, messages), strict=True))
         self._number = numbers.stop

@@ -340,14 +340,14 @@ class Consumer(Generic[T]):
         elif done := worked - self._worked:
             elapsed = asyncio.get_running_loop().time() - self._since
             quick = int(done * PREFETCH_SECONDS / elapsed) if elapsed > 0 else self._most
-            more = self._portion * 2 if lease.portion >= (self._half or self._portion) else self._portion
+            more = self._portion * 2 if lease.full else self._portion
             self._portion = max(1, min(self._most, more, quick))
         self._half = self._portion // 2 if self._portion >= READ_AHEAD else 0
 
     def _begin(self, lease: Lease) -> None:
         """The body begins with a message: see how quickly it works, and ask for more in good time."""
         self._worked, self._since = lease.handed_out - 1, asyncio.get_running_loop().time()
-        if self._half and lease.portion >= self._half:  # otherwise the queue was empty behind it
+        if self._half and lease.full:  # otherwise the queue was empty behind them
             lease.ahead(self._half)
 
     def _checked(self) -> Lease:

@@ -29,7 +29,7 @@ def tables(results: dict[str, Any]) -> str:
 
 
 def table(title: str, figures: list[Figure]) -> str:
-    """A row for each comparison, a column for each server: the ratio on asyncio, then on uvloop where that was measured."""
+    """A row for each comparison, a column for each server: the ratio on asyncio, then on uvloop where there is one."""
     servers = list(dict.fromkeys(figure.server for figure in figures if figure.server))
     rows: dict[str, dict[str, list[Figure]]] = {}
     for figure in figures:
