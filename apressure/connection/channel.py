@@ -142,8 +142,9 @@ class Channel(asyncio.Protocol):
         while (reply := self._next_reply()) is not False:
             on_reply, _ = self._pending.popleft()
             on_reply(reply)
-        if self._fed > PIECE and not self._reader.has_data():
-            # It would keep the room for the largest reply of all until the next one comes.
+        if self._fed > PIECE and not self._pending:
+            # It would keep the room for the largest reply of all until the next one comes. (In the middle of a reply it
+            # has to stay, and does not tell.)
             self._reader, self._fed = _reader(), 0
         if self._retired:
             self._end_retired()

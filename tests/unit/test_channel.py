@@ -315,15 +315,24 @@ async def test_a_server_that_takes_a_large_argument_slowly_is_alive() -> None:
     assert "did not answer" in str(fixture.replies[0])
 
 
-async def test_replies_around_a_large_one_are_whole() -> None:
+@pytest.mark.parametrize("size", [300_000, 1 << 20, (1 << 20) + 33, 4 << 20])
+async def test_replies_around_a_large_one_are_whole(size: int) -> None:
     fixture = Fixture()
-    for word in ("A", "B", "C"):
-        fixture.call(word)
     large = b"x" * (1 << 20)
-    stream = b"+a\r\n$1048576\r\n%b\r\n+c\r\n" % large
-    for begin in range(0, len(stream), 300_000):
-        fixture.channel.data_received(stream[begin : begin + 300_000])
-    assert fixture.replies == [b"a", large, b"c"]
-    fixture.call("D")
-    fixture.channel.data_received(b"+d\r\n")
-    assert fixture.replies[-1] == b"d"
+    stream = b"+a\r\n*3\r\n$1048576\r\n%b\r\n$1048576\r\n%b\r\n+d\r\n+c\r\n" % (large, large)
+    for _ in range(2):
+        fixture.replies.clear()
+        for word in ("A", "B", "C"):
+            fixture.call(word)
+        for begin in range(0, len(stream), size):
+            fixture.channel.data_received(stream[begin : begin + size])
+        assert fixture.replies == [b"a", [large, large, b"d"], b"c"]
+
+
+async def test_a_reply_in_pieces_that_end_where_an_element_ends_is_whole() -> None:
+    fixture = Fixture()
+    fixture.call("A")
+    large = b"x" * (1 << 20)
+    for piece in (b"*2\r\n$1048576\r\n%b\r\n" % large, b"$1048576\r\n%b\r\n" % large):
+        fixture.channel.data_received(piece)
+    assert fixture.replies == [[large, large]]
