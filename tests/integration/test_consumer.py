@@ -410,10 +410,14 @@ async def test_acknowledgements_mean_the_same_after_a_failover_that_lost_deliver
     queue = await open_queue()
     await queue.put_many(ITEMS[:6])
     async with queue.consumer(prefetch=1) as consumer:
-        for index in range(4):
-            assert await anext(consumer) == ITEMS[index]
-        db.hset("apressure:__pressure__:jobs:consumer_lease", "next", 2)
-        assert [await anext(consumer), await anext(consumer)] == ITEMS[4:6]
-        assert (await queue.statistics()).consumed_messages == 5
+        assert [await anext(consumer), await anext(consumer)] == ITEMS[:2]
+        behind = {key: db.dump(key) for key in db.keys("*") if b":op:" not in key}
+        assert [await anext(consumer), await anext(consumer)] == ITEMS[2:4]
+        for key, value in behind.items():
+            db.restore(key, 0, value, replace=True)
+        assert [await anext(consumer) for _ in range(4)] == ITEMS[2:6]
+        assert (await queue.statistics()).consumed_messages == 4
     statistics = await queue.statistics()
-    assert (statistics.consumed_messages, statistics.in_flight, statistics.length) == (6, 0, 0)
+    # The second one was acknowledged where nobody knows of it any more: it comes again.
+    assert (statistics.consumed_messages, statistics.in_flight, statistics.length) == (5, 0, 1)
+    assert await queue.get() == ITEMS[1]

@@ -116,10 +116,10 @@ def test_the_scripts_and_the_words_agree() -> None:
     prelude, repair = ((LUA / f"{name}.lua").read_text() for name in ("prelude", "repair"))
     assert f"CLAIM_MS = {CLAIM_MS} " in prelude
     types = list(KEYS.types.values())
-    for word, kind in (("LISTS", "list"), ("HASHES", "hash")):
-        table = re.search(rf"local {word} = \{{(.*)\}}", repair)
+    for kind in ("list", "hash"):
+        table = re.search(rf" {kind} = \{{([\d, ]*)\}}", repair)
         assert table is not None
-        numbers = {int(number) for number in re.findall(r"\[(\d+)\] = true", table[1])}
+        numbers = {int(number) for number in re.findall(r"\d+", table[1])}
         assert numbers == {index for index, found in enumerate(types, 1) if found == kind}
 
 

@@ -13,17 +13,21 @@ local function did(kind, role, text, number)
   done[#done + 1] = {kind, role and name_of(role) or '', text or '', number or 0}
 end
 
-local LISTS = {}
-for _, i in ipairs({1, 5, 6, 11, 12, 15, 16, 19, 21}) do LISTS[i] = true end
-local HASHES = {[13] = true, [14] = true, [20] = true}
+local KINDS = {
+  list = {1, 5, 6, 11, 12, 15, 16, 19, 21},
+  hash = {13, 14, 20},
+}
+local kind_of = {}
+for kind, places in pairs(KINDS) do
+  for _, i in ipairs(places) do kind_of[i] = kind end
+end
 local function is_counter(i) return i >= 7 and i <= 10 end
 
 if collision(23) then return {'ok', done} end  -- what would be mended could belong to the other queue
 local mixed = false  -- a key is of the wrong type
 for i = 1, 21 do
   local kind = call('TYPE', KEYS[i]).ok
-  local right = LISTS[i] and 'list' or HASHES[i] and 'hash' or 'string'
-  if kind ~= 'none' and kind ~= right and not is_counter(i) then mixed = true end
+  if kind ~= 'none' and kind ~= (kind_of[i] or 'string') and not is_counter(i) then mixed = true end
 end
 local exists = call('EXISTS', BOUND) == 1
 local still = mark({unpack(KEYS, 1, 21)}) == whole

@@ -5,13 +5,13 @@
 if ARGV[3] == '1' or ARGV[8] == '1' or #ARGV > 13 then return nil end
 local call = redis.call
 local LIST, BOUND, NOT_FULL, INFLIGHT = KEYS[1], KEYS[2], KEYS[11], KEYS[19]
-local COUNT, BYTES, CLOSED, PRODUCER_LEASE, LEASE = KEYS[9], KEYS[10], KEYS[12], KEYS[13], KEYS[14]
+local COUNT, BYTES, CLOSED, PRODUCER_LEASE, CONSUMER_LEASE = KEYS[9], KEYS[10], KEYS[12], KEYS[13], KEYS[14]
 local PRODUCER_CLAIM, CONSUMER_CLAIM, APART, REDELIVERED = KEYS[15], KEYS[16], KEYS[20], KEYS[21]
 
 local length = call('LLEN', LIST)
 local most = math.min(length, tonumber(ARGV[5]))
 if most < 1 or most > 5 then return nil end
-local lease = call('HMGET', LEASE, 'token', 'next')
+local lease = call('HMGET', CONSUMER_LEASE, 'token', 'next')
 if lease[1] ~= ARGV[2] or lease[2] ~= ARGV[7] then return nil end
 local texts = call('MGET', BOUND, COUNT, BYTES)
 local bound = texts[1]
@@ -43,5 +43,6 @@ elseif permits > 0 then
   call('DEL', NOT_FULL)
 end
 local time = call('TIME')
-call('HSET', LEASE, 'deadline', time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[6], 'next', number + #messages)
+local deadline = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[6]
+call('HSET', CONSUMER_LEASE, 'deadline', deadline, 'next', number + #messages)
 return {'ok', {messages}, {}, 0}
