@@ -176,6 +176,7 @@ class Administration:
         await self._begin()
         name = self._settings.dead_letters if source is None else names.check_queue_name(source)
         dead = self._store.beside(name)
+        ticket = self._waits.publishers.ticket()
         moved = 0
         try:
             try:
@@ -187,7 +188,7 @@ class Administration:
             for filename in found[:max_items]:
                 await self._breathe()
                 while (adopted := await self._publisher.adopt(dead, filename)) is None:
-                    await self._wait(self._waits.publishers, deadline)
+                    await self._wait(self._waits.publishers, ticket, deadline)
                 moved += adopted
         except PressureError as error:
             error.accepted = moved
@@ -198,13 +199,13 @@ class Administration:
                 self._waits.nudge()
         return moved
 
-    async def _wait(self, line: Line, deadline: float | None) -> None:
+    async def _wait(self, line: Line, ticket: int, deadline: float | None) -> None:
         """Wait in a line, or raise what has become of the wait at its deadline."""
         if deadline is not None and asyncio.get_running_loop().time() >= deadline:
             if line is self._waits.receivers:
                 raise QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
             raise QueueFullError(f"the queue {self.name!r} is full: it has {self.capacity} messages", name=self.name)
-        await self._waits.wait(line, self._store.fileno(), deadline)
+        await self._waits.wait(line, ticket, self._store.fileno(), deadline)
 
     async def _each(self, act: Callable[[str], Any], *, waiting: bool, in_flight: bool) -> int:
         await self._begin()

@@ -148,8 +148,7 @@ class Directory:
                     found = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
             finally:
                 os.close(fd)
-        if not found:
-            self.check()
+        self.check()
         return found
 
     def reserve(self, key: int, data: bytes) -> Reservation | None:

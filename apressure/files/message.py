@@ -139,11 +139,12 @@ class FileMessage(Generic[T]):
         self._check("extended")
         until = self._settler.until(seconds)
         filename = names.taken_name(self._key, until)
-        if filename != self._filename:
-            if not await self._settler.settle(self._filename, filename):
-                raise self._lost("extended")
-            self._filename = filename
-        self._expires = until
+        if filename == self._filename:  # another name, since that is what tells whether it is ours still
+            until += 0.001
+            filename = names.taken_name(self._key, until)
+        if not await self._settler.settle(self._filename, filename):
+            raise self._lost("extended")
+        self._filename, self._expires = filename, until
 
     async def _settle(self, after: str | None, what: str) -> None:
         self._check(what)

@@ -102,7 +102,7 @@ class Publisher:
             finally:
                 if kept < len(reserved):
                     self._forget(reserved[kept:])
-                    self._worker.later(self._directory.abandon, reserved[kept:])
+                    await self._worker.surely(self._directory.abandon, reserved[kept:])
 
     def _names(self, count: int) -> list[int]:
         """Names for new messages, which nobody has as far as the index knows."""
@@ -120,15 +120,16 @@ class Publisher:
 
     def _create(self, keys: Sequence[int], messages: Sequence[bytes]) -> list[Reservation]:
         reserved: list[Reservation] = []
-        try:
-            for key, message in zip(keys, messages, strict=False):
+        for key, message in zip(keys, messages, strict=False):
+            try:
                 reservation = self._directory.reserve(key, message)
-                if reservation is None:
-                    break
-                reserved.append(reservation)
-        except BaseException:
-            self._directory.abandon(reserved)
-            raise
+            except StorageError:
+                if reserved:
+                    break  # these first; the next one to ask is told
+                raise
+            if reservation is None:
+                break
+            reserved.append(reservation)
         return reserved
 
     def _forget(self, reservations: Sequence[Reservation]) -> None:
@@ -178,4 +179,4 @@ class Publisher:
                 continue
             finally:
                 self._forget(reserved)
-                self._worker.later(self._directory.abandon, reserved)
+                await self._worker.surely(self._directory.abandon, reserved)

@@ -187,6 +187,7 @@ class FileQueue(Administration, Generic[T]):
     async def _publish(self, portion: list[bytes], deadline: float | None, done: list[str] | None = None) -> list[str]:
         await self._begin()
         done = [] if done is None else done
+        ticket = self._waits.publishers.ticket()
         first = 0
         while first < len(portion):
             try:
@@ -197,7 +198,7 @@ class FileQueue(Administration, Generic[T]):
             first += len(ids)
             done += ids
             if not ids:
-                await self._wait(self._waits.publishers, deadline)
+                await self._wait(self._waits.publishers, ticket, deadline)
         return done
 
     async def _receive(self, most: int, timeout: float | None, seconds: float | None) -> list[FileMessage[T]]:
@@ -205,12 +206,13 @@ class FileQueue(Administration, Generic[T]):
         if seconds is not None:
             visibility(seconds)
         await self._begin()
+        ticket = self._waits.receivers.ticket()
         while True:
             got = await self._receiver.take(most, seconds)
             self._waits.nudge()
             if got:
                 return [FileMessage(self._settler, one) for one in got]
-            await self._wait(self._waits.receivers, deadline)
+            await self._wait(self._waits.receivers, ticket, deadline)
 
     def _encode(self, item: T) -> bytes:
         message = self._codec.encode(item)

@@ -99,11 +99,14 @@ class Receiver:
                 else:
                     got.append(Got(key, filename, taken.data, taken.before + 1, until))
         except BaseException:
-            for one in got:
-                self._worker.later(self._directory.put_back, one.filename, one.key, one.attempts - 1)
+            await self._worker.surely(self._put_all_back, got)
             raise
         self.received += len(got)
         return got
+
+    def _put_all_back(self, got: list[Got]) -> None:
+        for one in got:
+            self._directory.put_back(one.filename, one.key, one.attempts - 1)
 
     def _put_back(self, key: int, filename: str) -> Callable[[Taken | None], object]:
         def undo(taken: Taken | None) -> None:

@@ -6,11 +6,53 @@ A wait takes nothing. Who is woken tries again, and whoever is cancelled after i
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
-Line = deque["asyncio.Future[bool]"]
+
+class Line:
+    """Those who wait for one thing, in the order in which they came, also when they come back."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._tickets = itertools.count()
+        self.woken = 0
+        """How many of those that were woken have not tried yet."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def ticket(self) -> int:
+        """Return a place in the line."""
+        return next(self._tickets)
+
+    def join(self, ticket: int, future: asyncio.Future[None]) -> None:
+        """Wait, at the place that one has."""
+        behind = [(other, self._waiting.pop(other)) for other in list(self._waiting) if other > ticket]
+        self._waiting[ticket] = future
+        self._waiting.update(behind)
+
+    def leave(self, ticket: int) -> None:
+        """Wait no more; who was woken tries now."""
+        if self._waiting.pop(ticket, None) is None:
+            self.woken -= 1
+
+    def wake(self, count: int) -> None:
+        """Let so many try, those included that are about to."""
+        for ticket in list(itertools.islice(self._waiting, max(0, count - self.woken))):
+            future = self._waiting.pop(ticket)
+            self.woken += 1
+            if not future.done():
+                future.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """Everybody gets an error."""
+        while self._waiting:
+            _, future = self._waiting.popitem()
+            self.woken += 1
+            if not future.done():
+                future.set_exception(error)
 
 
 class Outlook(NamedTuple):
@@ -42,36 +84,39 @@ class Waits:
         self._look = look
         self._fd = -1
         self._timer: asyncio.TimerHandle | None = None
-        self.receivers: Line = deque()
-        self.publishers: Line = deque()
+        self.receivers = Line()
+        self.publishers = Line()
 
-    async def wait(self, line: Line, fd: int, deadline: float | None) -> None:
+    async def wait(self, line: Line, ticket: int, fd: int, deadline: float | None) -> None:
         """Wait in one of the lines until there may be something, or until the deadline.
 
         Args:
             line: Which one.
+            ticket: The place in it.
             fd: What is readable when something has changed; -1 for nothing.
             deadline: By the event loop's clock; None for none.
 
         Cancelled, it has taken nothing.
         """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[bool] = loop.create_future()
-        line.append(future)
+        future: asyncio.Future[None] = loop.create_future()
+        line.join(ticket, future)
         self._listen(loop, fd)
-        limit = None if deadline is None else loop.call_at(deadline, _wake, future)
+        cancelled = False
+        limit = None if deadline is None else loop.call_at(deadline, _end, future)
         try:
             await future
         except asyncio.CancelledError:
-            if not future.cancelled():
-                self.nudge()  # somebody else's turn
+            cancelled = True
             raise
         finally:
+            line.leave(ticket)
+            if cancelled:
+                self.nudge()  # if it was woken, it is somebody else's turn
             if limit is not None:
                 limit.cancel()
-            if future in line:
-                line.remove(future)
-            self._rest(loop)
+            if not (self.receivers or self.publishers):
+                self.stop(loop)
 
     def nudge(self) -> None:
         """Look who may try again, after this object has changed or learned something."""
@@ -80,21 +125,14 @@ class Waits:
 
     def fail(self, error: Exception) -> None:
         """Everybody who waits gets an error."""
-        for line in (self.receivers, self.publishers):
-            while line:
-                future = line.popleft()
-                if not future.done():
-                    future.set_exception(error)
+        self.receivers.fail(error)
+        self.publishers.fail(error)
 
     def _listen(self, loop: asyncio.AbstractEventLoop, fd: int) -> None:
         if self._fd == -1 and fd != -1:
             self._fd = fd
             loop.add_reader(fd, self._wake, loop, False)
         self._wake(loop, False)  # something may have changed since this task tried
-
-    def _rest(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not (self.receivers or self.publishers):
-            self.stop(loop)
 
     def stop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Listen no more."""
@@ -107,9 +145,8 @@ class Waits:
 
     def _wake(self, loop: asyncio.AbstractEventLoop, passed: bool) -> None:
         outlook = self._look(passed)
-        for line, count in ((self.receivers, outlook.receivers), (self.publishers, outlook.publishers)):
-            for _ in range(min(count, len(line))):
-                _wake(line.popleft())
+        self.receivers.wake(outlook.receivers)
+        self.publishers.wake(outlook.publishers)
         when = loop.time() + outlook.again
         if self._timer is None or passed or self._timer.when() > when:
             if self._timer is not None:
@@ -117,6 +154,6 @@ class Waits:
             self._timer = loop.call_at(when, self._wake, loop, True)
 
 
-def _wake(future: asyncio.Future[bool]) -> None:
+def _end(future: asyncio.Future[None]) -> None:
     if not future.done():
-        future.set_result(True)
+        future.set_result(None)

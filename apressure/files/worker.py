@@ -47,12 +47,16 @@ class Worker:
             raise
         return future.result()
 
-    def later(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Make a short call for which nobody waits: here, or in the thread, where its error is nobody's."""
-        if self.always and self._executor is not None:
-            self._executor.submit(call, *arguments)
-        else:
+    async def surely(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Make a short call that tidies up: also when cancelled it is made, and has ended. Its error is nobody's."""
+        if not self.always or self._executor is None:
             call(*arguments)
+            return
+        future = asyncio.get_running_loop().run_in_executor(self._executor, call, *arguments)
+        cancelled = await _ended(future)
+        future.exception()
+        if cancelled:
+            raise asyncio.CancelledError
 
     def close(self, last: Callable[[], None]) -> None:
         """End the thread after everything that it was given, and one more call."""
@@ -63,10 +67,12 @@ class Worker:
             self._executor.shutdown(wait=False)
 
 
-async def _ended(future: asyncio.Future[Any]) -> None:
-    """Wait for the end of what cannot be stopped, whoever cancels meanwhile."""
+async def _ended(future: asyncio.Future[Any]) -> bool:
+    """Wait for the end of what cannot be stopped. Returns whether somebody cancelled meanwhile."""
+    cancelled = False
     while not future.done():
         try:
             await asyncio.wait((future,))
         except asyncio.CancelledError:
-            continue
+            cancelled = True
+    return cancelled
