@@ -1,4 +1,6 @@
-"""The released vsqs 0.3 in a process of its own, to be told what to do: `python -m tests.vsqs DIRECTORY QUEUE [CAPACITY]`.
+"""The released vsqs 0.3 in a process of its own, to be told what to do.
+
+Usage: python -m tests.vsqs DIRECTORY QUEUE [CAPACITY]
 
 Commands and answers are one JSON document a line. It uses what Python has deprecated, so it stays out of ours.
 """

@@ -223,34 +223,35 @@ class Directory:
         with self._told("receive from", ready):
             try:
                 # It is looked at before it is moved: what is not ours stays where it is.
-                fd = os.open(ready, os.O_RDONLY | os.O_NONBLOCK | _OPEN, dir_fd=self._fd)
+                status = os.stat(ready, dir_fd=self._fd, follow_symlinks=False)
             except FileNotFoundError:
                 return None
-            except OSError as refused:
-                if refused.errno in {errno.ELOOP, errno.ENXIO, errno.EMLINK}:
-                    raise NotAMessageError from None
-                raise
+            if not stat.S_ISREG(status.st_mode):
+                raise NotAMessageError
+            if status.st_size > self._largest:
+                reason = f"it has {status.st_size} bytes, and at most {self._largest} are allowed"
+                raise OSError(errno.EFBIG, f"{reason} (max_message_size)")
+            if not self._rename(self._fd, ready, self._fd, filename):
+                return None
             try:
-                status = os.fstat(fd)
-                if not stat.S_ISREG(status.st_mode):
-                    raise NotAMessageError
-                if status.st_size > self._largest:
-                    reason = f"it has {status.st_size} bytes, and at most {self._largest} are allowed"
-                    raise OSError(errno.EFBIG, f"{reason} (max_message_size)")
-                if not self._rename(self._fd, ready, self._fd, filename):
-                    return None
-                try:
-                    before = _handed_out(os.fstat(fd))  # again: somebody may have had it since
-                    if most is not None and before >= most:
-                        return Taken(b"", before)
-                    data = _read(fd, status.st_size)
-                    _mark(fd, before + 1)
-                except OSError:
-                    self._rename(self._fd, filename, self._fd, ready)
-                    raise
-                return Taken(data, before)
-            finally:
-                os.close(fd)
+                return self._open_taken(filename, most)
+            except OSError:
+                self._rename(self._fd, filename, self._fd, ready)
+                raise
+
+    def _open_taken(self, filename: str, most: int | None) -> Taken:
+        # Opened under the name that is ours alone: under the other one, it may have been another file.
+        fd = os.open(filename, os.O_RDONLY | os.O_NONBLOCK | _OPEN, dir_fd=self._fd)
+        try:
+            status = os.fstat(fd)
+            before = _handed_out(status)
+            if most is not None and before >= most:
+                return Taken(b"", before)
+            data = _read(fd, status.st_size)
+            _mark(fd, before + 1)
+            return Taken(data, before)
+        finally:
+            os.close(fd)
 
     def rename(self, before: str, after: str) -> bool:
         """Rename a message that was taken. False where it is not there any more.

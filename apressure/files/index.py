@@ -22,11 +22,13 @@ class Index:
     Attributes:
         newest: The newest key that was ever seen; -1 for none.
         unfinished: Messages that are being written, in the order in which they appeared, and when each was seen.
+        behind: Those of them that appeared after a newer one, or after another one of that name.
     """
 
     def __init__(self) -> None:
         self.newest = -1
         self.unfinished: dict[int, float] = {}
+        self.behind: set[int] = set()
         self._forget()
 
     def _forget(self) -> None:
@@ -41,7 +43,7 @@ class Index:
 
     def fill(self, filenames: Iterable[str], now: float) -> None:
         """Forget what is there, and take a full listing for it. See `add`."""
-        before, self.unfinished = self.unfinished, {}
+        before, self.unfinished, self.behind = self.unfinished, {}, set()
         self._forget()
         for filename in filenames:
             self.add(filename, now)
@@ -70,7 +72,10 @@ class Index:
                 return
             key = name.key
             if name.state == NEW:
-                self.unfinished.setdefault(key, now)
+                if key not in self.unfinished:
+                    self.unfinished[key] = now
+                    if key <= self.newest:
+                        self.behind.add(key)
             elif filename not in self._taken:
                 self._taken[filename] = name
                 self._names[key] = filename
@@ -91,9 +96,14 @@ class Index:
         if key is None:
             return
         if dot:
-            self.unfinished.pop(key, None)
+            self.finished(key)
         else:
             self._ready.discard(key)
+
+    def finished(self, key: int) -> None:
+        """A message is not being written any more."""
+        self.unfinished.pop(key, None)
+        self.behind.discard(key)
 
     @property
     def waiting(self) -> int:

@@ -1,8 +1,9 @@
 """Publishing in one go, without waiting for room (specification: New).
 
 A name is reserved by the file `.new`, with O_EXCL. Then every change that came before it is looked at: is the name
-somebody else's, and was there room? Changes have one order that all processes see, so of two that reserve the last
-place, both know who was first. What is written drops its extension by a rename that does not overwrite.
+somebody else's, or older than another one, and was there room? Changes have one order that all processes see, so of two
+that reserve the last place, both know who was first. What is written drops its extension by a rename that does not
+overwrite.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Publisher:
         self._directory = store.directory
         self._worker = store.worker
         self._commits: deque[_Commit] = deque()
+        self._last = -1
         self.published = 0
 
     async def publish(self, messages: Sequence[bytes]) -> list[str]:
@@ -88,8 +90,8 @@ class Publisher:
                 if watcher.stale and watcher.ordered:
                     continue  # too much happened at once to know who was first
                 for reservation in reserved:
-                    if index.filename_of(reservation.key) is not None:
-                        break  # somebody else's message has that time
+                    if self._is_doubtful(reservation.key, watcher.ordered):
+                        break
                     capacity = settings.capacity
                     if capacity is not None and index.room(capacity, reservation.key, watcher.ordered) <= 0:
                         if not kept:
@@ -104,18 +106,24 @@ class Publisher:
                     self._forget(reserved[kept:])
                     await self._worker.surely(self._directory.abandon, reserved[kept:])
 
+    def _is_doubtful(self, key: int, ordered: bool) -> bool:
+        """Whether another message has that name, or had it, or has a later one: they are given as they appear."""
+        return self._index.filename_of(key) is not None or (ordered and key in self._index.behind)
+
     def _names(self, count: int) -> list[int]:
         """Names for new messages, which nobody has as far as the index knows."""
-        index, settings = self._index, self._settings
+        settings = self._settings
+        newest = max(self._index.newest, self._last)
         keys = []
         now = settings.clock()
         for _ in range(count):
             try:
-                index.newest = names.following(index.newest, now, settings.unit)
+                newest = names.following(newest, now, settings.unit)
             except OverflowError as error:
                 reason = f"cannot publish to the queue {settings.name!r}: {error}"
                 raise StorageError(reason, name=settings.name, errno=errno.EOVERFLOW) from None
-            keys.append(index.newest)
+            keys.append(newest)
+        self._last = newest
         return keys
 
     def _create(self, keys: Sequence[int], messages: Sequence[bytes]) -> list[Reservation]:
@@ -135,7 +143,7 @@ class Publisher:
     def _forget(self, reservations: Sequence[Reservation]) -> None:
         for reservation in reservations:
             self._store.own.discard(reservation.key)
-            self._index.unfinished.pop(reservation.key, None)
+            self._index.finished(reservation.key)
 
     async def _commit(self, reserved: Sequence[Reservation]) -> tuple[int, StorageError | None]:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -60,9 +59,14 @@ def queue(make: Make) -> FileQueue[bytes]:
     return make()
 
 
+def listing(directory: Path) -> list[str]:
+    """The names in a directory."""
+    return sorted(entry.name for entry in directory.iterdir())
+
+
 def files(queue: FileQueue[Any]) -> list[str]:
     """The names in a queue's directory."""
-    return sorted(os.listdir(queue.path))
+    return listing(queue.path)
 
 
 async def drain(queue: FileQueue[Any]) -> list[bytes]:

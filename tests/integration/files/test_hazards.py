@@ -26,7 +26,7 @@ from apressure import (
     QueueEmptyError,
     StorageError,
 )
-from tests.integration.files.conftest import Clock, Make, drain, files
+from tests.integration.files.conftest import Clock, Make, drain, files, listing
 
 
 async def test_two_publishers_in_the_same_moment(make: Make, clock: Clock) -> None:
@@ -208,7 +208,7 @@ async def test_a_directory_that_goes(make: Make, how: str) -> None:
     with pytest.raises(QueueDoesNotExistError):
         await queue.publish(b"b")
     if how != "deleted":
-        assert len(os.listdir(queue.path.with_name("elsewhere"))) == 1
+        assert len(listing(queue.path.with_name("elsewhere"))) == 1
     await queue.aclose()
     async with make() as fresh:
         await fresh.publish(b"c")
@@ -229,7 +229,7 @@ async def test_a_queue_is_no_link_and_no_file(make: Make, tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     with pytest.raises(StorageError):
         await make("file").publish(b"")
-    assert os.listdir(tmp_path / "real") == []
+    assert listing(tmp_path / "real") == []
 
 
 async def test_a_message_that_is_too_large_to_read_stays(make: Make) -> None:
@@ -365,14 +365,14 @@ async def test_an_object_belongs_to_its_event_loop_and_process(tmp_path: Path) -
 
 async def test_descriptors_and_threads_end_with_the_object(make: Make) -> None:
     await make("warm-up").publish(b"")
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(listing(Path("/proc/self/fd")))
     for number in range(5):
         async with make(f"queue{number}") as queue:
             await queue.publish(b"")
             with pytest.raises(QueueEmptyError):
                 await asyncio.gather(queue.receive(timeout=0.01), queue.receive(timeout=0.01))
     for _ in range(200):
-        if len(os.listdir("/proc/self/fd")) <= before:
+        if len(listing(Path("/proc/self/fd"))) <= before:
             return
         await asyncio.sleep(0.01)
     pytest.fail("descriptors were left open")
