@@ -134,10 +134,14 @@ class Store:
         else:
             again = settings.poll_interval * random.uniform(0.8, 1.2)
         tries = int(watcher.stale if watcher.ordered else passed)
+        messages, room = index.waiting, 0
         expiry, now = index.next_expiry(), self.now
-        if expiry is not None:
-            tries = max(tries, expiry[0] <= now)
-            again = min(again, max(0.0, (expiry[0] - now) / 1e6) + 0.001)
-        room = 1 if settings.capacity is None else index.room(settings.capacity)
-        dead = any(time.monotonic() - seen > ABANDONED for seen in index.unfinished.values())
-        return Outlook(max(index.waiting, tries), max(room, tries, dead), again)
+        if expiry is not None and expiry[0] <= now:
+            messages = max(messages, 1)  # whoever tries gives it back first
+        elif expiry is not None:
+            again = min(again, (expiry[0] - now) / 1e6 + 0.001)
+        if settings.capacity is not None:
+            room = index.room(settings.capacity)
+            if any(time.monotonic() - seen > ABANDONED for seen in index.unfinished.values()):
+                room = max(room, 1)  # whoever tries sweeps first
+        return Outlook(max(messages, tries), max(room, tries), again)

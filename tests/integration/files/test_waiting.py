@@ -334,3 +334,21 @@ async def test_time_that_runs_out_by_a_clock_that_jumps(make: Make, clock: Clock
     await waiting(queue, receivers=1)
     clock.now += 2000
     assert (await receiving).attempts == 2
+
+
+async def test_a_publisher_waits_quietly_while_nobody_gives_back_what_has_expired(make: Make) -> None:
+    queue = make(capacity=1)
+    await queue.publish(b"a")
+    await make().receive(visibility_timeout=0.001)
+    looks = 0
+    look = queue._waits._look
+
+    def counted(passed: bool) -> Any:
+        nonlocal looks
+        looks += 1
+        return look(passed)
+
+    queue._waits._look = counted
+    with pytest.raises(QueueFullError):
+        await queue.publish(b"b", timeout=0.2)
+    assert looks < 60
