@@ -28,18 +28,27 @@ other clients leave it alone, and every file system has it."""
 _OPEN: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-class Reservation(NamedTuple):
+class Reservation:
     """A message that is being written.
 
     Attributes:
         key: Which one.
-        fd: Its file, open for writing.
+        fd: Its file, open for writing; -1 when it is closed.
         data: What is to be in it.
     """
 
-    key: int
-    fd: int
-    data: bytes
+    __slots__ = ("data", "fd", "key")
+
+    def __init__(self, key: int, fd: int, data: bytes) -> None:
+        self.key = key
+        self.fd = fd
+        self.data = data
+
+    def close(self) -> None:
+        """Close its file. Closing twice is allowed, also where the first time has failed: it is closed then, too."""
+        fd, self.fd = self.fd, -1
+        if fd != -1:
+            os.close(fd)
 
 
 class Taken(NamedTuple):
@@ -167,7 +176,8 @@ class Directory:
     def abandon(self, reservations: Sequence[Reservation]) -> None:
         """Leave messages unwritten."""
         for reservation in reservations:
-            os.close(reservation.fd)
+            with contextlib.suppress(OSError):  # nobody wants what could not be written
+                reservation.close()
             self.remove(new_name(reservation.key))
 
     def commit(self, reservations: Sequence[Reservation]) -> tuple[int, StorageError | None]:
@@ -193,10 +203,10 @@ class Directory:
                 if self._fsync:
                     _sync([reservation.fd for reservation in reservations[:written]])
                 for reservation in reservations[:written]:
+                    reservation.close()  # NFS says only now that it has no room
                     if not self._rename(self._fd, new_name(reservation.key), self._fd, id_of(reservation.key)):
                         error = None
                         break
-                    os.close(reservation.fd)
                     done += 1
                 if self._fsync and done:
                     os.fsync(self._fd)
@@ -288,11 +298,13 @@ class Directory:
             self._rename(self._fd, filename, self._fd, id_of(key))
 
     def remove(self, filename: str) -> bool:
-        """Delete a file. False where it is not there any more."""
+        """Delete a file. False where it is not there any more, or is no file: that is not ours."""
         with self._told("delete from"):
             try:
+                if not stat.S_ISREG(os.stat(filename, dir_fd=self._fd, follow_symlinks=False).st_mode):
+                    return False
                 os.unlink(filename, dir_fd=self._fd)
-            except (FileNotFoundError, IsADirectoryError):
+            except FileNotFoundError:
                 return False
         return True
 

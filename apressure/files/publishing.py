@@ -60,7 +60,6 @@ class Publisher:
             if not reserved:
                 return []
             done, error = await self._commit(reserved)
-            self.published += done
             if error is not None:
                 error.accepted = done
                 raise error
@@ -146,15 +145,18 @@ class Publisher:
             self._index.finished(reservation.key)
 
     async def _commit(self, reserved: Sequence[Reservation]) -> tuple[int, StorageError | None]:
+        commit = _Commit(reserved)
         try:
-            if not (self._settings.fsync or self._worker.always):
-                return self._directory.commit(reserved)
-            commit = _Commit(reserved)
-            self._commits.append(commit)
-            await self._worker.in_thread(self._commit_together, commit)
+            if self._settings.fsync or self._worker.always:
+                self._commits.append(commit)
+                await self._worker.in_thread(self._commit_together, commit)
+            else:
+                commit.outcome = self._directory.commit(reserved)
             assert commit.outcome is not None
             return commit.outcome
         finally:
+            if commit.outcome is not None:  # also of one that was cancelled
+                self.published += commit.outcome[0]
             self._forget(reserved)
 
     def _commit_together(self, wanted: _Commit) -> None:

@@ -135,13 +135,16 @@ class Store:
             again = settings.poll_interval * random.uniform(0.8, 1.2)
         tries = int(watcher.stale if watcher.ordered else passed)
         messages, room = index.waiting, 0
-        expiry, now = index.next_expiry(), self.now
-        if expiry is not None and expiry[0] <= now:
-            messages = max(messages, 1)  # whoever tries gives it back first
-        elif expiry is not None:
-            again = min(again, (expiry[0] - now) / 1e6 + 0.001)
+        expiry = index.next_expiry()
+        if expiry is not None:
+            left = (expiry[0] - self.now) / 1e6
+            if left <= 0:
+                messages = max(messages, 1)  # whoever tries gives it back first
+            else:
+                again = min(again, left + 0.001)
         if settings.capacity is not None:
             room = index.room(settings.capacity)
-            if any(time.monotonic() - seen > ABANDONED for seen in index.unfinished.values()):
+            now = time.monotonic()
+            if any(now - seen > ABANDONED and key not in self.own for key, seen in index.unfinished.items()):
                 room = max(room, 1)  # whoever tries sweeps first
         return Outlook(max(messages, tries), max(room, tries), again)

@@ -29,9 +29,10 @@ class Line:
 
     def join(self, ticket: int, future: asyncio.Future[None]) -> None:
         """Wait, at the place that one has."""
-        behind = [(other, self._waiting.pop(other)) for other in list(self._waiting) if other > ticket]
+        behind = list(itertools.takewhile(lambda other: other > ticket, reversed(self._waiting)))
         self._waiting[ticket] = future
-        self._waiting.update(behind)
+        for other in reversed(behind):
+            self._waiting[other] = self._waiting.pop(other)
 
     def leave(self, ticket: int) -> None:
         """Wait no more; who was woken tries now."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import apressure.files.store
 from apressure import (
     ClientClosedError,
     FileQueue,
@@ -17,6 +18,7 @@ from apressure import (
     QueueEmptyError,
     QueueFullError,
 )
+from apressure.files import names
 from tests.integration.files.conftest import Clock, Make, drain, files
 
 PATIENCE = 20.0
@@ -265,6 +267,7 @@ async def test_publish_many_that_is_cancelled_leaves_the_first_ones(make: Make) 
     with pytest.raises(asyncio.CancelledError):
         await task
     there = files(queue)
+    assert (await queue.statistics()).published == len(there)
     assert 64 <= len(there) < 5000
     contents = [(queue.path / name).read_bytes() for name in there]
     assert contents == [b"%04d" % number for number in range(len(there))]
@@ -324,6 +327,30 @@ async def test_other_tasks_run_while_there_is_much_to_do(make: Make) -> None:
         await queue.delete((await queue.receive()).id)
     counting.cancel()
     assert turns >= 4
+
+
+async def test_a_publisher_waits_quietly_behind_one_that_takes_long(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make(capacity=1)
+    await queue.publish(b"a")
+    monkeypatch.setattr(apressure.files.store, "ABANDONED", 0.05)
+    (name,) = files(queue)
+    (queue.path / f"{int(name) + 1}.new").touch()
+    queue._store.own.add(names.key_of(str(int(name) + 1)))  # type: ignore[arg-type]
+    await queue.statistics()
+    tries = 0
+    reserve = queue._publisher._reserve
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        return await reserve(*arguments)
+
+    queue._publisher._reserve = counted  # type: ignore[method-assign]
+    with pytest.raises(QueueFullError):
+        await queue.publish(b"b", timeout=0.3)
+    assert tries < 30
 
 
 async def test_time_that_runs_out_by_a_clock_that_jumps(make: Make, clock: Clock) -> None:
