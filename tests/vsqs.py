@@ -22,12 +22,10 @@ ROOT = Path(__file__).parents[1]
 class Vsqs:
     """One client of the released library."""
 
-    def __init__(self, directory: Path, queue: str, capacity: int | None = None) -> None:
-        command = [sys.executable, "-W", "ignore", "-m", "tests.vsqs", str(directory), queue]
+    def __init__(self, directory: Path, queue: str, capacity: int | None = None, python: str = sys.executable) -> None:
+        command = [python, "-W", "ignore", "-m", "tests.vsqs", str(directory), queue]
         command += [] if capacity is None else [str(capacity)]
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=None, text=True
-        )
+        self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.answer() == "ready"
 
     def __enter__(self) -> Self:

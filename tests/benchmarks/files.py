@@ -1,12 +1,12 @@
 """A queue in a directory beside the released vsqs 0.3, on the same file system, in turn.
 
-Usage: python -m tests.benchmarks.files [--directory DIR] [--quick] [--repetitions N] [--json FILE]
+Usage: python -m tests.benchmarks.files [--quick] [--repetitions N] [--directory DIR] [--libraries DIRECTORY] [--json FILE]
 
-Both name messages in microseconds, of 100 bytes. Each turn publishes messages behind a backlog, then receives and
-deletes as many. The disk has them by then (`sync`), as after some seconds: a file that never came to it costs less to
-delete. vsqs 0.3 lists the directory for each operation, so behind a backlog it does few. It brings each message to the
-disk (fsync), and not the directory; ours do both, or neither. What is behind a backlog is compared with the empty queue
-of the same repetition, too.
+Both name messages in microseconds. A turn publishes messages behind a backlog, then receives and deletes as many: vsqs
+0.3, ours without fsync, ours with it. The disk has by then what was written before (`sync`): a file that never came to
+it costs less to delete. vsqs 0.3 lists the directory for each operation, so behind a backlog it does few. It brings each
+message to the disk (fsync), and not the directory; ours do both, or neither. What is behind a backlog is compared with
+the empty queue of the same repetition, too.
 """
 
 from __future__ import annotations
@@ -17,27 +17,93 @@ import dataclasses
 import json
 import os
 import platform
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
+
+import psutil
 
 from apressure import FileQueue
 from tests.benchmarks import show
 from tests.benchmarks.figures import RATE, Figure, figure
+from tests.benchmarks.libraries import Library, install
+from tests.servers import CannotRun
 from tests.vsqs import Vsqs
 
 SIZE = 100
-GOAL = 3.0
-FAR = 1 / 1.5
-"""What is left of our own rate behind the longest backlog."""
+"""Bytes of a message."""
 
 PORTION = 64
+GOAL = 3.0
+FAR = 1 / 1.5
+"""What is to be left of our own rate behind the backlog."""
+
+OTHER = Library("vsqs", ("vsqs==0.3",), 1000, 1000)
+
+Rates = dict[str, float]
+"""Messages a second, for each thing that one can do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """What one repetition has measured behind one backlog: ours without and with fsync, and theirs."""
+
+    ours: dict[bool, Rates]
+    theirs: Rates
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.files", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="less of everything")
+    parser.add_argument("--repetitions", type=int, metavar="N", help="5 by default")
+    parser.add_argument("--directory", type=Path, help="where the queues are; by default where temporary files are")
+    parser.add_argument(
+        "--libraries", type=Path, metavar="DIRECTORY", help="install vsqs there, not in this environment"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file, too")
+    options = parser.parse_args()
+    repetitions = options.repetitions or (1 if options.quick else 5)
+    count, backlog = (200, 2_000) if options.quick else (2_000, 100_000)
+    try:
+        python = install(OTHER, options.libraries.absolute()).command[0] if options.libraries else sys.executable
+    except CannotRun as missing:
+        parser.exit(1, f"vsqs 0.3 is {missing}\n")
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        about = machine(Path(directory))
+        print(", ".join(f"{key} {value}" for key, value in about.items()))
+        print(f"Ours, theirs, and the median ratio of {repetitions} repetitions in turn:")
+        turns = list(measure(Path(directory), python, repetitions, count, backlog))
+    figures = list(compare(turns, backlog))
+    for one in figures:
+        print(f"{one.server:8}{show.line(one)}")
+    if options.json:
+        results = {
+            "title": "files: ours / theirs",
+            "machine": about,
+            "repetitions": repetitions,
+            "figures": [dataclasses.asdict(one) for one in figures],
+            "left_out": [],
+        }
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def measure(directory: Path, python: str, repetitions: int, count: int, backlog: int) -> Iterator[tuple[Turn, Turn]]:
+    """Measure the empty queue and the one with a backlog, again and again."""
+    empty, behind = directory / "empty", directory / "behind"
+    fill(empty, 0)
+    fill(behind, backlog)
+    few = max(3, 10_000 // backlog)
+    for _ in range(repetitions):
+        yield turn(empty, python, count, count), turn(behind, python, count, few)
 
 
 def fill(place: Path, backlog: int) -> None:
-    """Messages that are there, as any client would have left them."""
-    place.mkdir(parents=True)
+    """Messages that are there, as any client would have left them, with names of the last seconds."""
+    place.mkdir()
     begin = int(time.time() * 1e6) - backlog - 10_000_000
     fd = os.open(place, os.O_RDONLY)
     for number in range(backlog):
@@ -47,113 +113,92 @@ def fill(place: Path, backlog: int) -> None:
     os.close(fd)
 
 
+def turn(place: Path, python: str, count: int, few: int) -> Turn:
+    """Measure all sides in a directory."""
+    other = theirs(place, python, few)
+    return Turn({fsync: asyncio.run(ours(place, count, fsync)) for fsync in (False, True)}, other)
+
+
 async def ours(place: Path, count: int, fsync: bool) -> Rates:
-    """Messages a second, for each thing that one can do."""
+    """What we do, in five ways."""
     data = b"." * SIZE
     rates: Rates = {}
+    begin = 0.0
 
-    async with FileQueue(place, unit="us", fsync=fsync) as queue:
+    def start() -> None:
+        nonlocal begin
         os.sync()
         begin = time.perf_counter()
-        for _ in range(count):
-            await queue.publish(data)
-        rates["publish"] = count / (time.perf_counter() - begin)
-        os.sync()
-        begin = time.perf_counter()
-        for _ in range(count):
-            message = await queue.receive()
-            await queue.delete(message.id)
-        rates["receive and delete"] = count / (time.perf_counter() - begin)
-        os.sync()
-        begin = time.perf_counter()
-        await queue.publish_many(data for _ in range(count))
-        rates[f"publish_many {PORTION}"] = count / (time.perf_counter() - begin)
-        os.sync()
-        begin = time.perf_counter()
+
+    def stop(what: str) -> None:
+        rates[what] = count / (time.perf_counter() - begin)
+
+    async def drain() -> None:
         left = count
         while left:
             for message in await queue.receive_many(min(PORTION, left)):
                 await message.ack()
                 left -= 1
-        rates[f"receive_many {PORTION} and ack"] = count / (time.perf_counter() - begin)
-        os.sync()
-        begin = time.perf_counter()
+
+    async with FileQueue(place, unit="us", fsync=fsync) as queue:
+        start()
+        for _ in range(count):
+            await queue.publish(data)
+        stop("publish")
+        start()
+        for _ in range(count):
+            message = await queue.receive()
+            await queue.delete(message.id)
+        stop("receive and delete")
+        start()
+        await queue.publish_many(data for _ in range(count))
+        stop("publish_many")
+        start()
+        await drain()
+        stop(f"receive_many {PORTION}, ack")
+        start()
         async with asyncio.TaskGroup() as group:
             for _ in range(count):
                 group.create_task(queue.publish(data))
-        rates["publish by many tasks"] = count / (time.perf_counter() - begin)
-        for message in await queue.receive_many(count):
-            await message.ack()
+        stop("publish by many tasks")
+        await drain()
     return rates
 
 
-def theirs(place: Path, count: int) -> Rates:
-    """The same by vsqs 0.3."""
-    with Vsqs(place.parent, place.name) as queue:
+def theirs(place: Path, python: str, count: int) -> Rates:
+    """What vsqs 0.3 does."""
+    with Vsqs(place.parent, place.name, python=python) as queue:
         os.sync()
         published = queue("rate_publish", count, SIZE)
+        os.sync()
         return {"publish": published, "receive and delete": queue("rate_consume", count)}
 
 
-Rates = dict[str, float]
-
-
-@dataclasses.dataclass(frozen=True)
-class Turn:
-    """What one repetition has measured behind one backlog."""
-
-    without: Rates
-    fsync: Rates
-    other: Rates
-
-
-def turn(place: Path, backlog: int, count: int) -> Turn:
-    """Measure all sides behind a backlog that is there."""
-    few = count if backlog < 1000 else max(3, count * 10 // backlog)
-    other = theirs(place, few)
-    return Turn(asyncio.run(ours(place, count, False)), asyncio.run(ours(place, count, True)), other)
-
-
-def figures(turns: dict[int, list[Turn]]) -> Iterator[Figure]:
+def compare(turns: list[tuple[Turn, Turn]], backlog: int) -> Iterator[Figure]:
     """Compare with the other library, and with the empty queue."""
-    empty = turns[0]
-    for backlog, runs in turns.items():
-        for fsync in (False, True):
-            sides = [run.fsync if fsync else run.without for run in runs]
-            nears = [run.fsync if fsync else run.without for run in empty]
-            for what in sides[0]:
-                case = f"{what}, {'fsync' if fsync else 'no fsync'}, " + (f"behind {backlog:,}" if backlog else "empty")
-                beside = "publish" if "publish" in what else "receive and delete"
-                pairs = [(side[what], run.other[beside]) for side, run in zip(sides, runs, strict=True)]
-                yield figure("", case, "vsqs 0.3", "asyncio", RATE, GOAL, pairs)
-                if backlog:
-                    pairs = [(side[what], near[what]) for side, near in zip(sides, nears, strict=True)]
-                    yield figure("", case, "ours, empty", "asyncio", RATE, FAR, pairs)
+    for fsync in (True, False):
+        server = "fsync" if fsync else "no fsync"
+        for place, name in ((0, "empty"), (1, f"behind {backlog:,}")):
+            runs = [each[place] for each in turns]
+            for what in runs[0].ours[fsync] if place == 0 else runs[0].theirs:
+                beside = "publish" if what.startswith("publish") else "receive and delete"
+                pairs = [(run.ours[fsync][what], run.theirs[beside]) for run in runs]
+                yield figure(server, f"{what}, {name}", "vsqs 0.3", "asyncio", RATE, GOAL, pairs, {"vsqs": "0.3"})
+        for what in turns[0][1].ours[fsync]:
+            pairs = [(behind.ours[fsync][what], empty.ours[fsync][what]) for empty, behind in turns]
+            yield figure(server, f"{what}, behind {backlog:,}", "ours, empty", "asyncio", RATE, round(FAR, 3), pairs)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.files", description=__doc__)
-    parser.add_argument("--directory", type=Path, help="where the queues are; by default where temporary files are")
-    parser.add_argument("--quick", action="store_true", help="less of everything")
-    parser.add_argument("--repetitions", type=int, metavar="N")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file, too")
-    options = parser.parse_args()
-    count, repetitions = (200, 1) if options.quick else (1000, 3)
-    backlogs = (0, 1_000, 2_000) if options.quick else (0, 10_000, 100_000)
-    turns: dict[int, list[Turn]] = {backlog: [] for backlog in backlogs}
-    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-        print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, in {directory}")
-        for backlog in backlogs:
-            fill(Path(directory, f"behind-{backlog}"), backlog)
-        for _ in range(options.repetitions or repetitions):
-            for backlog in backlogs:
-                turns[backlog].append(turn(Path(directory, f"behind-{backlog}"), backlog, count))
-    found = list(figures(turns))
-    for one in found:
-        print(show.line(one))
-    if options.json:
-        options.json.write_text(json.dumps([dataclasses.asdict(one) for one in found], indent=2) + "\n")
+def machine(directory: Path) -> dict[str, str]:
+    """What the figures are of."""
+    mounts = [mount for mount in psutil.disk_partitions(all=True) if directory.is_relative_to(mount.mountpoint)]
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "system": platform.system(),
+        "file system": max(mounts, key=lambda mount: len(mount.mountpoint)).fstype if mounts else "unknown",
+        "python": platform.python_version(),
+        "apressure": version("apressure"),
+    }
 
 
 if __name__ == "__main__":

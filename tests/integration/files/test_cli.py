@@ -196,7 +196,11 @@ def test_errors(files: Files, arguments: tuple[str, ...], code: int) -> None:
 
 
 def test_progress_and_a_look_again_and_again(files: Files) -> None:
-    with files.running(*files.of("pump", "orders", "--count", "0", "--progress", "--no-fsync", "-c", "100000")) as pump:
+    with (
+        files.running(*files.of("pump", "orders", "--count", "0", "--progress", "--no-fsync", "-c", "1000")) as pump,
+        files.running(*files.of("sink", "orders", "--discard")),
+    ):
+        wait_until(lambda: (files.directory / "orders").exists())
         with files.running(*files.of("stat", "orders", "--watch", "--interval", "0.1")) as process:
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(3)]

@@ -131,7 +131,7 @@ async def test_a_publisher_that_was_taken_for_dead_publishes_under_another_name(
     def sweep(fd: int, data: bytes) -> None:
         write(fd, data)
         if not swept:
-            swept.extend(files(queue))
+            swept.extend(name for name in files(queue) if name.endswith(".new"))
             (queue.path / swept[0]).unlink()
 
     monkeypatch.setattr(apressure.files.directory, "_write", sweep)
@@ -139,6 +139,11 @@ async def test_a_publisher_that_was_taken_for_dead_publishes_under_another_name(
     assert swept
     assert swept[0] != f"{message_id}.new"
     assert files(queue) == [message_id]
+    swept.clear()
+    ids = await queue.publish_many([b"b", b"c", b"d"])
+    assert files(queue) == [message_id, *ids]
+    assert f"{ids[0]}.new" != swept[0]  # all three, behind it, and in order
+    assert await drain(queue) == [b"a", b"b", b"c", b"d"]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])

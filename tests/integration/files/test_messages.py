@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import stat
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from apressure import DecodeError, FileQueue, LeaseLostError, QueueEmptyError
-from tests.integration.files.conftest import Clock, Make, drain, files
+from tests.integration.files.conftest import Clock, Make, drain, files, listing
 
 
 async def test_the_story_of_the_document(queue: FileQueue[bytes]) -> None:
@@ -34,6 +36,25 @@ async def test_only_the_owner_has_access(queue: FileQueue[bytes]) -> None:
     message_id = await queue.publish(b"secret")
     assert stat.S_IMODE(queue.path.stat().st_mode) == 0o700
     assert stat.S_IMODE((queue.path / message_id).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("fsync", [True, False])
+async def test_the_disk_has_a_message_before_its_name_and_its_name_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: bool
+) -> None:
+    synced: list[tuple[str, list[str]]] = []
+    real = os.fsync
+
+    def noted(fd: int) -> None:
+        real(fd)
+        is_directory = stat.S_ISDIR(os.fstat(fd).st_mode)
+        content = "directory" if is_directory else Path(f"/proc/self/fd/{fd}").read_text()
+        synced.append((content, [name.rpartition(".")[2] for name in listing(tmp_path / "q") if "." in name]))
+
+    async with FileQueue(tmp_path / "q", fsync=fsync) as queue:
+        monkeypatch.setattr(os, "fsync", noted)
+        await queue.publish(b"a")
+        assert synced == ([("a", ["new"]), ("directory", [])] if fsync else [])
 
 
 async def test_microseconds(make: Make) -> None:
