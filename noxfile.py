@@ -49,7 +49,8 @@ def chaos(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure, as ratios to redis-py and to other libraries in the same run. `nox -s bench -- --quick` takes a minute.
 
-    `nox -s bench -- files` measures queues in directories. The other libraries are in environments of their own, which stay for the next run.
+    `nox -s bench -- files` measures queues in directories, beside vsqs. The other libraries are in environments of
+    their own, which stay for the next run.
     """
     install_wheel(session, group("bench"))
     libraries = Path(session.create_tmp()).absolute() / "libraries"

@@ -1,12 +1,13 @@
 """A queue in a directory beside the released vsqs 0.3, on the same file system, in turn.
 
-Usage: python -m tests.benchmarks.files [--quick] [--repetitions N] [--directory DIR] [--libraries DIRECTORY] [--json FILE]
+Usage: python -m tests.benchmarks.files [--quick] [--repetitions N] [--directory DIR]
+                                        [--libraries DIRECTORY] [--json FILE]
 
-Both name messages in microseconds. A turn publishes messages behind a backlog, then receives and deletes as many: vsqs
-0.3, ours without fsync, ours with it. The disk has by then what was written before (`sync`): a file that never came to
-it costs less to delete. vsqs 0.3 lists the directory for each operation, so behind a backlog it does few. It brings each
-message to the disk (fsync), and not the directory; ours do both, or neither. What is behind a backlog is compared with
-the empty queue of the same repetition, too.
+Both name messages in microseconds. A turn publishes messages behind a backlog, then receives and deletes as many:
+vsqs 0.3, ours without fsync, ours with it. The disk has by then what was written before (`sync`): a file that never
+came to it costs less to delete. vsqs 0.3 lists the directory for each operation, so behind a backlog it does few. It
+brings each message to the disk (fsync), and not the directory; ours do both, or neither. What is behind a backlog is
+compared with the empty queue of the same repetition, too.
 """
 
 from __future__ import annotations

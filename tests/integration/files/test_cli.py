@@ -200,7 +200,7 @@ def test_progress_and_a_look_again_and_again(files: Files) -> None:
         files.running(*files.of("pump", "orders", "--count", "0", "--progress", "--no-fsync", "-c", "1000")) as pump,
         files.running(*files.of("sink", "orders", "--discard")),
     ):
-        wait_until(lambda: (files.directory / "orders").exists())
+        wait_until((files.directory / "orders").exists)
         with files.running(*files.of("stat", "orders", "--watch", "--interval", "0.1")) as process:
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(3)]
