@@ -100,7 +100,10 @@ class Directory:
         self.close()
         with self._told("open"):
             if create:
-                self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                try:
+                    self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                except FileExistsError:
+                    raise NotADirectoryError(errno.ENOTDIR, f"{self._parent} is no directory") from None
                 with contextlib.suppress(FileExistsError):
                     self.path.mkdir(mode=0o700)
                     self._sync_parent()

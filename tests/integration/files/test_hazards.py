@@ -245,6 +245,8 @@ async def test_a_queue_is_no_link_and_no_file(make: Make, tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     with pytest.raises(StorageError):
         await make("file").publish(b"")
+    with pytest.raises(StorageError, match="file is no directory"):
+        await make("file/orders").publish(b"")
     assert listing(tmp_path / "real") == []
 
 
