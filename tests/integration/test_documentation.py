@@ -113,6 +113,12 @@ def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
     assert f"redis-py {results['machine']['redis-py']}" in readme
 
 
+def test_the_figures_of_files_are_those_of_their_results() -> None:
+    results = json.loads((BENCHMARKS / "files.json").read_text())
+    assert tables(results) in (ROOT / "README.md").read_text()
+    assert results["repetitions"] >= 5
+
+
 def test_the_plots_of_the_readme_are_drawn_from_the_results() -> None:
     for name, drawing in draw(json.loads((BENCHMARKS / "results.json").read_text())).items():
         assert (BENCHMARKS / name).read_text() == drawing
