@@ -47,6 +47,9 @@ _REMOTE: Final = frozenset(
 class Notified:
     """Changes as the kernel tells them (Linux), in the order in which they were made.
 
+    A rename is two of them, and whoever reads in between would not find the message under either name: a full queue would
+    seem to have room. So a name goes when it is known what became of it.
+
     Args:
         index: What is told of them.
         directory: The descriptor of the directory.
@@ -75,6 +78,9 @@ class Notified:
                 extra="files",
             ) from error
         self._index = index
+        self._directory = directory
+        self._leaving: str | None = None
+        """A name that went by a rename, as the last thing that was told."""
         self.stale = True
         self.gone = False
         self._inotify: Any = None
@@ -109,6 +115,20 @@ class Notified:
 
     def drain(self) -> None:
         """Tell of every change that was made before this call, unless the index is stale."""
+        self._read()
+        while (leaving := self._leaving) is not None:
+            # Renaming holds the directory's lock until both of its changes are told, and reading it takes that lock.
+            descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directory)
+            try:
+                with os.scandir(descriptor) as entries:
+                    next(entries, None)
+            finally:
+                os.close(descriptor)
+            self._read()
+            if self._leaving is leaving:
+                self._left()  # it went out of the directory
+
+    def _read(self) -> None:
         while not self.stale:
             try:
                 data = os.read(self._fd, _BUFFER)
@@ -124,16 +144,24 @@ class Notified:
         while position < end:
             _, mask, _, length = _EVENT.unpack_from(data, position)
             position += _EVENT.size + length
+            self._left()  # this is the name that it has now, or it has none
             if mask & (_APPEARED | _WENT) and not mask & _ISDIR:
                 filename = data[position - length : position].rstrip(b"\0").decode("ascii", "replace")
                 if mask & _APPEARED:
                     index.add(filename, now)
+                elif mask & _MOVED_FROM:
+                    self._leaving = filename
                 else:
                     index.discard(filename)
             elif mask & _OVERFLOW:
                 self.stale = True  # what comes now is of no use before a listing
             elif mask & _GONE:
                 self.gone = True
+
+    def _left(self) -> None:
+        if self._leaving is not None:
+            self._index.discard(self._leaving)
+            self._leaving = None
 
     def listed(self, list_all: Callable[[], list[str]]) -> Callable[[], None]:
         """Make a full listing, in any thread, while nothing else asks. Returns what brings it into the index."""
@@ -147,6 +175,7 @@ class Notified:
 
         def bring() -> None:
             self._index.fill(found, time.monotonic())
+            self._leaving = None
             self.stale = False
             self.drain()  # what changed meanwhile; the listing may have it already, or not
 

@@ -323,6 +323,34 @@ async def test_more_changes_than_the_kernel_remembers(tmp_path: Path) -> None:
         assert (await other.receive(timeout=0)).raw == b"c"
 
 
+async def test_a_message_that_is_being_renamed_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells of a rename in two changes; this reader comes between them."""
+    async with FileQueue(tmp_path / "q", fsync=False) as queue, FileQueue(tmp_path / "q", fsync=False) as other:
+        message_id = await queue.publish(b"a")
+        await queue.statistics()
+        message = await other.receive()
+        real, rest = os.read, b""
+
+        def cut(fd: int, size: int) -> bytes:
+            nonlocal rest
+            if fd != queue._store.fileno():
+                return real(fd, size)
+            data, rest = rest or real(fd, size), b""
+            first = 16 + int.from_bytes(data[12:16], sys.byteorder)
+            rest = data[first:]
+            return data[:first]
+
+        monkeypatch.setattr(apressure.files.watcher.os, "read", cut)
+        seen = await queue.statistics()
+        assert (seen.length, seen.in_flight) == (0, 1)
+        await message.nack()
+        seen = await queue.statistics()
+        assert (seen.length, seen.in_flight) == (1, 0)
+        (queue.path / message_id).rename(tmp_path / "elsewhere")
+        seen = await queue.statistics()
+        assert (seen.length, seen.in_flight) == (0, 0)
+
+
 async def test_who_waits_gets_the_message_also_when_notifications_were_lost(tmp_path: Path) -> None:
     async with FileQueue(tmp_path / "q", fsync=False) as queue, FileQueue(tmp_path / "q", fsync=False) as other:
         receiving = asyncio.create_task(queue.receive(timeout=20))
