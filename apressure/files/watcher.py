@@ -47,8 +47,8 @@ _REMOTE: Final = frozenset(
 class Notified:
     """Changes as the kernel tells them (Linux), in the order in which they were made.
 
-    A rename is two of them, and whoever reads in between would not find the message under either name: a full queue would
-    seem to have room. So a name goes when it is known what became of it.
+    A rename is two of them, and whoever reads in between would not find the message under either name: a full queue
+    would seem to have room. So a name goes when it is known what became of it.
 
     Args:
         index: What is told of them.
@@ -117,16 +117,23 @@ class Notified:
         """Tell of every change that was made before this call, unless the index is stale."""
         self._read()
         while (leaving := self._leaving) is not None:
-            # Renaming holds the directory's lock until both of its changes are told, and reading it takes that lock.
-            descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directory)
-            try:
-                with os.scandir(descriptor) as entries:
-                    next(entries, None)
-            finally:
-                os.close(descriptor)
+            self._wait_for_renames()
             self._read()
             if self._leaving is leaving:
                 self._left()  # it went out of the directory
+
+    def _wait_for_renames(self) -> None:
+        # Renaming holds the directory's lock until both of its changes are told, and reading it takes that lock.
+        try:
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directory)
+        except OSError:  # too many files are open: whoever lists says so
+            self.stale = True
+            return
+        try:
+            with os.scandir(fd) as entries:
+                next(entries, None)
+        finally:
+            os.close(fd)
 
     def _read(self) -> None:
         while not self.stale:
