@@ -89,7 +89,8 @@ class FileQueue(Administration, Generic[T]):
         Raises:
             QueueFullError: The queue stayed full until the timeout. Nothing was published.
             QueueDoesNotExistError: The directory was deleted. Nothing was published.
-            StorageError: The file system refused: disk full, read-only, permissions. Nothing was published.
+            StorageError: The file system refused: disk full, read-only, permissions. Nothing was published, unless
+                `accepted` is 1: then only the directory could not be brought to the disk.
             TypeError, ValueError: The item cannot be encoded, or is too large. Nothing was published.
 
         Cancelled while it waits, nothing was published. Cancelled while it writes, it waits until that is done, then
