@@ -49,13 +49,17 @@ def chaos(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure, as ratios to redis-py and to other libraries in the same run. `nox -s bench -- --quick` takes a minute.
 
-    The other libraries are in environments of their own, which stay for the next run.
+    `nox -s bench -- files` measures queues in directories, beside vsqs. The other libraries are in environments of
+    their own, which stay for the next run.
     """
     install_wheel(session, group("bench"))
     libraries = Path(session.create_tmp()).absolute() / "libraries"
     arguments = [str(Path(word).absolute()) if word.endswith(".json") else word for word in session.posargs]
     session.chdir(place_for_tests(session))
-    session.run("python", "-m", "tests.benchmarks", "--libraries", str(libraries), *arguments)
+    module = "tests.benchmarks"
+    if arguments[:1] == ["files"]:
+        module = f"{module}.{arguments.pop(0)}"
+    session.run("python", "-m", module, "--libraries", str(libraries), *arguments)
 
 
 @nox.session

@@ -31,12 +31,14 @@ from apressure.exceptions import (
     ServerError,
     ServerTooOldError,
     ServerUnavailableError,
+    StorageError,
 )
 from apressure.queue.delivery import Delivery
 from apressure.queue.queue import AsyncQueue
 from apressure.queue.roles import Consumer, Producer
 
 if TYPE_CHECKING:
+    from apressure.files import FileMessage, FileQueue, FileQueueOptions, FileQueueStatistics
     from apressure.queue import recovery
     from apressure.queue.service import serve
     from apressure.queue.serving import Served
@@ -57,6 +59,10 @@ __all__ = [
     "Delivery",
     "Durability",
     "DurabilityError",
+    "FileMessage",
+    "FileQueue",
+    "FileQueueOptions",
+    "FileQueueStatistics",
     "LeaseLostError",
     "MissingExtraError",
     "OperationUnblockedError",
@@ -80,6 +86,7 @@ __all__ = [
     "ServerError",
     "ServerTooOldError",
     "ServerUnavailableError",
+    "StorageError",
     "TypedCodec",
     "recovery",
     "serve",
@@ -87,6 +94,10 @@ __all__ = [
 
 # What most programs do without is imported when it is asked for.
 _LATER = {
+    "FileMessage": "apressure.files",
+    "FileQueue": "apressure.files",
+    "FileQueueOptions": "apressure.files",
+    "FileQueueStatistics": "apressure.files",
     "QueueStatistics": "apressure.queue.statistics",
     "RoleStatistics": "apressure.queue.statistics",
     "Served": "apressure.queue.serving",

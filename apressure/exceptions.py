@@ -32,7 +32,8 @@ class PressureError(Exception):
 def _rebuild(kind: type[PressureError], args: tuple[Any, ...], attributes: dict[str, Any]) -> PressureError:
     error = kind.__new__(kind, *args)
     error.args = args
-    error.__dict__.update(attributes)
+    for attribute, value in attributes.items():
+        setattr(error, attribute, value)
     return error
 
 
@@ -124,6 +125,23 @@ class DecodeError(QueueError, ValueError):
     def __init__(self, message: str, *, name: str, raw: bytes) -> None:
         super().__init__(message, name=name)
         self.raw = raw
+
+
+class StorageError(QueueError, OSError):
+    """The file system refused an operation of a `FileQueue`: disk full, read-only, permissions, too many watches.
+
+    Nothing was lost. What was to be published is not in the queue, and what was to be received is where it was.
+
+    Attributes:
+        errno: The number of the operating system's error, such as `errno.ENOSPC`.
+    """
+
+    def __init__(self, message: str, *, name: str, errno: int) -> None:
+        super().__init__(message, name=name)
+        self.errno = errno
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, {**self.__dict__, "errno": self.errno})
 
 
 class ClientClosedError(PressureError):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from apressure.cli import manage, move
+from apressure.cli import files, manage, move
 from apressure.cli.demo import demo
 from apressure.cli.doctor import doctor
 from apressure.cli.exits import MEANINGS, Exit, one_line
@@ -74,6 +74,18 @@ for command in (
     demo,
 ):
     app.command(epilog=_EPILOG)(command)
+
+directories = typer.Typer(
+    name="files",
+    help="Queues in directories, with no server, in the format of vsqs.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for of_directories in (files.pump, files.sink, files.stat, files.requeue, files.purge):
+    directories.command(epilog=_EPILOG)(of_directories)
+app.add_typer(directories)
 
 
 def run(arguments: Sequence[str]) -> int:

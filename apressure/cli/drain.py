@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 from apressure import AsyncQueue
 from apressure.cli.framing import Framing, encode, fits
@@ -60,7 +59,7 @@ class Drain:
             QueueEmptyError: No item came before the timeout.
             QueueInUseError: Another consumer had the role until the timeout.
         """
-        with self._noticing_the_reader():
+        with self._output.noticing_the_reader():
             async with self._queue.consumer(delete=self._delete, timeout=self._timeout) as consumer:
                 items = aiter(consumer)
                 while not self._satisfied:
@@ -87,7 +86,7 @@ class Drain:
             QueueEmptyError: No item came before the timeout.
             QueueInUseError: Another consumer had the role until the timeout.
         """
-        with self._noticing_the_reader():
+        with self._output.noticing_the_reader():
             while not self._satisfied:
                 try:
                     item = await self._queue.get(self._timeout if self._follow else 0)
@@ -131,23 +130,3 @@ class Drain:
                 if not patience.expired():
                     raise
         raise QueueEmptyError(f"the queue {self._queue.name!r} is empty", name=self._queue.name)
-
-    @contextlib.contextmanager
-    def _noticing_the_reader(self) -> Iterator[None]:
-        """Turn the end of whoever reads our output into a BrokenPipeError, also while the queue is empty."""
-        task = asyncio.current_task()
-        assert task is not None
-        gone = False
-
-        def reader_has_gone() -> None:
-            nonlocal gone
-            gone = True
-            task.cancel()
-
-        try:
-            with self._output.watched(reader_has_gone):
-                yield
-        except asyncio.CancelledError:
-            if gone and task.uncancel() == 0:
-                raise BrokenPipeError from None
-            raise

@@ -80,14 +80,14 @@ def put(
     common = Common.of(context, url, prefix, json)
 
     given = [os.fsencode(item) for item in items or []]
-    shown = not given and _is_shown(progress, busy=0)
+    shown = not given and is_shown(progress, busy=0)
     meter = Meter(f"put {name}", shown=shown, total_bytes=None if given else _input_size())
     feeder: Feeder | None = None
     cut_short = False
 
     async def command() -> None:
         nonlocal feeder, cut_short
-        framing = _framing(null, length_prefixed)
+        framing = framing_of(null, length_prefixed)
         if bound is not None and not create:
             raise UsageError("--bound goes with --create")
         with meter:
@@ -183,8 +183,8 @@ def get(
     common = Common.of(context, url, prefix, json)
 
     async def command() -> None:
-        framing = _framing(null, length_prefixed)
-        shown = _is_shown(progress, busy=1)
+        framing = framing_of(null, length_prefixed)
+        shown = is_shown(progress, busy=1)
         if dead_letters is not None and max_attempts is None:
             raise UsageError("--dead-letters goes with --max-attempts")
         if max_attempts is not None and at_most_once:
@@ -274,7 +274,8 @@ async def _requeue(queue: AsyncQueue[bytes], dead_letters: str, left: int, timeo
             return
 
 
-def _framing(null: bool, length_prefixed: bool) -> Framing:
+def framing_of(null: bool, length_prefixed: bool) -> Framing:
+    """Return the framing that the options say."""
     if null and length_prefixed:
         raise UsageError("-0 and --length-prefixed exclude each other")
     if length_prefixed:
@@ -288,7 +289,7 @@ async def _create(queue: AsyncQueue[bytes], bound: int | None) -> None:
         complain(f"apressure: {queue.name} exists already and its bound is {actual}, not {bound}")
 
 
-def _is_shown(progress: bool | None, *, busy: int) -> bool:
+def is_shown(progress: bool | None, *, busy: int) -> bool:
     """Whether to show progress; `busy` is the descriptor that carries the items."""
     return (os.isatty(2) and not os.isatty(busy)) if progress is None else progress
 

@@ -146,6 +146,26 @@ class Output:
         finally:
             loop.remove_reader(self._fd)
 
+    @contextlib.contextmanager
+    def noticing_the_reader(self) -> Iterator[None]:
+        """Turn the end of whoever reads our output into a BrokenPipeError, also while nothing is written."""
+        task = asyncio.current_task()
+        assert task is not None
+        gone = False
+
+        def reader_has_gone() -> None:
+            nonlocal gone
+            gone = True
+            task.cancel()
+
+        try:
+            with self.watched(reader_has_gone):
+                yield
+        except asyncio.CancelledError:
+            if gone and task.uncancel() == 0:
+                raise BrokenPipeError from None
+            raise
+
     def _write(self, data: memoryview) -> int:
         while True:
             try:

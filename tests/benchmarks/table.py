@@ -21,8 +21,10 @@ def main() -> None:
 
 
 def tables(results: dict[str, Any]) -> str:
-    """Both tables: beside code by hand, and beside other libraries."""
+    """Both tables, beside code by hand and beside other libraries; or the one that the results have a title for."""
     figures = [Figure(**figure) for figure in results["figures"]]
+    if "title" in results:
+        return table(results["title"], figures)
     libraries = [figure for figure in figures if figure.versions]
     code = [figure for figure in figures if not figure.versions]
     return f"{table('ours / by hand', code)}\n\n{table('ours / theirs', libraries)}"

@@ -65,9 +65,9 @@ class Nursery:
 
 
 @contextlib.asynccontextmanager
-async def nursery(url: str) -> AsyncIterator[Nursery]:
+async def nursery(url: str, module: str = "tests.chaos.workers") -> AsyncIterator[Nursery]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.chaos.workers", url,
+        sys.executable, "-m", module, url,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip

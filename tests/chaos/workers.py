@@ -121,7 +121,7 @@ def run(url: str, kind: str, name: str, tag: str, path: str) -> None:
     asyncio.run(work())
 
 
-def main(url: str) -> None:
+def main(url: str, run: Callable[..., None] = run) -> None:
     """Fork and kill workers as the input says, until it ends."""
     workers: dict[str, int] = {}
     for line in sys.stdin:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from apressure.embedded import EmbeddedServer
-from tests.benchmarks import compare, libraries, plot
+from tests.benchmarks import compare, libraries, plot, table
 from tests.benchmarks.figures import Figure, figure
 from tests.benchmarks.libraries import LIBRARIES, Library, Program
 from tests.servers import SERVERS, CannotRun
@@ -35,6 +35,28 @@ def test_a_quick_run(tmp_path: Path) -> None:
         assert row["reached"] is (row["ratio"] >= row["goal"])
         assert f"{row['ours']:,.0f}/s" in done.stdout
     assert set(plot.draw(results)) == {"by-hand.svg"}
+
+
+def test_a_quick_run_of_files(tmp_path: Path) -> None:
+    pytest.importorskip("vsqs", reason="vsqs 0.3")
+    file = tmp_path / "files.json"
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.files",
+        "--quick",
+        "--directory",
+        str(tmp_path),
+        "--json",
+        str(file),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
+    results = json.loads(file.read_text())
+    figures = [Figure(**row) for row in results["figures"]]
+    assert {one.other for one in figures} == {"vsqs 0.3", "ours, empty"}
+    assert {one.server.partition(", ")[2] for one in figures} == {"fsync", "no fsync"}
+    assert all(f"{one.ours:,.0f}/s" in done.stdout and one.ours > 0 and one.theirs > 0 for one in figures)
+    assert table.tables(results).count("\n") == 13
 
 
 def test_the_plots(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from apressure.files import FileQueueOptions
 from tests.benchmarks.plot import draw
 from tests.benchmarks.table import tables
 
@@ -18,18 +19,21 @@ BENCHMARKS = ROOT / "docs" / "benchmarks"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-def run(*command: str) -> str:
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=60, check=False)
+def run(*command: str, cwd: Path | None = None) -> str:
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=60, check=False, cwd=cwd)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     return done.stdout
 
 
 def test_the_code_in_the_readme_runs_as_it_is(tmp_path: Path) -> None:
-    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert block is not None
-    (tmp_path / "readme.py").write_text(block[1])
-    assert run(str(tmp_path / "readme.py")).splitlines() == [str(b"order %d" % n) for n in range(10)]
+    blocks = re.findall(r"```python\n(import asyncio\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    said = []
+    for number, block in enumerate(blocks):
+        (tmp_path / f"readme{number}.py").write_text(block)
+        said.append(run(f"readme{number}.py", cwd=tmp_path).splitlines())
+    assert said == [[str(b"order %d" % n) for n in range(10)], ["b'order 1' 1"]]
+    assert list((tmp_path / "spool" / "orders").iterdir()) == []
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
@@ -59,16 +63,30 @@ def test_importing_the_library_loads_no_optional_package() -> None:
     assert run("-c", code).strip() == "[]"
 
 
-def test_each_cell_of_the_table_of_losses_names_a_test_that_exists() -> None:
-    table = (ROOT / "README.md").read_text().partition("## What is lost when")[2].partition("\n## ")[0]
+def losses(page: Path) -> list[list[tuple[str, Path]]]:
+    """The tests that each cell of a page's table of losses names, with their files."""
+    table = page.read_text().partition("## What is lost when")[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ") and "---" not in line]
-    cells = [cell for row in rows[1:] for cell in row[1:]]
+    return [
+        [(test, page.parent / path) for test, path in re.findall(r"\[(test_\w+)\]\(([\w/.]+\.py)\)", cell)]
+        for row in rows[1:]
+        for cell in row[1:]
+    ]
+
+
+def test_each_cell_of_the_table_of_losses_names_a_test_that_exists() -> None:
+    cells = losses(ROOT / "README.md")
     assert len(cells) > 30
-    for cell in cells:
-        named = re.findall(r"\[(test_\w+)\]\(([\w/]+\.py)\)", cell)
-        assert named, cell
-        for test, path in named:
-            assert re.search(rf"def {test}\(", (ROOT / path).read_text()), f"{path} has no {test}"
+    assert all(cells)
+    of_files = [cell for cell in losses(ROOT / "docs" / "files.md") if cell]
+    assert len(of_files) > 18
+    for test, path in (named for cell in cells + of_files for named in cell):
+        assert re.search(rf"def {test}\(", path.read_text()), f"{path} has no {test}"
+
+
+def test_the_options_of_files_are_those_that_it_has() -> None:
+    table = (ROOT / "docs" / "files.md").read_text().partition("## Options")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == {"codec", *FileQueueOptions.__annotations__}
 
 
 def test_every_link_to_a_file_leads_there() -> None:
@@ -93,6 +111,12 @@ def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
         assert software in readme
     assert f"Python {results['machine']['python']}" in readme
     assert f"redis-py {results['machine']['redis-py']}" in readme
+
+
+def test_the_figures_of_files_are_those_of_their_results() -> None:
+    results = json.loads((BENCHMARKS / "files.json").read_text())
+    assert tables(results) in (ROOT / "README.md").read_text()
+    assert results["repetitions"] >= 5
 
 
 def test_the_plots_of_the_readme_are_drawn_from_the_results() -> None:

@@ -16,6 +16,9 @@ from apressure import (
     Client,
     Consumer,
     Delivery,
+    FileMessage,
+    FileQueue,
+    FileQueueStatistics,
     Producer,
     QueueClosedError,
     QueueFullError,
@@ -199,3 +202,24 @@ async def recovery_is_typed(queue: AsyncQueue[Order], client: Client) -> None:
 
 def consumers_have_names(consumer: Consumer[Order]) -> None:
     assert_type(consumer.attempts, int)
+
+
+async def queues_in_directories() -> None:
+    assert_type(FileQueue("q", codec="text"), FileQueue[str])
+    assert_type(FileQueue("q", codec="json"), FileQueue[Any])
+    assert_type(FileQueue("q", codec=Order, capacity=5), FileQueue[Order])
+    FileQueue("q", capcity=5)  # type: ignore[call-overload]
+    async with FileQueue("q", directory="spool", unit="us", fsync=False) as queue:
+        assert_type(queue, FileQueue[bytes])
+        assert_type(await queue.publish(b"a", timeout=1), str)
+        assert_type(await queue.publish_many([b"a"]), list[str])
+        await queue.publish("text")  # type: ignore[arg-type]
+        message = await queue.receive(timeout=5, visibility_timeout=1)
+        assert_type(message, FileMessage[bytes])
+        assert_type(message.item, bytes)
+        assert_type(message.attempts, int)
+        assert_type(await queue.receive_many(5), list[FileMessage[bytes]])
+        assert_type(await queue.delete(message.id), bool)
+        assert_type(await queue.statistics(), FileQueueStatistics)
+        async for each in queue:
+            assert_type(each, FileMessage[bytes])

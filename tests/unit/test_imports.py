@@ -12,13 +12,14 @@ import pytest
 
 import apressure
 
-LATER = ("QueueStatistics", "RoleStatistics", "Served", "recovery", "serve")
+LATER = ("FileQueue", "QueueStatistics", "RoleStatistics", "Served", "recovery", "serve")
 
 UNLOADED = (
     "anyio",
     "apressure.cli",
     "apressure.connection.fake",
     "apressure.embedded",
+    "apressure.files",
     "apressure.queue.findings",
     "apressure.queue.plain",
     "apressure.queue.recovery",
@@ -27,6 +28,7 @@ UNLOADED = (
     "apressure.queue.signals",
     "apressure.queue.statistics",
     "apressure.queue.turns",
+    "asyncinotify",
     "fakeredis",
     "msgspec",
     "pyspark",
@@ -77,10 +79,18 @@ def test_every_public_name_is_listed_before_it_is_asked_for_and_there_when_it_is
 
 
 def test_what_comes_later_is_what_its_own_module_has():
+    from apressure import files
     from apressure.queue import recovery, service, serving, statistics
 
     found = [getattr(apressure, name) for name in LATER]
-    assert found == [statistics.QueueStatistics, statistics.RoleStatistics, serving.Served, recovery, service.serve]
+    assert found == [
+        files.FileQueue,
+        statistics.QueueStatistics,
+        statistics.RoleStatistics,
+        serving.Served,
+        recovery,
+        service.serve,
+    ]
     assert set(LATER) <= vars(apressure).keys()  # asked for once
 
 
@@ -105,3 +115,13 @@ def test_a_pickle_of_what_comes_later_loads_in_a_fresh_interpreter():
     role = apressure.RoleStatistics("free", None, None, datetime(2020, 1, 1, tzinfo=UTC))
     shown = fresh(f"import pickle; print(pickle.loads({pickle.dumps([role, apressure.serve])!r})[0].state)")
     assert shown == ["free"]
+
+
+def test_queues_in_directories_load_nothing_of_servers_beyond_what_the_package_itself_does():
+    beyond = fresh(
+        "import sys, apressure; before = set(sys.modules); import apressure.files; "
+        "print(*(name for name in sys.modules if name not in before), sep='\\n')"
+    )
+    assert "apressure.files.queue" in beyond
+    servers = ("redis", "hiredis", "asyncinotify", "anyio", "apressure.connection", "apressure.queue")
+    assert [name for name in beyond if name.startswith(servers)] == []

@@ -1,0 +1,250 @@
+"""What operators and displays ask of a queue, and the life of a queue object."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, Self
+
+from apressure.exceptions import (
+    ClientClosedError,
+    PressureError,
+    QueueDoesNotExistError,
+    QueueEmptyError,
+    QueueFullError,
+)
+from apressure.files import names
+from apressure.files.directory import Directory
+from apressure.files.options import Settings, deadline_of, positive
+from apressure.files.publishing import Publisher
+from apressure.files.receiving import Receiver
+from apressure.files.statistics import FileQueueStatistics
+from apressure.files.store import Store
+from apressure.files.waits import Line, Waits
+
+_BREATH: Final = 0.002
+"""Seconds after which other tasks of the event loop get their turn, however much there is to do."""
+
+
+class Administration:
+    """The part of `FileQueue` that knows nothing of what items are."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.name = settings.name
+        self.path = settings.parent / settings.name
+        self.capacity = settings.capacity
+        self._settings = settings
+        self._store = Store(settings)
+        self._publisher = Publisher(self._store)
+        self._receiver = Receiver(self._store)
+        self._waits = Waits(self._store.look)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+        self._closed = False
+        self._breathed = 0.0
+
+    def __repr__(self) -> str:
+        return f"<FileQueue {str(self.path)!r}>"
+
+    async def __aenter__(self) -> Self:
+        self._check()
+        try:
+            await self._store.refresh()
+        except BaseException:
+            await self.aclose()  # the block is never entered, so nobody else would
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Release this object's descriptors; the queue stays as it is. Closing twice is allowed.
+
+        Tasks that still wait get ClientClosedError. What was received and not settled comes again when its visibility
+        timeout ends; `nack` gives it back earlier.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._loop is asyncio.get_running_loop() and self._pid == os.getpid():
+            self._waits.fail(ClientClosedError("the queue object was closed (aclose) while the operation waited"))
+            self._waits.stop(self._loop)
+            self._store.close()
+
+    async def delete(self, message_id: str) -> bool:
+        """Delete a message, whatever its state and whoever has received it (specification: Deleted).
+
+        Returns:
+            Whether it was there.
+
+        Raises:
+            TypeError, ValueError: It is not a message's id.
+            QueueDoesNotExistError, StorageError: As for `publish`.
+
+        Cancelled, it is deleted, or not at all.
+        """
+        if not isinstance(message_id, str):
+            raise TypeError(f"a message's id must be a string, not {type(message_id).__name__}")
+        key = names.key_of(message_id)
+        if key is None:
+            raise ValueError(f"not a message's id: {message_id!r}")
+        await self._begin()
+        deleted = await self._receiver.delete(key)
+        self._waits.nudge()
+        return deleted
+
+    async def qsize(self) -> int:
+        """Return how many messages wait. Cancelled, nothing has changed."""
+        return (await self.statistics()).length
+
+    async def statistics(self) -> FileQueueStatistics:
+        """Return a snapshot of the queue. Cancelled, nothing has changed."""
+        await self._begin()
+        await self._store.refresh()
+        index = self._store.index
+        oldest, expiry = index.oldest(), index.next_expiry()
+        return FileQueueStatistics(
+            name=self.name,
+            path=str(self.path),
+            length=index.waiting,
+            in_flight=index.in_flight,
+            unfinished=len(index.unfinished),
+            capacity=self.capacity,
+            oldest=None if oldest is None else datetime.fromtimestamp(names.time_of(oldest) / 1e6, UTC),
+            next_expiry=None if expiry is None else datetime.fromtimestamp(expiry[0] / 1e6, UTC),
+            published=self._publisher.published,
+            received=self._receiver.received,
+            deleted=self._receiver.deleted,
+            buried=self._receiver.buried,
+            waiting_publishers=len(self._waits.publishers),
+            waiting_receivers=len(self._waits.receivers),
+            notified=self._store.fileno() != -1,
+        )
+
+    async def purge(self, in_flight: bool = False) -> int:
+        """Delete the messages that are there when it begins.
+
+        Args:
+            in_flight: Also those that were received and are not settled.
+
+        Returns:
+            How many it has deleted.
+
+        Cancelled, some of them are deleted.
+        """
+        return await self._each(self._receiver.remove, waiting=True, in_flight=in_flight)
+
+    async def release(self) -> int:
+        """Give back every message that is in flight, whoever has received it and however long it may have it still.
+
+        Returns:
+            How many it has given back.
+
+        Cancelled, some of them are given back.
+        """
+        return await self._each(self._receiver.requeue, waiting=False, in_flight=True)
+
+    async def requeue(
+        self, max_items: int | None = None, timeout: float | None = None, source: str | None = None
+    ) -> int:
+        """Move dead letters back to the end of the queue, the oldest first, those that are there when it begins.
+
+        Args:
+            max_items: How many at most; None for all.
+            timeout: Seconds to wait for room at most.
+            source: The dead-letter queue's name; None for this queue's own.
+
+        Returns:
+            How many were moved.
+
+        Raises:
+            QueueFullError: The queue stayed full until the timeout. `accepted` says how many were moved before.
+            QueueDoesNotExistError: There is no queue of the name `source`.
+            StorageError: The file system refused.
+
+        Cancelled, each of them is in one of the two queues.
+        """
+        if max_items is not None:
+            positive(max_items, "max_items")
+        deadline = deadline_of(timeout)
+        await self._begin()
+        name = self._settings.dead_letters if source is None else names.check_queue_name(source)
+        dead = self._store.beside(name)
+        ticket = self._waits.publishers.ticket()
+        moved = 0
+        try:
+            try:
+                found = await self._store.worker.in_thread(_oldest_first, dead)
+            except QueueDoesNotExistError:
+                if source is not None:
+                    raise
+                return 0  # nothing has died yet
+            for filename in found[:max_items]:
+                await self._breathe()
+                while (adopted := await self._publisher.adopt(dead, filename)) is None:
+                    await self._wait(self._waits.publishers, ticket, deadline)
+                moved += adopted
+        except PressureError as error:
+            error.accepted = moved
+            raise
+        finally:
+            dead.close()
+            if not self._closed:
+                self._waits.nudge()
+        return moved
+
+    async def _wait(self, line: Line, ticket: int, deadline: float | None) -> None:
+        """Wait in a line, or raise what has become of the wait at its deadline."""
+        if deadline is not None and asyncio.get_running_loop().time() >= deadline:
+            if line is self._waits.receivers:
+                raise QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
+            raise QueueFullError(f"the queue {self.name!r} is full: it has {self.capacity} messages", name=self.name)
+        await self._waits.wait(line, ticket, self._store.fileno(), deadline)
+
+    async def _each(self, act: Callable[[str], Any], *, waiting: bool, in_flight: bool) -> int:
+        await self._begin()
+        await self._store.refresh()
+        count = 0
+        for filename in self._store.index.filenames(waiting=waiting, in_flight=in_flight):
+            await self._breathe()
+            count += bool(await act(filename))
+        self._waits.nudge()
+        return count
+
+    async def _begin(self) -> None:
+        self._check()
+        await self._breathe()
+
+    async def _breathe(self) -> None:
+        """Let other tasks run now and then: no operation suspends by itself where there is nothing to wait for."""
+        assert self._loop is not None
+        if self._loop.time() - self._breathed > _BREATH:
+            await asyncio.sleep(0)
+            self._breathed = self._loop.time()
+
+    def _check(self) -> None:
+        """Raise a clear error where the object cannot be used: closed, another event loop, after a fork, no asyncio."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError("apressure needs a running asyncio event loop (trio is not supported)") from None
+        if self._closed:
+            raise ClientClosedError("this queue object was closed (aclose); open a new one")
+        if self._loop is None:
+            self._loop, self._pid = loop, os.getpid()
+        if self._loop is not loop:
+            raise RuntimeError("this queue object belongs to another event loop: make one for each")
+        if self._pid != os.getpid():
+            raise RuntimeError("this queue object belongs to the process that forked: make one after the fork")
+
+
+def _oldest_first(directory: Directory) -> list[str]:
+    directory.open(create=False)
+    keys = [name.key for filename in directory.list() if (name := names.parse(filename)) and name.state == "ready"]
+    return [names.id_of(key) for key in sorted(keys)]

@@ -1,0 +1,464 @@
+"""What can go wrong: clocks, crashed clients, foreign files, full disks, deleted directories, lost notifications."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import apressure.files.directory
+import apressure.files.renaming
+import apressure.files.store
+import apressure.files.watcher
+from apressure import (
+    ClientClosedError,
+    FileQueue,
+    MissingExtraError,
+    QueueDoesNotExistError,
+    QueueEmptyError,
+    StorageError,
+)
+from tests.integration.files.conftest import Clock, Make, drain, files, listing
+
+
+async def test_two_publishers_in_the_same_moment(make: Make, clock: Clock) -> None:
+    queues = [make(clock=clock) for _ in range(3)]
+    ids = [await queues[number % 3].publish(b"%d" % number) for number in range(30)]
+    assert ids == sorted(set(ids), key=int)
+    assert await drain(queues[0]) == [b"%d" % number for number in range(30)]
+
+
+async def test_concurrent_publishers_in_the_same_moment(make: Make, clock: Clock) -> None:
+    queues = [make(clock=clock) for _ in range(3)]
+    ids = await asyncio.gather(*(queues[number % 3].publish(b"%d" % number) for number in range(60)))
+    assert len(set(ids)) == 60
+    got = await drain(queues[0])
+    for producer in range(3):
+        mine = [int(message) for message in got if int(message) % 3 == producer]
+        assert sorted(mine) == list(range(producer, 60, 3))
+
+
+async def test_a_clock_that_jumps_back(make: Make, clock: Clock) -> None:
+    queue = make(clock=clock)
+    first = await queue.publish(b"a")
+    clock.now -= 3600
+    second = await queue.publish(b"b")
+    third = await make(clock=clock).publish(b"c")  # a client that has not seen the clock before
+    assert int(first) < int(second) < int(third)
+    assert await drain(queue) == [b"a", b"b", b"c"]
+
+
+async def test_a_name_that_is_in_flight_is_not_given_again(make: Make, clock: Clock) -> None:
+    queue, consumer = make(clock=clock), make(clock=clock)
+    first = await queue.publish(b"a")
+    await consumer.receive()
+    (queue.path / f"{int(first) + 1}.new").touch()  # and one that another client is writing
+    second = await make(clock=clock).publish(b"b")
+    assert int(second) == int(first) + 2
+
+
+async def test_there_is_no_name_after_the_last_one(make: Make) -> None:
+    queue = make()
+    await queue.statistics()
+    (queue.path / "99999999999999").touch()
+    (queue.path / "99999999999999999").touch()
+    with pytest.raises(StorageError, match="no name can come after"):
+        await queue.publish(b"")
+
+
+async def test_what_is_not_a_message_is_left_alone(make: Make) -> None:
+    queue = make()
+    await queue.statistics()
+    secret = queue.path.parent / "secret"
+    secret.write_text("secret")
+    (queue.path / "1").mkdir()
+    (queue.path / "2").symlink_to(secret)
+    os.mkfifo(queue.path / "3")
+    for name in ("README", "4.bak", "5.6.7.8", ".6", "7.", "08", "9" * 18, "10.new.new", "11~", "\u0661"):
+        (queue.path / name).touch()
+    strangers = files(queue)
+    await make().publish(b"a")
+    assert await drain(queue) == [b"a"]
+    assert (await queue.statistics()).length == 0
+    assert not await queue.delete("1")
+    assert await queue.purge() == 0
+    assert files(queue) == strangers
+    assert secret.read_text() == "secret"
+
+
+async def test_what_is_called_like_a_message_and_is_none_is_not_deleted_either(make: Make, clock: Clock) -> None:
+    queue = make(clock=clock)
+    await queue.publish(b"a")
+    for name in ("1", "2.3", "4.new"):
+        (queue.path / name).symlink_to("nowhere")
+    clock.now += 3600
+    assert await queue.purge(in_flight=True) == 1
+    assert not await queue.delete("2")
+    assert files(queue) == ["1", "2.3", "4.new"]
+
+
+async def test_messages_of_a_crashed_publisher_are_ignored_and_swept(make: Make, clock: Clock) -> None:
+    queue, full = make(clock=clock), make(clock=clock, capacity=2)
+    await queue.publish(b"a")
+    dead = queue.path / f"{int(clock.now * 1000) + 1}.new"
+    dead.write_bytes(b"half")
+    assert (await queue.statistics()).unfinished == 1
+    with pytest.raises(TimeoutError):
+        await full.publish(b"b", timeout=0)  # it may be alive
+    assert dead.exists()
+    clock.now += 31
+    await full.publish(b"b", timeout=0)
+    assert not dead.exists()
+    assert await drain(queue) == [b"a", b"b"]
+
+
+async def test_a_publisher_that_was_taken_for_dead_publishes_under_another_name(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make()
+    await queue.statistics()
+    write = apressure.files.directory._write
+    swept: list[str] = []
+
+    def sweep(fd: int, data: bytes) -> None:
+        write(fd, data)
+        if not swept:
+            swept.extend(name for name in files(queue) if name.endswith(".new"))
+            (queue.path / swept[0]).unlink()
+
+    monkeypatch.setattr(apressure.files.directory, "_write", sweep)
+    message_id = await queue.publish(b"a")
+    assert swept
+    assert swept[0] != f"{message_id}.new"
+    assert files(queue) == [message_id]
+    swept.clear()
+    ids = await queue.publish_many([b"b", b"c", b"d"])
+    assert files(queue) == [message_id, *ids]
+    assert f"{ids[0]}.new" != swept[0]  # all three, behind it, and in order
+    assert await drain(queue) == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+async def test_a_disk_that_is_full(make: Make, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    queue = make()
+    written = 0
+
+    def full(fd: int, data: bytes) -> None:
+        nonlocal written
+        written += 1
+        if written > 3:
+            raise OSError(code, os.strerror(code))
+        os.write(fd, data)
+
+    monkeypatch.setattr(apressure.files.directory, "_write", full)
+    with pytest.raises(StorageError, match=os.strerror(code)) as caught:
+        await queue.publish_many([b"%d" % number for number in range(10)])
+    assert (caught.value.errno, caught.value.accepted, caught.value.name) == (code, 3, "orders")
+    assert len(files(queue)) == 3
+    with pytest.raises(StorageError):
+        await queue.publish(b"x")
+    assert await drain(queue) == [b"0", b"1", b"2"]  # receiving and deleting need no room
+    monkeypatch.undo()
+    await queue.publish(b"again")
+    assert await drain(queue) == [b"again"]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a few pages, of the test's own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=40", "tmpfs", str(place)],
+            capture_output=True,
+            check=False,
+        ).returncode
+    ):
+        pytest.skip("a file system of the test's own (mounting takes root)")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+async def test_a_small_disk(disk: Path, mode: dict[str, Any]) -> None:
+    async with FileQueue(disk / "orders", **mode) as queue:
+        with pytest.raises(StorageError) as caught:
+            await queue.publish_many(b"%04d" % number + b"." * 3000 for number in range(100))
+        assert caught.value.errno == errno.ENOSPC
+        assert caught.value.accepted >= 5
+        there = caught.value.accepted
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        with pytest.raises(StorageError, match="Read-only"):
+            await queue.publish(b"")
+        with pytest.raises(StorageError, match="Read-only"):
+            await queue.receive(timeout=0)
+        subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+        assert [int(message[:4]) for message in await drain(queue)] == list(range(there))
+        with pytest.raises(StorageError) as caught:  # no inodes
+            await queue.publish_many(b"" for _ in range(100))
+        assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
+async def test_a_directory_that_goes(make: Make, how: str) -> None:
+    queue = make()
+    await queue.publish(b"a")
+    if how == "deleted":
+        shutil.rmtree(queue.path)
+    else:
+        queue.path.rename(queue.path.with_name("elsewhere"))
+    if how == "replaced":
+        queue.path.mkdir()
+    with pytest.raises(QueueDoesNotExistError, match="deleted or moved"):
+        for _ in range(2):
+            await queue.receive(timeout=0)
+    with pytest.raises(QueueDoesNotExistError):
+        await queue.publish(b"b")
+    if how != "deleted":
+        assert len(listing(queue.path.with_name("elsewhere"))) == 1
+    await queue.aclose()
+    async with make() as fresh:
+        await fresh.publish(b"c")
+
+
+async def test_a_queue_that_is_not_there_and_is_not_to_be_made(make: Make) -> None:
+    with pytest.raises(QueueDoesNotExistError, match="no directory"):
+        await make(create=False).receive()
+    async with make():
+        await make(create=False).publish(b"")
+
+
+async def test_a_queue_is_no_link_and_no_file(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "orders").symlink_to(tmp_path / "real")
+    with pytest.raises(StorageError):
+        await make().publish(b"")
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError):
+        await make("file").publish(b"")
+    with pytest.raises(StorageError, match="file is no directory"):
+        await make("file/orders").publish(b"")
+    assert listing(tmp_path / "real") == []
+
+
+async def test_a_message_that_is_too_large_to_read_stays(make: Make) -> None:
+    await make().publish(b"1234567890")
+    small = make(max_message_size=5)
+    with pytest.raises(StorageError, match="it has 10 bytes, and at most 5 are allowed"):
+        await small.receive(timeout=0)
+    assert await drain(make()) == [b"1234567890"]
+
+
+async def test_a_message_that_cannot_be_read_stays(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = make()
+    await queue.publish(b"a")
+
+    def broken(fd: int, size: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(apressure.files.directory, "_read", broken)
+    with pytest.raises(StorageError, match="Input/output error"):
+        await queue.receive(timeout=0)
+    monkeypatch.undo()
+    message = await queue.receive(timeout=0)
+    assert message.attempts == 1
+
+
+async def test_two_messages_of_one_name_are_both_delivered(make: Make, clock: Clock) -> None:
+    """Only a client that breaks the rules makes them; neither overwrites the other."""
+    queue = make(clock=clock)
+    message_id = await queue.publish(b"a")
+    await queue.receive(visibility_timeout=1)
+    (queue.path / message_id).write_bytes(b"b")
+    clock.now += 10
+    second = await queue.receive(timeout=0)
+    assert second.raw == b"b"
+    await second.ack()
+    clock.now += 10
+    first = await queue.receive(timeout=0)
+    assert (first.raw, first.attempts) == (b"a", 2)
+
+
+async def test_a_file_system_without_renames_that_refuse_to_overwrite(
+    make: Make, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    monkeypatch.setattr(apressure.files.renaming, "_NOREPLACE", 1 << 30)  # the kernel says EINVAL, as NFS does for 1
+    queue, other = make(clock=clock), make(clock=clock)
+    await queue.publish_many([b"a", b"b"])
+    message = await queue.receive()
+    await other.receive(visibility_timeout=1)
+    await message.nack()
+    clock.now += 10
+    again = await other.receive_many(5)
+    assert [(one.raw, one.attempts) for one in again] == [(b"a", 2), (b"b", 2)]
+    for one in again:
+        await one.ack()
+    assert files(queue) == []
+
+
+async def test_more_changes_than_the_kernel_remembers(tmp_path: Path) -> None:
+    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    if limit > 1_200_000:
+        pytest.skip(f"fs.inotify.max_queued_events is {limit}")
+    async with FileQueue(tmp_path / "q", fsync=False) as queue, FileQueue(tmp_path / "q", fsync=False) as other:
+        await queue.publish(b"a")
+        for _ in range(limit // 300 + 2):  # five changes for each message, of which nobody is told
+            await other.publish_many([b"x"] * 64)
+            for message in await other.receive_many(100):
+                await message.ack()
+        await other.publish(b"b")
+        assert (await queue.receive(timeout=0)).raw == b"b"
+        seen = await queue.statistics()
+        assert (seen.length, seen.in_flight) == (0, 1)
+        await queue.publish(b"c")
+        assert (await other.receive(timeout=0)).raw == b"c"
+
+
+async def test_a_message_that_is_being_renamed_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells of a rename in two changes; this reader comes between them."""
+    async with FileQueue(tmp_path / "q", fsync=False) as queue, FileQueue(tmp_path / "q", fsync=False) as other:
+        message_id = await queue.publish(b"a")
+        await queue.statistics()
+        message = await other.receive()
+        real, rest = os.read, b""
+
+        def cut(fd: int, size: int) -> bytes:
+            nonlocal rest
+            if fd != queue._store.fileno():
+                return real(fd, size)
+            data, rest = rest or real(fd, size), b""
+            first = 16 + int.from_bytes(data[12:16], sys.byteorder)
+            rest = data[first:]
+            return data[:first]
+
+        monkeypatch.setattr(apressure.files.watcher.os, "read", cut)
+        seen = await queue.statistics()
+        assert (seen.length, seen.in_flight) == (0, 1)
+        await message.nack()
+        seen = await queue.statistics()
+        assert (seen.length, seen.in_flight) == (1, 0)
+        (queue.path / message_id).rename(tmp_path / "elsewhere")
+        seen = await queue.statistics()
+        assert (seen.length, seen.in_flight) == (0, 0)
+
+
+async def test_who_waits_gets_the_message_also_when_notifications_were_lost(tmp_path: Path) -> None:
+    async with FileQueue(tmp_path / "q", fsync=False) as queue, FileQueue(tmp_path / "q", fsync=False) as other:
+        receiving = asyncio.create_task(queue.receive(timeout=20))
+        await asyncio.sleep(0.05)
+        assert queue._store.watcher is not None
+        await other.publish(b"a")
+        os.read(queue._store.fileno(), 65536)  # lost
+        queue._store.watcher.stale = True
+        await other.publish(b"b")
+        assert (await receiving).raw == b"a"
+
+
+def test_file_systems_of_several_machines_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    device = os.fstat(fd).st_dev
+    line = f"26 1 {os.major(device)}:{os.minor(device)} / /mnt rw - %s server:/export rw\n"
+    for kind, remote in (("nfs4", True), ("fuse.sshfs", True), ("ext4", False), ("tmpfs", False)):
+        monkeypatch.setattr(Path, "read_text", lambda self, kind=kind, **_: line % kind)
+        assert apressure.files.watcher.is_remote(fd) is remote
+    os.close(fd)
+
+
+async def test_without_the_package_that_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "asyncinotify", None)
+    with pytest.raises(MissingExtraError, match=r"apressure\[files\]") as caught:
+        await FileQueue(tmp_path / "q").publish(b"")
+    assert caught.value.extra == "files"
+    async with FileQueue(tmp_path / "q", notify=False) as queue:
+        await queue.publish(b"")
+
+
+async def test_too_many_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncinotify
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(asyncinotify.Inotify, "__init__", refuse)
+    monkeypatch.setattr(asyncinotify.Inotify, "_finalizer", lambda self: None, raising=False)
+    with pytest.raises(StorageError, match="max_user_instances"):
+        await FileQueue(tmp_path / "q").publish(b"")
+
+
+async def test_an_object_belongs_to_its_event_loop_and_process(tmp_path: Path) -> None:
+    queue = FileQueue(tmp_path / "q", fsync=False)
+    await queue.publish(b"a")
+    with pytest.raises(RuntimeError, match="another event loop"):
+        await asyncio.to_thread(lambda: asyncio.run(queue.receive()))
+    pid = os.getpid()
+    queue._pid = pid + 1  # as after a fork
+    with pytest.raises(RuntimeError, match="forked"):
+        await queue.receive()
+    queue._pid = pid
+    await queue.aclose()
+    with pytest.raises(ClientClosedError):
+        await queue.receive()
+
+
+async def test_descriptors_and_threads_end_with_the_object(make: Make) -> None:
+    await make("warm-up").publish(b"")
+    before = len(listing(Path("/proc/self/fd")))
+    for number in range(5):
+        async with make(f"queue{number}") as queue:
+            await queue.publish(b"")
+            with pytest.raises(QueueEmptyError):
+                await asyncio.gather(queue.receive(timeout=0.01), queue.receive(timeout=0.01))
+    for _ in range(200):
+        if len(listing(Path("/proc/self/fd"))) <= before:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("descriptors were left open")
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("a/../b", ValueError), ("../a", ValueError), ("..", ValueError), (".", ValueError), ("", ValueError),
+        ("/", ValueError), (".hidden", ValueError), ("a\0b", ValueError), ("x" * 256, ValueError),
+        ("1415776871123", ValueError), ("12.new", ValueError), ("5.6", ValueError), (5, TypeError), (b"a", TypeError),
+    ],
+)  # fmt: skip
+def test_names_of_queues(name: Any, wrong: type[Exception]) -> None:
+    with pytest.raises(wrong):
+        FileQueue(name)
+
+
+@pytest.mark.parametrize("name", ["/etc", "a/b", "..", "../a", "", ".", "a\\b", "\0", "a/"])
+def test_names_that_may_not_leave_their_directory(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        FileQueue(name, directory=tmp_path)
+    with pytest.raises(ValueError, match="name"):
+        FileQueue("a", directory=tmp_path, max_attempts=1, dead_letters=name)
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"capacity": 0}, ValueError), ({"capacity": True}, TypeError), ({"visibility_timeout": 0}, ValueError),
+        ({"visibility_timeout": "1"}, TypeError), ({"unit": "s"}, ValueError), ({"max_attempts": 0}, ValueError),
+        ({"dead_letters": "b"}, ValueError), ({"max_attempts": 1, "dead_letters": "a"}, ValueError),
+        ({"nothing": 1}, TypeError), ({"codec": "yaml"}, ValueError), ({"poll_interval": 0}, ValueError),
+        ({"max_message_size": 0}, ValueError),
+    ],
+)  # fmt: skip
+def test_options_of_no_use(options: Any, wrong: type[Exception]) -> None:
+    with pytest.raises(wrong):
+        FileQueue("a", **options)
+
+
+def test_a_queue_object_shows_its_path_and_no_more() -> None:
+    assert repr(FileQueue("spool/orders", codec="json")) == "<FileQueue 'spool/orders'>"
