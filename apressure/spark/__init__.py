@@ -1,0 +1,146 @@
+"""Pressure queues in Spark: `.format("pressure")` for batches and for Structured Streaming, in both directions.
+
+`session()` makes a session that has it; `register(spark)` adds it to one. Importing this needs no pyspark.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from apressure.exceptions import MissingExtraError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["check", "close_queue", "register", "session"]
+
+OLDEST_SPARK: Final = (4, 2)
+OLDEST_JAVA: Final = 17
+_CONFIGURATION: Final = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+}
+
+
+def check() -> None:
+    """See that Spark can run here, before it prints anything; and have its workers use this very Python.
+
+    Raises:
+        MissingExtraError: pyspark, what it needs, or Java is missing or too old; it says what to install.
+    """
+    how = "pip install 'apressure[spark]'"
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(f"Spark needs the package {', '.join(missing)}: {how}", extra="spark")
+    import pyspark
+
+    if _version(pyspark.__version__) < OLDEST_SPARK:
+        oldest = ".".join(map(str, OLDEST_SPARK))
+        raise MissingExtraError(
+            f"pyspark is {pyspark.__version__}, and {oldest} or later is needed: {how}", extra="spark"
+        )
+    if os.environ.get("SPARK_REMOTE") is None:
+        _check_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def session(
+    name: str = "apressure", master: str = "local[*]", configuration: Mapping[str, Any] | None = None
+) -> SparkSession:
+    """Make a Spark session, or get the one that there is, and register the source and sink `pressure`.
+
+    Args:
+        name: The application's name.
+        master: Where it runs.
+        configuration: Spark's settings, over those that suit queues.
+
+    Raises:
+        MissingExtraError: pyspark or Java is missing or too old.
+    """
+    check()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in {**_CONFIGURATION, **(configuration or {})}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make `.format("pressure")` known to a session. Where the wheel has done so already, nothing happens.
+
+    Raises:
+        MissingExtraError: pyspark is too old.
+    """
+    if spark.version and _version(spark.version) < OLDEST_SPARK:
+        raise MissingExtraError(f"this session is of Spark {spark.version}, and 4.2 or later is needed", extra="spark")
+    from pyspark.errors import AnalysisException
+
+    from apressure.spark.datasource import PressureSource
+
+    try:
+        spark.dataSource.register(PressureSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+
+
+def close_queue(queue: str, **options: Any) -> None:
+    """Close a queue, so that its consumers end: what a stream's sink cannot do itself. One that is closed stays so.
+
+    Args:
+        queue: Its name.
+        **options: `url`, `prefix`, … as in `Options`.
+
+    Raises:
+        QueueDoesNotExistError: There is no such queue.
+        QueueInUseError: Another client held the producer role for `role_timeout` seconds.
+    """
+    from apressure.spark.options import Options
+    from apressure.spark.steps import Busy, Steps, server_of
+
+    checked = Options.of({"queue": queue, **{key: str(value) for key, value in options.items() if value is not None}})
+    server = server_of(checked)
+    steps = Steps(server, server.settings.prefix, queue)
+    answer = steps.patiently(steps.close, checked.role_timeout)
+    if isinstance(answer, Busy):
+        raise steps.in_use(answer)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)[:2]))
+
+
+def _check_java() -> None:
+    """A whole Java runtime: Spark needs a module that trimmed ones lack."""
+    need = (
+        f"Spark needs Java {OLDEST_JAVA} or later, a whole runtime: apt-get install openjdk-17-jre-headless, "
+        "brew install openjdk@17, or https://adoptium.net; then set JAVA_HOME if it is not on the PATH"
+    )
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).is_file():
+        where = f"there is none in JAVA_HOME ({home})" if home else "there is no `java` on the PATH"
+        raise MissingExtraError(f"{need}; {where}", extra="spark")
+    try:
+        asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingExtraError(f"{need}; {java} does not run: {error}", extra="spark") from None
+    found = re.search(r'version "(?:1\.)?(\d+)', asked.stderr + asked.stdout)
+    if found is None:  # macOS has a program of that name that only says where to get Java
+        raise MissingExtraError(f"{need}; {java} is none", extra="spark")
+    if int(found[1]) < OLDEST_JAVA:
+        raise MissingExtraError(f"{need}; {java} is Java {found[1]}", extra="spark")
+    if modules.returncode == 0 and "jdk.incubator.vector" not in modules.stdout:
+        raise MissingExtraError(f"{need}; {java} lacks the module jdk.incubator.vector", extra="spark")

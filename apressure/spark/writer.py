@@ -1,0 +1,244 @@
+"""What Spark writes: tasks put their rows aside on the server, and one commit moves them into the queue.
+
+A commit first decides which parts it consists of, for a query and its batch; whoever repeats it finishes those and
+drops its own. So each batch of a query is in the queue once, whatever dies in between.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import datetime as dt
+import decimal
+import functools
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from apressure.exceptions import PressureError, QueueDoesNotExistError, ServerUnavailableError
+from apressure.spark.decoding import RAW
+from apressure.spark.options import Options
+from apressure.spark.steps import Busy, Steps, server_of
+
+PORTION: Final = 4 * 1024 * 1024
+"""About the most bytes that one command puts aside."""
+
+
+class Part(WriterCommitMessage):
+    """What one task has put aside.
+
+    Args:
+        write: Which write it belongs to: a query's id.
+        token: The part's name.
+        messages: How many.
+        size: Their bytes.
+    """
+
+    def __init__(self, write: str, token: str, messages: int, size: int) -> None:
+        self.write = write
+        self.token = token
+        self.messages = messages
+        self.size = size
+
+
+class Sink:
+    """Puts rows aside, and moves them into the queue.
+
+    Args:
+        options: The user's.
+        schema: The columns of the rows.
+        overwrite: The user wants to replace what is there.
+
+    Raises:
+        ValueError: There is nothing in the columns, or in the options, that could be written so.
+    """
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        if len(options.names) != 1:
+            raise ValueError("a sink writes to one queue: .option('queue', NAME)")
+        if overwrite:
+            raise ValueError("a queue cannot be overwritten: use mode('append')")
+        self._column = None if options.format == "json" else _body_of(schema)
+        self._options = options
+
+    def steps(self) -> Steps:
+        """The queue's steps, over this process's connection."""
+        server = server_of(self._options)
+        return Steps(server, server.settings.prefix, self._options.names[0])
+
+    def stage(self, write: str, batches: Iterator[Any]) -> Part:
+        """Put the rows of one task aside. They expire unless a commit wants them.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue, and `create` is not set.
+        """
+        steps, token = self.steps(), secrets.token_hex(12)
+        if not self._options.create and not steps.exists():
+            name = steps.name
+            raise QueueDoesNotExistError(f"the queue {name!r} does not exist (or .option('create', True))", name=name)
+        key = steps.keys.part(write, token)
+        messages = size = 0
+        for batch in batches:
+            for portion in _portions(self._messages(batch), self._options.fetch_size):
+                _append(steps, key, portion, messages, int(self._options.staging_ttl * 1000))
+                messages += len(portion)
+                size += sum(map(len, portion))
+        return Part(write, token, messages, size)
+
+    def publish(self, parts: Sequence[Part | None], batch: int, remember: bool) -> None:
+        """Move what the tasks have put aside into the queue, once, waiting for the producer role and for room.
+
+        Raises:
+            QueueInUseError: The role was not to be had for `roleTimeout`. Repeating it goes on where it stopped.
+            QueueClosedError, QueueDoesNotExistError: Of the queue.
+            BatchLostError: What was put aside is gone.
+        """
+        steps, options = self.steps(), self._options
+        if options.create:
+            steps.create(options.bound)
+        full = [part for part in parts if part is not None and part.messages]
+        if full:
+            write = full[0].write
+            ttl = 0 if remember else int(1000 * options.staging_ttl)
+            todo = steps.record(write, batch, ttl, [(part.token, part.messages, part.size) for part in full])
+            while todo:
+                step = functools.partial(steps.publish, write, batch, todo, remember)
+                answer = steps.patiently(step, options.role_timeout)
+                if isinstance(answer, Busy):
+                    raise steps.in_use(answer)
+                todo = answer
+        if options.close_on_end:
+            answer = steps.patiently(steps.close, options.role_timeout)
+            if isinstance(answer, Busy):
+                raise steps.in_use(answer)
+
+    def forget(self, parts: Sequence[Part | None]) -> None:
+        """A job failed: what its tasks have put aside is of no use, unless a stream's commit has chosen it."""
+        # (Without a server they expire. The error that Spark shows is why the job failed.)
+        with contextlib.suppress(PressureError):
+            steps = self.steps()
+            for part in parts:
+                if part is not None and steps.server.ask(b"PTTL", steps.keys.part(part.write, part.token)) > 0:
+                    steps.discard(part.write, part.token)
+
+    def _messages(self, batch: Any) -> list[bytes]:
+        if self._column is None:
+            return [json.dumps(row, default=_plain, separators=(",", ":")).encode() for row in batch.to_pylist()]
+        column = batch.column(self._column)
+        if column.null_count:
+            raise ValueError(f"the column {self._column!r} is NULL in a row: a queue has no message for that")
+        return column.cast(pa.binary()).to_pylist()  # type: ignore[no-any-return]
+
+
+class BatchSink(Sink, DataSourceArrowWriter):
+    """`df.write`."""
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite)
+        self._write = secrets.token_hex(16)  # pickled with the writer: one for all tasks, and for the commit
+
+    def write(self, iterator: Iterator[Any]) -> Part:
+        """Put a task's rows aside."""
+        return self.stage(self._write, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Move them into the queue."""
+        self.publish(messages, 0, remember=False)  # type: ignore[arg-type]
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Forget them."""
+        self.forget(messages)  # type: ignore[arg-type]
+
+
+class StreamSink(Sink, DataSourceStreamArrowWriter):
+    """`writeStream`."""
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite)
+        if options.close_on_end:
+            raise ValueError(
+                "closeOnEnd is for df.write: Spark does not tell a stream's sink of the end. Close the queue when "
+                "query.awaitTermination() has returned, with apressure.spark.close_queue(…)"
+            )
+
+    def write(self, iterator: Iterator[Any]) -> Part:
+        """Put a task's rows aside."""
+        context = TaskContext.get()
+        query = context and context.getLocalProperty("sql.streaming.queryId")
+        if not query:
+            raise RuntimeError("Spark has not said which query this task is of (sql.streaming.queryId)")
+        return self.stage(query, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Move them into the queue, unless the batch is there already."""
+        self.publish(messages, batchId, remember=True)  # type: ignore[arg-type]
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Forget them."""
+        self.forget(messages)  # type: ignore[arg-type]
+
+
+def _body_of(schema: StructType) -> str:
+    """The column that has the messages."""
+    columns = {field.name: field.dataType for field in schema.fields}
+    if set(columns) - set(RAW.names) or not isinstance(columns.get("body"), (BinaryType, StringType)):
+        raise ValueError(
+            "without format=json the data frame needs a column `body`, BINARY or STRING, and no others: "
+            f".select(to_json(struct('*')).alias('body')), say; it has {', '.join(columns) or 'none'}"
+        )
+    return "body"
+
+
+def _portions(messages: list[bytes], most: int) -> Iterator[list[bytes]]:
+    """Cut a list in pieces of not too many messages, and not too many bytes."""
+    if len(messages) <= most and sum(map(len, messages)) <= PORTION:
+        if messages:
+            yield messages
+        return
+    portion: list[bytes] = []
+    size = 0
+    for message in messages:
+        if portion and (size + len(message) > PORTION or len(portion) >= most):
+            yield portion
+            portion, size = [], 0
+        portion.append(message)
+        size += len(message)
+    if portion:
+        yield portion
+
+
+def _append(steps: Steps, key: bytes, portion: list[bytes], before: int, ttl: int) -> None:
+    """Push a portion. Where the answer is lost, the list's length tells whether it came."""
+    while True:
+        try:
+            length, _ = steps.server.once((b"LPUSH", key, *portion), (b"PEXPIRE", key, ttl))
+        except ConnectionError as error:
+            length = steps.server.ask(b"LLEN", key)
+            if length == before:
+                continue
+            if length != before + len(portion):
+                raise ServerUnavailableError(f"the server lost what a task has written: {error}") from None
+        if length != before + len(portion):
+            raise ServerUnavailableError("the server lost what a task has written")
+        return
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no word for, as Spark's own JSON writes it."""
+    if isinstance(value, (dt.datetime, dt.date)):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return float(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError(f"a column of {type(value).__name__} cannot be written as JSON")
