@@ -19,8 +19,11 @@ from apressure.exceptions import MissingExtraError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["check", "close_queue", "register", "session"]
+    from apressure.spark.steps import Steps
+
+__all__ = ["await_end", "check", "close_queue", "register", "session"]
 
 OLDEST_SPARK: Final = (4, 2)
 OLDEST_JAVA: Final = 17
@@ -45,7 +48,7 @@ def check() -> None:
     if _version(pyspark.__version__) < OLDEST_SPARK:
         oldest = ".".join(map(str, OLDEST_SPARK))
         raise MissingExtraError(
-            f"pyspark is {pyspark.__version__}, and {oldest} or later is needed: {how}", extra="spark"
+            f"pyspark is {pyspark.__version__}; {oldest} or later is needed: {how}", extra="spark"
         )
     if os.environ.get("SPARK_REMOTE") is None:
         _check_java()
@@ -104,17 +107,43 @@ def close_queue(queue: str, **options: Any) -> None:
 
     Raises:
         QueueDoesNotExistError: There is no such queue.
-        QueueInUseError: Another client held the producer role for `role_timeout` seconds.
+        QueueInUseError: Another client held the producer role for `roleTimeout` seconds.
     """
-    from apressure.spark.options import Options
-    from apressure.spark.steps import Busy, Steps, server_of
+    from apressure.spark.steps import Busy
 
-    checked = Options.of({"queue": queue, **{key: str(value) for key, value in options.items() if value is not None}})
-    server = server_of(checked)
-    steps = Steps(server, server.settings.prefix, queue)
-    answer = steps.patiently(steps.close, checked.role_timeout)
+    steps, timeout = _queues({"queue": queue, **options})
+    answer = steps[0].patiently(steps[0].close, timeout)
     if isinstance(answer, Busy):
-        raise steps.in_use(answer)
+        raise steps[0].in_use(answer)
+
+
+def await_end(query: StreamingQuery, **options: Any) -> None:
+    """Wait until the queues that a query reads are closed and empty and all of it has been processed; then stop it.
+
+    Args:
+        query: The streaming query.
+        **options: `url`, `queue` or `queues` (names), `prefix`, … as in `Options`.
+
+    Raises:
+        StreamingQueryException: The query failed.
+        QueueDoesNotExistError: There is no such queue.
+    """
+    queues, _ = _queues(options)
+    while not query.awaitTermination(1):  # (it takes whole seconds)
+        if all(closed and not length for _, length, closed in (steps.measure() for steps in queues)):
+            query.processAllAvailable()
+            query.stop()
+            return
+
+
+def _queues(options: Mapping[str, Any]) -> tuple[list[Steps], float]:
+    """The steps of the queues that options name, and how long to wait for a role."""
+    from apressure.spark.options import Options
+    from apressure.spark.steps import Steps, server_of
+
+    checked = Options.of({key: str(value) for key, value in options.items() if value is not None})
+    server = server_of(checked)
+    return [Steps(server, server.settings.prefix, name) for name in checked.names], checked.role_timeout
 
 
 def _version(text: str) -> tuple[int, ...]:

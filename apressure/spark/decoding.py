@@ -153,7 +153,8 @@ class Decoder:
             except (pa.ArrowException, UnicodeDecodeError):
                 pass
         elif len(messages) == 1 and messages[0].strip() != messages[0]:
-            yield from ((table, messages[0]) for table, _ in self._parsed([messages[0].strip()]))
+            ((table, _),) = self._parsed([messages[0].strip()])
+            yield table, messages[0] if table is None else None
             return
         if len(messages) == 1:
             yield None, messages[0]

@@ -56,6 +56,8 @@ def read(options: Options, decoder: Decoder, piece: Slice) -> Iterator[Any]:
         BatchLostError: The server has no such batch.
         DecodeError: A message cannot be decoded, and there is no column for such.
     """
+    if piece.begin == piece.end:
+        return
     server = server_of(options)
     steps = Steps(server, server.settings.prefix, piece.queue)
     portions = _of_batch(steps, piece, options) if piece.batch else _of_queue(steps, piece, options)
