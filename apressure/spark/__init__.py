@@ -47,9 +47,7 @@ def check() -> None:
 
     if _version(pyspark.__version__) < OLDEST_SPARK:
         oldest = ".".join(map(str, OLDEST_SPARK))
-        raise MissingExtraError(
-            f"pyspark is {pyspark.__version__}; {oldest} or later is needed: {how}", extra="spark"
-        )
+        raise MissingExtraError(f"pyspark is {pyspark.__version__}; {oldest} or later is needed: {how}", extra="spark")
     if os.environ.get("SPARK_REMOTE") is None:
         _check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -136,6 +136,28 @@ class Steps:
             keys = (self.keys.state(group), *(self.keys.batch(group, number) for number in numbers))
             self._run("commit", group, keys, epoch, begin)
 
+    def flights(self) -> dict[str, tuple[int, int, int]]:
+        """For each group (last batch done with, last that there may be, milliseconds since the oldest was sealed)."""
+        groups = sorted(group.decode() for group in self.server.ask(b"SMEMBERS", self.keys.groups))
+        if not groups:
+            return {}
+        _, found = self._run("flights", "", tuple(map(self.keys.state, groups)))
+        return {group: tuple(one) for group, one in zip(groups, found, strict=True)}  # type: ignore[misc]
+
+    def lengths(self, group: str, first: int, last: int) -> list[int]:
+        """How many messages each of these batches has."""
+        commands = [(b"LLEN", self.keys.batch(group, number)) for number in range(first, last + 1)]
+        return self.server.together(*commands) if commands else []
+
+    def give_back(self, group: str, epoch: int, number: int, last: int) -> int:
+        """Give the messages of a group's latest batch back to the queue. Answers with how many they were."""
+        keys = (self.keys.state(group), self.keys.batch(group, number))
+        total, left = 0, 1
+        while left:
+            _, moved, left = self._run("return", group, keys, epoch, number, last, MOST)
+            total += moved
+        return total
+
     def lost(self, group: str, number: int) -> BatchLostError:
         """The error for a batch that is not there."""
         return BatchLostError(

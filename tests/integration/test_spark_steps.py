@@ -15,7 +15,7 @@ import redis
 from apressure import AsyncQueue, QueueClosedError, QueueDoesNotExistError, ServerUnavailableError
 from apressure.connection.blocking import Blocking
 from apressure.embedded import EmbeddedServer
-from apressure.spark import close_queue
+from apressure.spark import close_queue, flights
 from apressure.spark.options import Options
 from apressure.spark.steps import BatchLostError, Busy, Full, GroupTakenError, Steps, find
 from tests.servers import admin
@@ -254,7 +254,7 @@ def test_a_plain_clients_role_is_waited_for_in_line(place: Place) -> None:
     def step(held: bool) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 2:
+        if calls == 3:  # (the first one is of a half-filled batch, which there is none of)
             place.plain.lpush(keys.free("consumer"), 1)  # it comes back while we wait for it the next time
         return place.steps.seal("g", epoch, 0, 10, held=held)
 
@@ -405,6 +405,82 @@ def test_nothing_goes_into_a_closed_queue(url: str, place: Place) -> None:
     with pytest.raises(QueueClosedError, match="closed"):
         place.steps.record("w", 0, 0, [part])
     assert place.waiting() == []
+
+
+# What the doctor does.
+
+
+@pytest.mark.parametrize("count", [30, 9000])
+def test_what_a_group_has_taken_goes_back_in_order(place: Place, count: int) -> None:
+    place.put(texts(count))
+    epoch, _, _ = place.steps.adopt("g")
+    assert seal(place.steps, epoch, 0, count // 3) == 1
+    assert seal(place.steps, epoch, 1, count // 3) == 2
+    place.steps.commit("g", epoch, 1, 1)
+    settings = place.steps.server.settings
+    (flight,) = flights.look(settings, "jobs")
+    assert (flight.group, flight.batches, flight.messages) == ("g", 1, count // 3)
+    assert flight.seconds is not None
+    place.plain.lmove(place.steps.keys.queue.messages, place.steps.keys.batch("g", 3), "RIGHT", "LEFT")  # half-filled
+    place.plain.incr(place.steps.keys.queue.messages_count("consumer"))
+    assert flights.give_back(settings, "jobs", "g") == count // 3 + 1
+    assert place.waiting() == texts(count)[count // 3 :]
+    assert flights.look(settings, "jobs") == []
+    assert flights.give_back(settings, "jobs", "g") == flights.give_back(settings, "jobs", "other") == 0
+    size = sum(map(len, texts(count // 3)))
+    assert place.statistics()[2] == count // 3
+    assert place.statistics()[3] in (size, size - len(b"message %d" % (2 * (count // 3))))  # (the move above by hand)
+    # Its query is refused, and so is its checkpoint; a new one begins behind what was given back.
+    with pytest.raises(GroupTakenError):
+        seal(place.steps, epoch, 2, 10)
+    epoch, committed, sealed = place.steps.adopt("g")
+    assert committed == sealed == 3
+    with pytest.raises(GroupTakenError, match="they were given back"):
+        seal(place.steps, epoch, 2, 10)
+    assert seal(place.steps, epoch, 3, 10) == 4
+    assert place.batch(4) == texts(10, count // 3)
+
+
+def test_giving_back_goes_on_after_a_crash(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.put(texts(9000))
+    epoch, _, _ = place.steps.adopt("g")
+    assert place.drain(epoch, 0, 4500) == [1, 2]
+    settings = place.steps.server.settings
+    calls = 0
+
+    def run(self: Steps, name: str, *arguments: Any) -> Any:
+        nonlocal calls
+        calls += name == "return"
+        if calls == 3:  # (the first one is of a half-filled batch, which there is none of)
+            raise KeyboardInterrupt
+        return original(self, name, *arguments)
+
+    original = Steps._run
+    monkeypatch.setattr(Steps, "_run", run)
+    with pytest.raises(KeyboardInterrupt):
+        flights.give_back(settings, "jobs", "g")
+    monkeypatch.undo()
+    assert len(place.waiting()) == 4000
+    with pytest.raises(GroupTakenError):
+        seal(place.steps, place.steps.adopt("g")[0], 1, 10)
+    (flight,) = flights.look(settings, "jobs")
+    assert (flight.batches, flight.messages) == (2, 5000)
+    assert flights.give_back(settings, "jobs", "g") == 5000
+    assert place.waiting() == texts(9000)
+    assert flights.look(settings, "jobs") == []
+    assert set(place.plain.hgetall(place.steps.keys.state("g"))) == {b"epoch", b"committed", b"sealed", b"rows"}
+
+
+def test_a_queue_that_is_gone_gets_nothing_back(place: Place) -> None:
+    place.put(texts(3))
+    epoch, _, _ = place.steps.adopt("g")
+    seal(place.steps, epoch, 0, 10)
+    place.plain.delete(place.steps.keys.queue.bound)
+    settings = place.steps.server.settings
+    with pytest.raises(QueueDoesNotExistError):
+        flights.give_back(settings, "jobs", "g")
+    (flight,) = flights.look(settings, "jobs")
+    assert flight.messages == 3
 
 
 # The connection.

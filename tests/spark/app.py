@@ -34,6 +34,7 @@ def main(url: str, place: str, master: str) -> None:
         return sink.option("checkpointLocation", str(folder / "second")).start()
 
     def keep(start: Callable[[], Any], queue: str) -> None:
+        spark.createDataFrame([(1,)], "one INT")  # makes the session this thread's: a sink is only found in one
         while True:
             query = None
             try:
@@ -41,8 +42,9 @@ def main(url: str, place: str, master: str) -> None:
                 pressure.await_end(query, url=url, queue=queue)
                 return
             except Exception as error:
-                why = str(error).strip().splitlines()[-3:]
-                print(f"again: {queue}: {type(error).__name__}: {' '.join(why)[-300:]}", flush=True)
+                lines = str(error).strip().splitlines()
+                why = [line for line in lines if "rror" in line or "xception" in line] or lines
+                print(f"again: {queue}: {type(error).__name__}: {' '.join(why)[:300]}", flush=True)
                 with contextlib.suppress(Exception):
                     query.stop()
                 time.sleep(0.2)

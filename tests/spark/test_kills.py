@@ -25,10 +25,12 @@ import pytest
 
 from apressure import AsyncQueue
 from apressure.embedded import EmbeddedServer
+from apressure.spark.keys import SparkKeys
 from tests.chaos.support import LONG
+from tests.servers import admin
 
 KILLS = 20 if LONG else 3
-PATIENCE = 180.0
+PATIENCE = 120.0
 _SEED = os.environ.get("APRESSURE_SEED") or secrets.token_hex(4)
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600 if LONG else 400)]
@@ -151,13 +153,20 @@ def test_rows_out_are_rows_in(
     feeder.start()
     assert ready.wait(10)
     app = run(server.url)
-    killed = 0
-    while killed < KILLS:
-        time.sleep(rng.uniform(0.2, 5.0))
-        victims = app.victims(what)
-        if victims:
-            app.kill(victims if what == "driver" else [rng.choice(victims)])
-            killed += 1
+    killed = before = 0
+    with admin(server) as plain:
+
+        def batches() -> int:
+            return int(plain.hget(SparkKeys("__pressure__", "mid").state("second"), "sealed") or 0)
+
+        while killed < KILLS:
+            app.until(lambda before=before: batches() > before)  # rows have come through since the last time
+            time.sleep(rng.uniform(0.0, 3.0))
+            victims = app.victims(what)
+            if victims:
+                before = batches()
+                app.kill(victims if what == "driver" else [rng.choice(victims)])
+                killed += 1
     enough.set()
     app.until(lambda: "done\n" in app.lines)
     feeder.join(10)

@@ -19,7 +19,7 @@ for from = 1, moved, CHUNK do
   for i = 1, #popped do bytes = bytes + #popped[i] end
   call('RPUSH', LIST, unpack(popped))
 end
-count(CONSUMER, -moved, -bytes)
+if moved > 0 then count(CONSUMER, -moved, -bytes) end  -- (Redis takes no -0)
 normalise(bound, length + moved)
 if moved == staged then
   call('HDEL', GROUP, 'first-' .. ARGV[2], 'at-' .. ARGV[2])
