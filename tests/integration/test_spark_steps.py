@@ -254,7 +254,7 @@ def test_a_plain_clients_role_is_waited_for_in_line(place: Place) -> None:
     def step(held: bool) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 3:  # (the first one is of a half-filled batch, which there is none of)
+        if calls == 2:
             place.plain.lpush(keys.free("consumer"), 1)  # it comes back while we wait for it the next time
         return place.steps.seal("g", epoch, 0, 10, held=held)
 
