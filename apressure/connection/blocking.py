@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+import hiredis
 import redis
 from redis import connection as connections
 from redis.asyncio import connection as twins
@@ -110,6 +111,47 @@ class Blocking:
             raise ConnectionError(str(error)) from None
         except RedisError as error:
             _refuse(error)
+
+    def push_once(self, key: bytes, count: int, packed: Any, milliseconds: int) -> int:
+        """Push messages that are packed already and have the list expire: a transaction that must not be repeated.
+
+        Args:
+            key: The list.
+            count: How many messages there are.
+            packed: A buffer with each of them as the protocol has it, `$LENGTH`, the message, and ends of lines.
+            milliseconds: When the list expires.
+
+        Returns:
+            The length of the list.
+
+        Raises:
+            ConnectionError, ServerError: As `once`.
+        """
+        begin = hiredis.pack_command((b"MULTI",)) + b"*%d\r\n$5\r\nLPUSH\r\n$%d\r\n%b\r\n" % (count + 2, len(key), key)
+        end = hiredis.pack_command((b"PEXPIRE", key, milliseconds)) + hiredis.pack_command((b"EXEC",))
+        try:
+            pool = self._pool_of(key)
+            connection = pool.get_connection()
+            try:
+                connection.send_packed_command((begin, packed, end))
+                replies = [connection.read_response() for _ in range(4)]
+            except BaseException:
+                connection.disconnect()
+                raise
+            finally:
+                pool.release(connection)
+        except (RedisConnectionError, RedisTimeoutError) as error:
+            self.close()
+            raise ConnectionError(str(error)) from None
+        except RedisError as error:
+            _refuse(error)
+        return int(replies[3][0])
+
+    def _pool_of(self, key: bytes) -> Any:
+        server = self._connected()
+        if isinstance(server, RedisCluster):
+            server = server.get_redis_connection(server.get_node_from_key(key.decode()))
+        return server.connection_pool
 
     def scan(self, pattern: bytes) -> list[bytes]:
         """Look for strings, on every node of a cluster."""

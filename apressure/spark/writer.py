@@ -16,7 +16,9 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -31,7 +33,7 @@ from apressure.spark.options import Options
 from apressure.spark.steps import Busy, Steps, server_of
 
 PORTION: Final = 4 * 1024 * 1024
-"""About the most bytes that one command puts aside."""
+"""The most bytes that one command puts aside, unless one message has more."""
 
 
 class Part(WriterCommitMessage):
@@ -89,10 +91,11 @@ class Sink:
         key = steps.keys.part(write, token)
         messages = size = 0
         for batch in batches:
-            for portion in _portions(self._messages(batch), self._options.fetch_size):
+            column = self._messages(batch)
+            for portion, bytes_of_it in _portions(column, self._options.fetch_size):
                 _append(steps, key, portion, messages, int(self._options.staging_ttl * 1000))
                 messages += len(portion)
-                size += sum(map(len, portion))
+                size += bytes_of_it
         return Part(write, token, messages, size)
 
     def publish(self, parts: Sequence[Part | None], batch: int, remember: bool) -> None:
@@ -131,13 +134,15 @@ class Sink:
                 if part is not None and steps.server.ask(b"PTTL", steps.keys.part(part.write, part.token)) > 0:
                     steps.discard(part.write, part.token)
 
-    def _messages(self, batch: Any) -> list[bytes]:
+    def _messages(self, batch: Any) -> Any:
+        """The messages of a record batch, as an Arrow array."""
         if self._column is None:
-            return [json.dumps(row, default=_plain, separators=(",", ":")).encode() for row in batch.to_pylist()]
+            rows = batch.to_pylist()
+            return pa.array([json.dumps(row, default=_plain, separators=(",", ":")) for row in rows], pa.string())
         column = batch.column(self._column)
         if column.null_count:
             raise ValueError(f"the column {self._column!r} is NULL in a row: a queue has no message for that")
-        return column.cast(pa.binary()).to_pylist()  # type: ignore[no-any-return]
+        return column
 
 
 class BatchSink(Sink, DataSourceArrowWriter):
@@ -199,36 +204,41 @@ def _body_of(schema: StructType) -> str:
     return "body"
 
 
-def _portions(messages: list[bytes], most: int) -> Iterator[list[bytes]]:
-    """Cut a list in pieces of not too many messages, and not too many bytes."""
-    if len(messages) <= most and sum(map(len, messages)) <= PORTION:
-        if messages:
-            yield messages
-        return
-    portion: list[bytes] = []
-    size = 0
-    for message in messages:
-        if portion and (size + len(message) > PORTION or len(portion) >= most):
-            yield portion
-            portion, size = [], 0
-        portion.append(message)
-        size += len(message)
-    if portion:
-        yield portion
+def _portions(column: Any, most: int) -> Iterator[tuple[Any, int]]:
+    """Cut a column in pieces of not too many messages, and not too many bytes; with the bytes of each."""
+    sizes = np.cumsum(pc.binary_length(column).to_numpy(zero_copy_only=False), dtype=np.int64)
+    begin = before = 0
+    while begin < len(column):
+        end = int(np.searchsorted(sizes, before + PORTION, "right"))
+        end = min(max(end, begin + 1), begin + most)
+        yield column[begin:end], int(sizes[end - 1]) - before
+        begin, before = end, int(sizes[end - 1])
 
 
-def _append(steps: Steps, key: bytes, portion: list[bytes], before: int, ttl: int) -> None:
+def packed(column: Any) -> Any:
+    """The messages of a column as they go over the wire, in one buffer: no Python object is made of each."""
+    column = column.cast(pa.binary())
+    lengths = pc.binary_length(column).cast(pa.string()).cast(pa.binary())
+    head, end, nothing = (pa.scalar(text, pa.binary()) for text in (b"$", b"\r\n", b""))
+    joined = pc.binary_join_element_wise(head, lengths, end, column, end, nothing)
+    if isinstance(joined, pa.ChunkedArray):
+        joined = joined.combine_chunks()
+    return memoryview(joined.buffers()[2])[: pc.sum(pc.binary_length(joined)).as_py()]
+
+
+def _append(steps: Steps, key: bytes, portion: Any, before: int, ttl: int) -> None:
     """Push a portion. Where the answer is lost, the list's length tells whether it came."""
+    after, buffer = before + len(portion), packed(portion)
     while True:
         try:
-            length, _ = steps.server.once((b"LPUSH", key, *portion), (b"PEXPIRE", key, ttl))
+            length = steps.server.push_once(key, len(portion), buffer, ttl)
         except ConnectionError as error:
             length = steps.server.ask(b"LLEN", key)
             if length == before:
                 continue
-            if length != before + len(portion):
+            if length != after:
                 raise ServerUnavailableError(f"the server lost what a task has written: {error}") from None
-        if length != before + len(portion):
+        if length != after:
             raise ServerUnavailableError("the server lost what a task has written")
         return
 
