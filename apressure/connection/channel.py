@@ -35,7 +35,7 @@ FULL = "max number of clients reached"
 
 
 PIECE = 1 << 18
-"""The most bytes that a transport is given at a time."""
+"""About how many bytes of a large argument a transport is given at a time."""
 
 
 class ConnectionLost(Exception):
@@ -64,7 +64,8 @@ class Channel(asyncio.Protocol):
         self.address = address
         self._connection = connection
         self._transport = transport
-        self._reader = hiredis.Reader(protocolError=ValueError, replyError=error_from_reply)
+        self._reader = _reader()
+        self._fed = 0
         self._pending: deque[tuple[OnReply, float]] = deque()
         self._outgoing: deque[bytes | memoryview] = deque()
         self._turn: asyncio.Handle | None = None
@@ -92,7 +93,7 @@ class Channel(asyncio.Protocol):
             self._loop.call_soon(on_reply, ConnectionLost(self._reason))
             return
         pieces = pack(head, command)
-        if not self._pending and len(pieces) == 1:
+        if not self._pending and not self._outgoing and len(pieces) == 1:
             self._transport.write(pieces[0])
         else:
             self._outgoing += pieces
@@ -136,10 +137,15 @@ class Channel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard = self._loop.time()
+        self._fed += len(data)
         self._reader.feed(data)
         while (reply := self._next_reply()) is not False:
             on_reply, _ = self._pending.popleft()
             on_reply(reply)
+        if self._fed > PIECE and not self._pending:
+            # It would keep the room for the largest reply of all until the next one comes. (In the middle of a reply it
+            # has to stay, and does not tell.)
+            self._reader, self._fed = _reader(), 0
         if self._retired:
             self._end_retired()
 
@@ -182,6 +188,7 @@ class Channel(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
+        self._heard = self._loop.time()  # the server takes what is sent: that is a sign of life, too
         self._write()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -217,6 +224,10 @@ class Channel(asyncio.Protocol):
             self.abort(f"the server did not answer for {self._response_timeout:g} seconds")
         else:
             self._watchdog = self._loop.call_at(due, self._watch)
+
+
+def _reader() -> hiredis.Reader:
+    return hiredis.Reader(protocolError=ValueError, replyError=error_from_reply)
 
 
 def _transport_of(connection: Any) -> asyncio.Transport:

@@ -11,7 +11,7 @@ Argument = bytes | str | int
 LARGE = 1 << 16
 """From this size on, in bytes, an argument is written as it is, instead of being copied into one piece with others."""
 
-_FEW = 16  # among more arguments than these nothing is looked for that is large: a step of many is small
+_FEW = 16
 
 
 class Head:
@@ -35,11 +35,18 @@ NO_HEAD = Head()
 def pack(head: Head, arguments: Sequence[Argument]) -> list[bytes]:
     """Return a command in one piece, or in several where it has large arguments."""
     count = len(head.arguments) + len(arguments)
+    if is_large(arguments):
+        return _pack_large(count, head, arguments)
+    return [b"*%d\r\n%b%b" % (count, head.bulks, _bulks(arguments))]
+
+
+def is_large(arguments: Sequence[Argument]) -> bool:
+    """Whether there is a large one among a few arguments; a step of many is small."""
     if len(arguments) <= _FEW:
         for one in arguments:
             if isinstance(one, bytes) and len(one) >= LARGE:
-                return _pack_large(count, head, arguments)
-    return [b"*%d\r\n%b%b" % (count, head.bulks, _bulks(arguments))]
+                return True
+    return False
 
 
 def _pack_large(count: int, head: Head, arguments: Sequence[Argument]) -> list[bytes]:

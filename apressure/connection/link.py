@@ -16,9 +16,10 @@ from typing import Any
 
 from apressure.connection import background, durability
 from apressure.connection.channel import ConnectionLost
+from apressure.connection.command import is_large
 from apressure.connection.replies import NOT_EXECUTED
 from apressure.connection.request import Request
-from apressure.connection.script import answer_of
+from apressure.connection.script import Script, answer_of
 from apressure.connection.server import AnyChannel, Place
 from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError, ServerUnavailableError
 
@@ -51,6 +52,7 @@ class Link:
         self._drained: asyncio.Future[None] | None = None
         self._closed = False
         self._tag = 0
+        self._known: set[Script] = set()
 
     def send(self, request: Request) -> None:
         """Send a request, now or as soon as there is a connection; its `on_reply` is called exactly once."""
@@ -163,6 +165,9 @@ class Link:
             return
         self._tag += 1
         tag = b"%d" % self._tag
+        script = request.call.script
+        if script not in self._known and is_large(request.arguments):
+            request.whole = True  # rather than to send a large message twice, should the server not know the script
         head = request.call.whole if request.whole else request.call.short
         command = [*request.arguments, tag]
         wanted = self.place.settings.durability
@@ -177,6 +182,7 @@ class Link:
 
     def _answer(self, request: Request, channel: AnyChannel, reply: Any) -> None:
         if not isinstance(reply, Exception):
+            self._known.add(request.call.script)
             if request.changed is not None:
                 self.place.written()
             self._finish(request, reply)
@@ -300,6 +306,7 @@ class Link:
         self._connecting = None
         self._channel = channel
         self._connected_at = loop.time()
+        self._known.clear()
         self._doubts = self.place.doubts(channel.address)
         self._transmit_queued(channel)
 

@@ -197,6 +197,8 @@ class Waiter:
         watchers = [future for future in self._watchers if not future.done()]
         self._watchers.clear()
         for future in watchers:
+            if future.done():  # what one of the others has done
+                continue
             if error is None:
                 future.set_result(None)
             else:

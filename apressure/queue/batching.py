@@ -28,7 +28,7 @@ class Put(Entry[int]):
     """Messages on their way into the queue.
 
     Attributes:
-        messages: What to put: no more than fits into a step.
+        messages: What to put, a portion: small enough for one step.
         done: How many of them are in the queue.
     """
 
@@ -69,7 +69,7 @@ class PutLane(Lane[Put]):
         """Put messages in order, waiting for room."""
         return self.run(Put(messages), timeout, now)
 
-    def _send(self) -> bool:
+    def _send(self) -> None:
         first = self._entries[0]
         if len(self._entries) == 1 and len(first.messages) - first.done <= self._window:
             messages: Sequence[bytes] = first.messages[first.done :]
@@ -81,7 +81,6 @@ class PutLane(Lane[Put]):
         self._steps.put(
             self._series, messages, self._waits.take_claim(self._role), self._token, self._force, self._answered
         )
-        return True
 
     def _gather(self) -> list[bytes]:
         messages: list[bytes] = []
@@ -222,7 +221,7 @@ class GetLane(Lane[Get]):
         self._order += 1
         return (0 if self._series is None else self._series.number, self._order)
 
-    def _send(self) -> bool:
+    def _send(self) -> None:
         self._send_back()
         wanted = 0
         for entry in self._entries:
@@ -233,7 +232,6 @@ class GetLane(Lane[Get]):
             entry.in_flight = True
             wanted += min(entry.max_items, MAX_MESSAGES - wanted)
         self._steps.get(self._series, self._waits.take_claim(self._role), wanted, self._answered)
-        return True
 
     def _accept(self, answer: list[bytes]) -> Wait | None:
         begin = 0

@@ -177,8 +177,9 @@ class Core(Generic[T]):
         self.check("consumer")
         messages = await self.operations.get(max_items, timeout, now)
         items: list[T] = []
+        decode = self._codec.decode
         try:
-            items.extend(map(self._codec.decode, messages))
+            items.extend(decode(message) for message in messages)  # (`map` takes a StopIteration for the end)
         except Exception as error:
             # Only the message in the error may leave the queue with it, and only if it is the first.
             await self.operations.give_back(messages, max(1, len(items)))
@@ -262,6 +263,9 @@ class Core(Generic[T]):
             length = len(message)
             if length > largest:
                 raise self._too_large(message)
+            if portion and size + length > MAX_BYTES:
+                yield portion
+                portion, size = [], 0
             portion.append(message)
             size += length
             if size >= MAX_BYTES or len(portion) >= MAX_MESSAGES:
@@ -292,9 +296,9 @@ class Core(Generic[T]):
     def check(self, role: Role | None = None) -> None:
         """Raise where the client cannot be used, or would wait for a role that it holds itself."""
         self.client.check()
-        if self._closed or not self.used:
-            if self._closed:
-                raise ClientClosedError("this queue object was closed (aclose); open a new one")
+        if self._closed:
+            raise ClientClosedError("this queue object was closed (aclose); open a new one")
+        if not self.used:
             self.client.add(self)
             self.used = True
         if role is not None and (self._own_roles or self._by_hand is not None):

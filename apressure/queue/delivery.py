@@ -23,10 +23,8 @@ class Delivery(Generic[T]):
 
     def __init__(self, lease: Lease, received: Received, decode: Callable[[bytes], T]) -> None:
         self._lease = lease
-        self._number = received.number
+        self._number, self.raw, self.attempts = received
         self._decode = decode
-        self.raw = received.raw
-        self.attempts = received.attempts
         self.settled = False
 
     def __repr__(self) -> str:

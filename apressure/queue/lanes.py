@@ -31,7 +31,7 @@ class Entry(Generic[R]):
     Attributes:
         future: What its caller waits for; replaced when the caller is cancelled while a step is on its way.
         now: The operation does not wait: one step decides.
-        after: How many steps the lane had sent when the operation began.
+        sent_before: How many steps the lane had sent when the operation began.
         in_flight: The step on its way carries (part of) it.
         withdrawn: The caller was cancelled, and waits only to learn the outcome.
         overdue: The timeout passed while a step was on its way.
@@ -40,7 +40,7 @@ class Entry(Generic[R]):
 
     future: asyncio.Future[R]
     now = False
-    after = 0
+    sent_before = 0
     in_flight = False
     withdrawn = False
     overdue = False
@@ -99,7 +99,7 @@ class Lane(ABC, Generic[E]):
         entry.future = loop.create_future()
         if now or (timeout is not None and timeout <= 0):
             entry.now, timeout = True, None
-        entry.after = self._sent
+        entry.sent_before = self._sent
         self._entries.append(entry)
         if not self._busy and (self._parked is None or entry.now):
             self._flush()
@@ -126,8 +126,8 @@ class Lane(ABC, Generic[E]):
         return len(ended)
 
     @abstractmethod
-    def _send(self) -> bool:
-        """Send a step for the first entries; False if there is nothing to send."""
+    def _send(self) -> None:
+        """Send a step for the first entries."""
 
     @abstractmethod
     def _accept(self, answer: Any) -> Wait | None:
@@ -150,7 +150,8 @@ class Lane(ABC, Generic[E]):
         if self._entries and not self._busy:
             self._noted = self._waits.note()
             self._sent += 1
-            self._busy = self._send()
+            self._busy = True
+            self._send()
         if not self._entries:
             self._waits.hand_back(self._role)
 
@@ -183,11 +184,11 @@ class Lane(ABC, Generic[E]):
         elif self._entries:
             self._parked = self._waits.park(self._blocked_by, self._noted)
             self._parked.on_wake = self._woken
-            self._parked.add_done_callback(self._woken)
+            self._parked.add_done_callback(self._woken)  # for what comes otherwise: the end of a lease, say
 
     def _asked(self, entry: E) -> bool:
         """A step was sent since the operation began."""
-        return entry.after < self._sent
+        return entry.sent_before < self._sent
 
     def _fail_impatient(self) -> None:
         """The queue makes its operations wait: fail those that do not, or no longer."""

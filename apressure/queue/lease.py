@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from apressure.connection.settle import answered, resolve, settled
 from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, QueueDoesNotExistError, ServerError
@@ -25,12 +26,8 @@ from apressure.queue.waits import Wait
 logger = logging.getLogger("apressure")
 
 
-class Received(NamedTuple):
-    """A message in flight: its number under the lease, its bytes, and how often it has been delivered."""
-
-    number: int
-    raw: bytes
-    attempts: int
+Received = tuple[int, bytes, int]
+"""A message in flight: its number under the lease, its bytes, and how often it has been delivered."""
 
 
 class Lease:
@@ -70,6 +67,8 @@ class Lease:
         """The numbers of messages in flight, and how many bytes they have."""
         self.buffer: deque[Received] = deque()
         """Messages that were received and not handed out yet."""
+        self.full = False
+        """The latest step brought as many as it asked for: there may be more."""
         self._unsure: DurabilityError | None = None
         self.error: Exception | None = None
         """Why the lease is of no more use."""
@@ -102,6 +101,11 @@ class Lease:
         finally:
             self._receivers -= 1
 
+    def ahead(self, max_items: int) -> None:
+        """Ask for messages before they are needed, unless a step that brings some is on its way."""
+        if self._receiving is None and self.error is None:
+            self._ask(max_items, ahead=True)
+
     def ack(self, number: int) -> None:
         """Acknowledge a message with the next step that leaves, at the latest in the next turn of the event loop."""
         size, acks = self.unsettled.pop(number, 0), self._acks
@@ -121,7 +125,7 @@ class Lease:
     def return_buffer(self) -> None:
         """Give back what was received and not handed out: that was no attempt."""
         while self.buffer:
-            number = self.buffer.pop().number
+            number, _, _ = self.buffer.pop()
             self._unseen = min(self._unseen or number, number)
             self.nack(number)
 
@@ -194,13 +198,16 @@ class Lease:
                 raise
 
         try:
+            for step in (self._receiving, self._settling):
+                if step is not None:
+                    await wait(step)
             while self._settling is not None and await wait(self._settling):
                 pass
         finally:
             # Those without an answer once more: a server that has to learn their script first may carry out this first.
             acks = [*self._on_their_way[0], *self._on_their_way[1], *self._acks]
             nacks, self._acks, self._nacks = self._nacks, [], []
-            unseen = self._unseen or (self.buffer[0].number if self.buffer else self._number)
+            unseen = self._unseen or (self.buffer[0][0] if self.buffer else self._number)
             self._unseen = 0
             self.unsettled.clear()
             self.buffer.clear()
@@ -222,6 +229,11 @@ class Lease:
                     self.error = earlier or closing or answer.result()
         if closing is None:
             self.check()
+
+    @property
+    def handed_out(self) -> int:
+        """How many messages have been received and handed out."""
+        return self._number - 1 - len(self.buffer)
 
     @property
     def stands(self) -> bool:
@@ -259,6 +271,12 @@ class Lease:
             # One at a time, since the step names the number to go on with. What it brings is in the buffer.
             await self._wait_for(self._receiving)
             return True
+        reply = await self._wait_for(self._ask(max_items))
+        if isinstance(reply, Exception):
+            raise reply
+        return reply if isinstance(reply, Wait) else True
+
+    def _ask(self, max_items: int, ahead: bool = False) -> asyncio.Future[Any]:
         acks, self._acks = self._acks, []
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._receiving = answer
@@ -269,6 +287,7 @@ class Lease:
         def on_answer(reply: Any) -> None:
             self._receiving = None
             self._on_their_way = (self._on_their_way[0], [])
+            before = self._number
             if isinstance(reply, list):
                 self._arrived(reply)
             elif isinstance(reply, (LeaseLostError, QueueDoesNotExistError)):
@@ -276,12 +295,15 @@ class Lease:
             elif isinstance(reply, DurabilityError):
                 if isinstance(reply.answer, list):
                     self._arrived(reply.answer)
+                if ahead:
+                    self._unsure = reply  # nobody waits for this step: whoever comes next has to know
                 if not self._held:
                     self.return_buffer()  # the caller gets the error instead
             elif isinstance(reply, Exception):
                 # Acknowledging twice does no harm, forgetting it would; but each range as it was.
                 self._acks = acks + self._acks
                 self._kept = acks[-1] if acks else self._kept
+            self.full = self._number - before >= max_items
             answer.set_result(reply)
             if not (self._held or self._receivers):
                 # Whoever asked was cancelled, and has stopped waiting for the outcome (settle_timeout): not theirs.
@@ -291,20 +313,17 @@ class Lease:
             self._receives, self._token, fresh, held, max_items, self._milliseconds(), self._number, self._queue.dead,
             acks, on_answer,
         )  # fmt: skip
-        reply = await self._wait_for(answer)
-        if isinstance(reply, Exception):
-            raise reply
-        return reply if isinstance(reply, Wait) else True
+        return answer
 
     def _arrived(self, reply: list[Any]) -> None:
-        messages, tried, dead_letters = reply
-        tried = tried or [1] * len(messages)
+        portions, tried, dead_letters = reply
+        messages = [message for portion in portions for message in portion]
         if self.error is not None:
             messages, tried = [], []  # the lease was ended meanwhile, and has given them back as never handed out
-        for raw, attempts in zip(messages, tried, strict=True):
-            self.buffer.append(Received(self._number, raw, attempts))
-            self.unsettled[self._number] = len(raw)
-            self._number += 1
+        numbers = range(self._number, self._number + len(messages))
+        self.buffer.extend(zip(numbers, messages, tried or itertools.repeat(1), strict=False))
+        self.unsettled.update(zip(numbers, map(len, messages), strict=True))
+        self._number = numbers.stop
         if dead_letters and self._queue.dead is not None:
             # Once a step, without the messages, which may be confidential. (A reply that was lost is not told again.)
             logger.warning(

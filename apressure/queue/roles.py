@@ -27,6 +27,9 @@ MAX_PREFETCH = 1000
 PREFETCH_SECONDS = 0.05
 """An adaptive prefetch takes about as many messages as the body of the loop works off in this time."""
 
+READ_AHEAD = 16
+"""From so many on, half of what is prefetched is asked for while the body works on the other half."""
+
 
 class Producer(Generic[T]):
     """The end of a queue that puts; made by `AsyncQueue.producer`.
@@ -217,8 +220,9 @@ class Consumer(Generic[T]):
         self._ended = False
         self._most = MAX_PREFETCH
         self._portion = 1
-        self._received = 0
-        self._received_at = 0.0
+        self._half = 0
+        self._worked = 0
+        self._since = 0.0
 
     async def __aenter__(self) -> Self:
         scripted = self._queue.scripted("the consumer role")
@@ -251,7 +255,7 @@ class Consumer(Generic[T]):
         self._queue.let_go(lease)
         try:
             if kind is None and self._current is not None and lease.error is None:
-                lease.ack(self._current.number)
+                lease.ack(self._current[0])
             if kind is None:
                 finished = self._ended and not lease.unsettled
                 await lease.leave()
@@ -288,23 +292,26 @@ class Consumer(Generic[T]):
         lease = self._checked()
         lease.check()
         if self._current is not None:
-            lease.ack(self._current.number)
+            lease.ack(self._current[0])
             self._current = None
         if lease.buffer:
             received = lease.buffer.popleft()
+            if len(lease.buffer) + 1 == self._half:  # the half that was asked for has come already
+                self._plan(lease, lease.handed_out - 1)
+                self._begin(lease)
         else:
+            self._plan(lease, lease.handed_out)
             try:
-                received = await lease.receive(self._next_portion(), None)
+                received = await lease.receive(self._half or self._portion, None)
             except QueueClosedError:
                 await lease.flush()
                 self._ended = True
                 raise StopAsyncIteration from None
-            self._received = 1 + len(lease.buffer)
-            self._received_at = asyncio.get_running_loop().time()
+            self._begin(lease)
         if self._manual:
             return Delivery(lease, received, self._queue.decode)  # type: ignore[return-value]
         self._current = received
-        return self._queue.decode(received.raw)  # type: ignore[no-any-return]
+        return self._queue.decode(received[1])  # type: ignore[no-any-return]
 
     def on_lost(self, callback: Callable[[Exception], None]) -> None:
         """Have `callback(error)` called when the lease is lost: at once, not only when the loop goes on.
@@ -316,23 +323,32 @@ class Consumer(Generic[T]):
     @property
     def attempts(self) -> int:
         """How often the current item has been delivered, this time included; 0 where there is none."""
-        return self._current.attempts if self._current is not None else 0
+        return self._current[2] if self._current is not None else 0
 
     @property
     def redelivered(self) -> bool:
         """The current item was delivered before, and not acknowledged by whoever had it."""
         return self.attempts > 1
 
-    def _next_portion(self) -> int:
-        """How many to receive: as many as the body works off in a moment, never more than the bound."""
+    def _plan(self, lease: Lease, worked: int) -> None:
+        """Decide how many to have in hand: what the body works off in a moment, never more than the bound.
+
+        Of many, half are asked for while the body works on the other half.
+        """
         if self._prefetch is not None:
-            return min(self._prefetch, self._most)
-        if self._received:
-            elapsed = asyncio.get_running_loop().time() - self._received_at
-            quick = int(self._received * PREFETCH_SECONDS / elapsed) if elapsed > 0 else self._most
-            more = self._portion * 2 if self._received >= self._portion else self._portion
+            self._portion = min(self._prefetch, self._most)
+        elif done := worked - self._worked:
+            elapsed = asyncio.get_running_loop().time() - self._since
+            quick = int(done * PREFETCH_SECONDS / elapsed) if elapsed > 0 else self._most
+            more = self._portion * 2 if lease.full else self._portion
             self._portion = max(1, min(self._most, more, quick))
-        return self._portion
+        self._half = self._portion // 2 if self._portion >= READ_AHEAD else 0
+
+    def _begin(self, lease: Lease) -> None:
+        """The body begins with a message: see how quickly it works, and ask for more in good time."""
+        self._worked, self._since = lease.handed_out - 1, asyncio.get_running_loop().time()
+        if self._half and lease.full:  # otherwise the queue was empty behind them
+            lease.ahead(self._half)
 
     def _checked(self) -> Lease:
         if self._lease is None:

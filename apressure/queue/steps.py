@@ -147,7 +147,7 @@ class Steps:
         acks: Sequence[Range],
         on_answer: OnAnswer,
     ) -> None:
-        """Move messages in flight, acknowledging others. Answers with [messages, attempts, number of dead letters].
+        """Move messages in flight, acknowledging others. Answers with [portions, attempts, number of dead letters].
 
         With `dead`, messages that reach the limit are moved to the dead-letter queue. An answer without messages says
         that there may be more behind them.

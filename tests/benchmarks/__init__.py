@@ -1,1 +1,1 @@
-"""Measurements, as ratios to what a user would write by hand, in one run: `nox -s bench`."""
+"""Measurements, as ratios to what a user would write by hand and to other libraries, in one run: `nox -s bench`."""

@@ -104,11 +104,11 @@ def libraries(
     plan: Plan, programs: dict[Library, Program], server: EmbeddedServer, left_out: list[str]
 ) -> Iterator[Figure]:
     """Compare with other libraries."""
-    for outcome in compare.with_libraries(programs, server, plan.scale, min(3, plan.repetitions)):
-        if isinstance(outcome, CannotRun):
-            left_out.append(f"{compare.title(server)}: {outcome}")
-        else:
-            yield from shown(*outcome)
+    for library, program in programs.items():
+        try:
+            yield from shown(*compare.with_library(library, program, server, plan.scale, min(3, plan.repetitions)))
+        except CannotRun as failure:
+            left_out.append(f"{library.name} on {compare.title(server)}: {failure}")
 
 
 def installed(plan: Plan, environments: Path | None, left_out: list[str]) -> Iterator[tuple[Library, Program]]:

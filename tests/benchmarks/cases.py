@@ -159,10 +159,8 @@ async def length(items: AsyncIterator[bytes]) -> int:
 
 async def read_group(bench: Bench) -> list[float]:
     count = bench.times(100_000)
-    async with bench.redis.pipeline(transaction=False) as commands:
-        for _ in range(count):
-            commands.xadd(LIST, {"": MESSAGE})
-        await commands.execute()
+    fill = "for _ = 1, ARGV[2] do redis.call('XADD', KEYS[1], '*', 'message', ARGV[1]) end"
+    await bench.redis.eval(fill, 1, LIST, MESSAGE, count)
     await bench.redis.xgroup_create(LIST, "group", id="0")
     received = 0
     begin = time.perf_counter()

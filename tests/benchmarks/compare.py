@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 
 import redis
 
@@ -13,7 +13,6 @@ from apressure.embedded import EmbeddedServer
 from tests.benchmarks.cases import NAME, Bench, Case
 from tests.benchmarks.figures import RATE, Figure, figure
 from tests.benchmarks.libraries import OURS, Library, Program, ours
-from tests.servers import CannotRun
 
 
 def loops() -> list[str]:
@@ -62,41 +61,26 @@ def loop_factory(loop: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def with_libraries(
-    programs: Mapping[Library, Program], server: EmbeddedServer, scale: float, repetitions: int
-) -> Iterator[list[Figure] | CannotRun]:
-    """Compare with other libraries, each in a process of its own: enqueue into an empty queue, and consume from it."""
-    if not programs:
-        return
-    rounds: dict[Library, list[tuple[float, float]]] = {}
-    versions: dict[Library, dict[str, str]] = {}
-    left = {OURS: ours(), **programs}
+def with_library(
+    library: Library, program: Program, server: EmbeddedServer, scale: float, repetitions: int
+) -> list[Figure]:
+    """Compare with another library, both in processes of their own: enqueue, and consume what was enqueued.
+
+    Raises:
+        CannotRun: The other one failed.
+    """
+    pairs = []
+    versions: dict[str, str] = {}
     for _ in range(repetitions):
-        for library, program in list(left.items()):
-            try:
-                rates, versions[library] = one_round(library, program, server.url, scale)
-            except CannotRun as failure:
-                if library is OURS:
-                    raise
-                yield CannotRun(f"{library.name}: {failure}")
-                del left[library]
-            else:
-                rounds.setdefault(library, []).append(rates)
-    for library in left:
-        if library is not OURS:
-            yield [
-                figure(
-                    title(server),
-                    case,
-                    library.name,
-                    "node" if "node" in versions[library] else loops()[-1],
-                    RATE,
-                    library.goals[index],
-                    [(a[index], b[index]) for a, b in zip(rounds[OURS], rounds[library], strict=True)],
-                    versions[library],
-                )
-                for index, case in enumerate(("enqueue", "consume"))
-            ]
+        mine, _ = one_round(OURS, ours(), server.url, scale)
+        theirs, versions = one_round(library, program, server.url, scale)
+        pairs.append((mine, theirs))
+    loop = "node" if "node" in versions else loops()[-1]
+    figures = []
+    for index, case in enumerate(("enqueue", "consume")):
+        each = [(mine[index], theirs[index]) for mine, theirs in pairs]
+        figures.append(figure(title(server), case, library.name, loop, RATE, library.goals[index], each, versions))
+    return figures
 
 
 def one_round(library: Library, program: Program, url: str, scale: float) -> tuple[tuple[float, float], dict[str, str]]:

@@ -33,7 +33,7 @@ from apressure.queue.keys import Keys
 from tests.benchmarks.cases import LIST, MESSAGE, NAME
 from tests.servers import SERVERS, CannotRun, admin, binary_of
 
-IDLE_SECONDS = 10
+IDLE_SECONDS = 30  # so that what happens twice a minute is in it, too
 IN_FLIGHT = 10_000
 REDELIVERED = 100_000
 OPERATIONS = 1000

@@ -45,7 +45,8 @@ async def die(db: redis.Redis, url: str, received: int, **options: Any) -> list[
         queue: AsyncQueue[bytes] = AsyncQueue("jobs", client=client, **options)
         consumer = await queue.consumer(prefetch=received).__aenter__()
         first = await in_time(anext(consumer))
-        prefetched = [message.raw for message in consumer._lease.buffer]  # type: ignore[union-attr]
+        await eventually(lambda: consumer._lease._receiving is None)  # type: ignore[union-attr]
+        prefetched = [raw for _, raw, _ in consumer._lease.buffer]  # type: ignore[union-attr]
         assert db.hset(LEASE, "deadline", 1) == 0
         async with AsyncQueue("jobs", url=url) as healer, healer.consumer():
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.plot import draw
+from tests.benchmarks.table import tables
+
 ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "docs" / "benchmarks"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -78,3 +83,19 @@ def test_the_rights_in_the_readme_are_those_that_the_tests_of_the_rights_run_wit
     page = (ROOT / "docs" / "security.md").read_text()
     tested = [line.strip() for line in re.findall(r"redis-cli ACL SETUSER.*?(?=```)", page, re.DOTALL)]
     assert [line.strip() for line in shown] == tested[:3]
+
+
+def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
+    results = json.loads((BENCHMARKS / "results.json").read_text())
+    readme = (ROOT / "README.md").read_text()
+    assert tables(results) in readme
+    for software in dict.fromkeys(figure["server"] for figure in results["figures"] if figure["server"]):
+        assert software in readme
+    assert f"Python {results['machine']['python']}" in readme
+    assert f"redis-py {results['machine']['redis-py']}" in readme
+
+
+def test_the_plots_of_the_readme_are_drawn_from_the_results() -> None:
+    for name, drawing in draw(json.loads((BENCHMARKS / "results.json").read_text())).items():
+        assert (BENCHMARKS / name).read_text() == drawing
+        assert f"docs/benchmarks/{name}" in (ROOT / "README.md").read_text()

@@ -116,3 +116,65 @@ def test_a_usual_case_does_what_its_step_does(url: str, name: str) -> None:
         same()
         db.flushdb()
     assert usual > 20  # otherwise the states are not what they are meant to be
+
+
+USUAL: list[Any] = [["b", "a"], "5", "me", "me", ["1"], ["1"], "5", "5", "5", "5", ["1"], *[None] * 10, "6:1"]
+NUMBERS = (
+    None,
+    "",
+    "0",
+    "05",
+    "-1",
+    "-0",
+    "+5",
+    "x",
+    " 5",
+    "5 ",
+    "5.0",
+    "1e3",
+    "9" * 18,
+    "9" * 19,
+    "9" * 30,
+    "5\n",
+    "5\x005",
+)
+CHANGES: dict[int, tuple[Any, ...]] = {
+    0: ([], ["a"], ["a"] * 3, ["a"] * 4, ["a"] * 5, ["a"] * 6, [""]),
+    1: (*NUMBERS, "1", "2", "3", "4"),
+    2: (None, "", "other"), 3: (None, "", "other"),
+    4: (None, ["1", "1"]), 5: (None, ["1", "1"]),
+    **dict.fromkeys((6, 7, 8, 9), NUMBERS),
+    10: (None, ["1", "1"]), 11: (["0", "0"],),
+    12: (dead, alive, mine), 13: (dead, alive, mine, {"token": "mine"}),
+    14: (["1"],), 15: (["1"],), 16: ("1", str(FAR)), 17: ("1", str(FAR)),
+    18: ({"1": "x"},), 19: ({"1": "2"},), 20: (["1:x"],),
+    21: (None, "", ":", "x", "7:0", "7:1", "8:1", "6:", "6:x", "10:1"),
+}  # fmt: skip
+PUT, GET = ["me", 7, 0, 0, "", 0, "x"], ["me", 0, 1, ""]
+ARGUMENTS = {
+    "put": [PUT, ["me", 7, 1, *PUT[3:]], [*PUT[:3], 1, *PUT[4:]], [*PUT[:4], "mine", 0, "x"], [*PUT[:5], 1, "x"],
+            [*PUT, "y"], [*PUT, *"yz"], [*PUT, *"yzzy"], [*PUT[:6], *["x"] * 1000], [*PUT[:6], *["x"] * 1001]],
+    "get": [GET, ["me", 1, 1, ""], ["me", 0, 2, ""], ["me", 0, 1, 7], ["", 0, 1, ""]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["put", "get"])
+def test_all_as_usual_but_for_one_thing(url: str, name: str) -> None:
+    source = script(name).source.decode()
+    without = source.replace("answer = usual()\n", "", 1)
+    alone = without.replace("answer = step()", "answer = usual()", 1)
+    different, taken = [], 0
+    with redis.Redis.from_url(url) as db:
+        for arguments in ARGUMENTS[name]:
+            for place, values in ((0, (USUAL[0],)), *CHANGES.items()):
+                for value in values if arguments is ARGUMENTS[name][0] else values[:2]:
+                    state = (*USUAL[:place], value, *USUAL[place + 1 :])
+                    if run(db, source, state, arguments) != run(db, without, state, arguments):
+                        different.append((place, value, arguments[:8]))
+                    answer, after = run(db, alone, state, arguments)
+                    if answer == [b"tag"]:
+                        assert after == run(db, "return 1", state, arguments)[1]
+                    taken += answer != [b"tag"]
+        db.flushdb()
+    assert taken > 50
+    assert not different

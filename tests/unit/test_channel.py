@@ -23,9 +23,16 @@ class FakeTransport(asyncio.Transport):
         super().__init__()
         self.written: list[bytes] = []
         self.aborted = False
+        self.full = 0
+        """After how many more pieces the channel is to pause; 0 for never."""
+        self.channel: Channel | None = None
 
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))
+        if self.full:
+            self.full -= 1
+            if not self.full and self.channel is not None:
+                self.channel.pause_writing()
 
     def abort(self) -> None:
         self.aborted = True
@@ -47,6 +54,7 @@ class Fixture:
         self.connection = FakeConnection()
         self.lost = 0
         self.channel = Channel(self.connection, self.transport, Address("a test"), response_timeout, self._on_lost)
+        self.transport.channel = self.channel
         self.replies: list[Any] = []
 
     def _on_lost(self) -> None:
@@ -246,3 +254,85 @@ async def test_a_redis_py_that_hides_its_transport_is_one_clear_error(monkeypatc
     hidden = Address("a test", Elsewhere, {"host": "127.0.0.1", "port": 1})
     with pytest.raises(ServerError, match=r"redis-py.*pyproject"):
         await channels.connect(hidden, 1.0, 1.0, lambda: None)
+
+
+async def test_what_is_sent_in_one_turn_behind_a_command_leaves_together_in_order() -> None:
+    fixture = Fixture()
+    for word in ("A", "B", "C"):
+        fixture.call(word)
+    assert len(fixture.transport.written) == 1
+    fixture.channel.data_received(b"+a\r\n")
+    fixture.call("D")
+    await asyncio.sleep(0)
+    assert [piece.count(b"*1\r\n") for piece in fixture.transport.written] == [1, 3]
+    assert b"".join(fixture.transport.written) == b"".join(b"*1\r\n$1\r\n%c\r\n" % letter for letter in b"ABCD")
+
+
+async def test_a_large_argument_is_written_bit_by_bit_as_the_transport_takes_it() -> None:
+    fixture = Fixture()
+    large = bytes(range(256)) * 4096  # 1 MB
+    fixture.call("A")
+    fixture.call("SET", b"key", large)
+    fixture.call("B")
+    fixture.transport.full = 3
+    await asyncio.sleep(0)
+    assert len(fixture.transport.written) == 4
+    for count in (5, 6):  # the last bit leaves with what is behind it
+        fixture.transport.full = 1
+        fixture.channel.resume_writing()
+        assert len(fixture.transport.written) == count
+    assert max(map(len, fixture.transport.written)) < channels.PIECE + 100
+    assert b"".join(fixture.transport.written) == (
+        b"*1\r\n$1\r\nA\r\n*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1048576\r\n%b\r\n*1\r\n$1\r\nB\r\n" % large
+    )
+    fixture.channel.data_received(b"+a\r\n+ok\r\n+b\r\n")
+    assert fixture.replies == [b"a", b"ok", b"b"]
+
+
+async def test_a_connection_that_ends_in_the_middle_of_a_large_argument_writes_no_more() -> None:
+    fixture = Fixture()
+    fixture.call("SET", b"key", b"x" * (1 << 20))
+    fixture.transport.full = 1
+    await asyncio.sleep(0)
+    fixture.channel.abort("cable cut")
+    fixture.channel.resume_writing()
+    await asyncio.sleep(0)
+    assert len(fixture.transport.written) == 1
+    assert isinstance(fixture.replies[0], ConnectionLost)
+
+
+async def test_a_server_that_takes_a_large_argument_slowly_is_alive() -> None:
+    fixture = Fixture(response_timeout=1.0)
+    fixture.call("SET", b"key", b"x" * (4 << 20))
+    for _ in range(12):
+        fixture.transport.full = 1
+        await asyncio.sleep(0.1)
+        fixture.channel.resume_writing()
+    assert fixture.channel.up  # after more time than a server may be silent
+    async with asyncio.timeout(10):
+        while fixture.channel.up:
+            await asyncio.sleep(0.01)
+    assert "did not answer" in str(fixture.replies[0])
+
+
+@pytest.mark.parametrize("size", [300_000, 1 << 20, (1 << 20) + 33, 4 << 20])
+async def test_replies_around_a_large_one_are_whole(size: int) -> None:
+    fixture = Fixture()
+    large = b"x" * (1 << 20)
+    stream = b"+a\r\n*3\r\n$1048576\r\n%b\r\n$1048576\r\n%b\r\n+d\r\n+c\r\n" % (large, large)
+    for _ in range(2):
+        fixture.replies.clear()
+        for word in ("A", "B", "C"):
+            fixture.call(word)
+        for begin in range(0, len(stream), size):
+            fixture.channel.data_received(stream[begin : begin + size])
+        assert fixture.replies == [b"a", [large, large, b"d"], b"c"]
+
+
+async def test_a_reply_in_pieces_that_end_where_an_element_ends_is_whole() -> None:
+    fixture = Fixture()
+    fixture.call("A")
+    large = b"x" * (1 << 20)
+    for piece in (b"*2\r\n$1048576\r\n%b\r\n" % large, b"$1048576\r\n%b\r\n" % large):
+        fixture.channel.data_received(piece)
+    assert fixture.replies == [[large, large]]

@@ -301,6 +301,15 @@ NAMED = {
 
 def test_a_usual_case_is_one_of_a_step() -> None:
     assert set(USUAL) < set(LUA)
+    # It does without the prelude's constants, too.
+    assert re.findall(r"(?:RECORD_MS|CHUNK) = (\d+)", PRELUDE) == ["300000", "1000"]
+    assert "'PX', 300000" in USUAL["put"]
+    assert "messages > 1000" in USUAL["put"]
+
+
+@pytest.mark.parametrize("text", [PRELUDE, *LUA.values(), *USUAL.values()], ids=["prelude", *LUA, *USUAL])
+def test_a_line_is_not_too_long(text: str) -> None:
+    assert max(map(len, text.splitlines())) <= 120
 
 
 @pytest.mark.parametrize("name", sorted(USUAL))

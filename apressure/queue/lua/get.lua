@@ -20,4 +20,4 @@ normalise(bound, length and length - messages, permits)
 if messages == 0 then return {closed == 1 and 'closed' or 'empty'} end
 count(CONSUMER, messages, bytes)
 if ARGV[4] ~= '' then record(ARGV[4], messages) end
-return portions
+return {'messages', unpack(portions)}

@@ -1,6 +1,7 @@
 -- Renew the lease of an exclusive producer, or end it.
 -- KEYS: those of the prelude
--- ARGV: 1 lease token, 2 milliseconds of the lease, 3 '1' to give the role back, 4 sequence, 5 '1' if this repeats a step
+-- ARGV: 1 lease token, 2 milliseconds of the lease, 3 '1' to give the role back, 4 sequence,
+--       5 '1' if this repeats a step
 -- Returns: 1 | {'missing'} | {'lost'}
 if ARGV[5] == '1' and recall(ARGV[4]) then return 1 end
 if call('HGET', KEYS[LEASE + PRODUCER], 'token') ~= ARGV[1] then return {'lost'} end

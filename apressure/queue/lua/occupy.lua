@@ -19,5 +19,6 @@ if role == PRODUCER and call('EXISTS', CLOSED) == 1 then return {'closed'} end
 local time = now()
 call('DEL', KEYS[FREE + role])
 call('SET', KEYS[HOLDER + role], ARGV[1])
-call('HSET', KEYS[LEASE + role], 'token', ARGV[4], 'uid', ARGV[1], 'since', time, 'deadline', time + ARGV[5], 'next', 1, 'hold', 1)
+call('HSET', KEYS[LEASE + role], 'token', ARGV[4], 'uid', ARGV[1], 'since', time,
+     'deadline', time + ARGV[5], 'next', 1, 'hold', 1)
 return 1

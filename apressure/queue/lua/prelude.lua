@@ -52,7 +52,8 @@ end
 
 -- What a step has to know before it writes: the bound, that the lists are lists (LLEN raises an error where they are
 -- not), and that the role's statistics can be counted.
--- Returns: the bound, nil, length of the queue, permits in :not_full | the bound or nil, an answer that says what is wrong
+-- Returns: the bound, nil, length of the queue, permits in :not_full |
+--          the bound or nil, an answer that says what is wrong
 local function check(role)
   local bound, wrong = integer(BOUND)
   if wrong then return nil, wrong end
@@ -79,7 +80,8 @@ local function recall(sequence, repeated)
     if repeated == '1' then redis.pcall('SET', OP, sequence .. ':0', 'PX', RECORD_MS) end
     return nil
   end
-  call('PEXPIRE', OP, RECORD_MS)  -- a write: a WAIT that follows on this new connection has to have something to wait for
+  -- A write: a WAIT that follows on this new connection has to have something to wait for.
+  call('PEXPIRE', OP, RECORD_MS)
   return last == sequence and tonumber(result) or 0
 end
 
@@ -234,13 +236,13 @@ end
 
 -- May this step work in the role? True, or nil and the answer to give.
 -- A step that holds no lease leaves the token where it is: nobody can come in between.
--- unleased: the step knows that the role has no lease.
+-- unleased: the step knows from `survey` that the role has no lease. (What is usual there has no producer's.)
 local function enter(role, held, token, unleased)
   local lease = unleased and {} or call('HMGET', KEYS[LEASE + role], 'token', 'uid', 'deadline')
   if lease[1] then
     if lease[1] == token then return true end
     if token ~= '' then return nil, {'lost'} end
-    return nil, {'busy', name_of(role), lease[2], math.max(0, tonumber(lease[3]) - now())}
+    return nil, {'busy', name_of(role), lease[2], math.max(0, tonumber(lease[3] or 0) - now())}
   end
   if token ~= '' then return nil, {'lost'} end
   if call('LLEN', KEYS[FREE + role]) > 0 or (held == '1' and call('LLEN', KEYS[CLAIM + role]) > 0) then return true end
@@ -270,9 +272,9 @@ local function count(role, messages, bytes)
 end
 
 -- Pop up to max messages, in portions so that large ones do not pile up in one reply.
--- Returns: {'messages', {messages}...} | number of messages | their bytes
+-- Returns: {{messages}...} | number of messages | their bytes
 local function pop(max)
-  local portions, messages, bytes = {'messages'}, 0, 0
+  local portions, messages, bytes = {}, 0, 0
   local portion = 1
   while messages < max and bytes < 1048576 do
     local popped = call('RPOP', LIST, math.min(portion, max - messages))
@@ -286,31 +288,35 @@ local function pop(max)
   return portions, messages, bytes
 end
 
--- The same, in one list.
-local function pop_flat(max)
-  local portions, messages, bytes = pop(max)
-  if #portions == 2 then return portions[2], bytes end
-  local flat = {}
-  for i = 2, #portions do
-    for j = 1, #portions[i] do flat[#flat + 1] = portions[i][j] end
+-- All that is in lists of messages, in one list.
+local function flat(portions)
+  if #portions == 1 then return portions[1] end
+  local messages = {}
+  for i = 1, #portions do
+    for j = 1, #portions[i] do messages[#messages + 1] = portions[i][j] end
   end
-  return flat, bytes
+  return messages
 end
 
 -- Acknowledge deliveries; the statistics count them now.
--- values[first..last]: ranges, each its first number, its last one, and how many bytes its messages have. A range that is
--- sent again is the same range: all of it is in flight, or it has been acknowledged.
+-- values[first..last]: ranges, each its first number, its last one, and how many bytes its messages have. A range that
+-- is sent again is the same range: all of it is in flight, or it has been acknowledged. Only a server that has taken
+-- over may lack the end of one.
 local function acknowledge(values, first, last)
   local messages, bytes = 0, 0
   for i = first, last, 3 do
     local numbers, gone = {}, 0
-    for number = tonumber(values[i]), tonumber(values[i + 1]) do numbers[#numbers + 1] = number end
+    local whole = call('HSTRLEN', INFLIGHT, values[i + 1]) > 0
+    for number = tonumber(values[i]), tonumber(values[i + 1]) do
+      numbers[#numbers + 1] = number
+      if not whole then bytes = bytes + call('HSTRLEN', INFLIGHT, number) end
+    end
     for j = 1, #numbers, CHUNK do
       gone = gone + call('HDEL', INFLIGHT, unpack(numbers, j, math.min(j + CHUNK - 1, #numbers)))
     end
     if gone > 0 then
       messages = messages + gone
-      bytes = bytes + tonumber(values[i + 2])
+      if whole then bytes = bytes + tonumber(values[i + 2]) end
       if call('EXISTS', ATTEMPTS) == 1 then push('HDEL', ATTEMPTS, numbers, 1, #numbers) end
     end
   end
@@ -318,15 +324,15 @@ local function acknowledge(values, first, last)
   return messages
 end
 
--- How often each of these messages, just popped, has been delivered, this time included; nil where each is the first.
+-- How often each of these messages, just popped, has been delivered, this time included.
 -- `redelivered` runs beside the right end of the queue: an entry says how often, and which message (by its digest).
 -- A client that knows nothing of it may have popped some: entries that were passed over are dropped, and so are those
 -- that cannot belong to anything, since there are more of them than messages.
 local function attempts_of(messages)
-  local total = call('LLEN', REDELIVERED)
-  if total == 0 then return nil end
   local attempts = {}
   for i = 1, #messages do attempts[i] = 1 end
+  local total = call('LLEN', REDELIVERED)
+  if total == 0 then return attempts end
   local entries = call('LRANGE', REDELIVERED, -(#messages + 100), -1)
   local places = {}  -- digest -> the places of its entries, the rightmost last
   for j = 1, #entries do
@@ -373,5 +379,6 @@ local function mark(keys)
 end
 
 local function mark_of(role)
-  return mark({KEYS[HOLDER + role], KEYS[MESSAGES + 2 * role], KEYS[BYTES + 2 * role], KEYS[FREE + role], KEYS[LEASE + role], KEYS[CLAIM + role]})
+  return mark({KEYS[HOLDER + role], KEYS[MESSAGES + 2 * role], KEYS[BYTES + 2 * role], KEYS[FREE + role],
+               KEYS[LEASE + role], KEYS[CLAIM + role]})
 end

@@ -7,15 +7,14 @@
 --       5 the most messages to receive, 6 milliseconds of the lease, 7 the sequence number to go on with,
 --       8 limit of deliveries of a message or 0, 9 sequence, 10 '1' if this repeats a step,
 --       11... acknowledged ranges (first, last, bytes)
--- Returns: {'ok', {messages}, {attempts} or {} (each the first), number of dead letters} (without messages: there may be
---          more, try again) | {'empty'} | {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} | {'dead', why they cannot be moved} |
---          {'busy', role, holder, milliseconds of its lease or -1}
+-- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), number of dead letters} (without messages: there
+--          may be more, try again) | {'empty'} | {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} |
+--          {'dead', why they cannot be moved} | {'busy', role, holder, milliseconds of its lease or -1}
 local uid, token, held, next_number, limit = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[7]), tonumber(ARGV[8])
 local MOST_DEAD = 50  -- in one step: each is looked at by itself
 
--- Why dead letters cannot be moved, or nil. Writes nothing, and asks only where there may be one.
+-- Why dead letters cannot be moved, or nil. Writes nothing.
 local function obstacle()
-  if limit == 0 or call('EXISTS', REDELIVERED) == 0 then return nil end
   turn_to(23)
   local fine, bound, wrong = pcall(check, PRODUCER)
   local why
@@ -68,7 +67,8 @@ if not mine then
   local entered, refusal = enter(CONSUMER, held, ARGV[3] ~= '1' and token or '')
   if not entered then return refusal end
 end
-local why = obstacle()
+local again = call('LLEN', REDELIVERED) > 0  -- some have been delivered before
+local why = limit > 0 and again and obstacle()
 if why then
   unclaim(CONSUMER, held)
   return {'dead', why}
@@ -85,56 +85,67 @@ if not mine then
   end
   call('DEL', KEYS[FREE + CONSUMER])
   next_there, hold = next_number, false
-  call('HSET', KEYS[LEASE + CONSUMER], 'token', token, 'uid', uid, 'since', now(), 'next', next_there)
+  -- With its deadline from the first: where a step fails half-way (a right that the user lacks), what it did stays.
+  call('HSET', KEYS[LEASE + CONSUMER], 'token', token, 'uid', uid, 'since', now(), 'deadline', now() + ARGV[6],
+       'next', next_there)
 end
 acknowledge(ARGV, 11, #ARGV)
 
-local messages, attempts, dead = {}, {}, {}
+local portions, messages, attempts, dead = {}, 0, {}, {}
 -- A server has taken over that had not heard of the latest deliveries: numbers go on where the client is, or its
 -- acknowledgements would be of other messages than it means.
 local number = math.max(next_there, next_number)
 if number > next_number then
   -- The reply to this very step was lost: answer again with what it had received.
+  portions[1] = {}
   for i = next_number, number - 1 do
     local payload = call('HGET', INFLIGHT, i)
     if payload then
-      messages[#messages + 1] = payload
-      attempts[#attempts + 1] = tonumber(call('HGET', ATTEMPTS, i) or 1)
+      messages = messages + 1
+      portions[1][messages] = payload
+      attempts[messages] = tonumber(call('HGET', ATTEMPTS, i) or 1)
     end
   end
 else
   local most, total, taken = tonumber(ARGV[5]), 0, 0
   repeat
-    local popped, bytes = pop_flat((limit == 1 or limit > 0 and suspect()) and 1 or most)
-    local tried = attempts_of(popped)
-    if not tried then
-      messages = popped  -- every one for the first time: none goes elsewhere
-    else
-      for i = 1, #popped do
-        local to = limit > 0 and tried[i] > limit and dead or messages
-        to[#to + 1] = popped[i]
-        if to == messages then attempts[#attempts + 1] = tried[i] end
+    local popped, count_of, bytes = pop((limit == 1 or limit > 0 and suspect()) and 1 or most)
+    local all = again and count_of > 0 and flat(popped)
+    if all then
+      local tried, kept = attempts_of(all), {}
+      for i = 1, #all do
+        local to = limit > 0 and tried[i] > limit and dead or kept
+        to[#to + 1] = all[i]
+        if to == kept then attempts[#attempts + 1] = tried[i] end
       end
+      portions, messages = {kept}, #kept
+    else
+      portions, messages = popped, count_of  -- every one for the first time
     end
     total = total + bytes
-    taken = taken + #popped
-  until #messages > 0 or #popped == 0 or #dead >= MOST_DEAD or total >= 1048576
+    taken = taken + count_of
+  until messages > 0 or count_of == 0 or #dead >= MOST_DEAD or total >= 1048576
   if #dead > 0 then lay_aside(dead) end
-  local flight, several = {}, {}
-  for i = 1, #messages do
-    flight[2 * i - 1], flight[2 * i] = number, messages[i]
-    if attempts[i] and attempts[i] > 1 then several[#several + 1], several[#several + 2] = number, attempts[i] end
-    number = number + 1
+  local several = {}
+  for i = 1, #attempts do
+    if attempts[i] > 1 then several[#several + 1], several[#several + 2] = number + i - 1, attempts[i] end
   end
-  push('HSET', INFLIGHT, flight, 1, #flight)
   push('HSET', ATTEMPTS, several, 1, #several)
+  for i = 1, #portions do
+    local portion, flight = portions[i], {}
+    for j = 1, #portion do
+      flight[2 * j - 1], flight[2 * j] = number, portion[j]
+      number = number + 1
+    end
+    push('HSET', INFLIGHT, flight, 1, #flight)
+  end
   normalise(bound, usual and length - taken or nil, usual and permits or nil)
 end
-if #messages == 0 and not hold and call('EXISTS', INFLIGHT) == 0 then
+if messages == 0 and not hold and call('EXISTS', INFLIGHT) == 0 then
   call('DEL', KEYS[LEASE + CONSUMER])
   release(CONSUMER)
 else
   call('HSET', KEYS[LEASE + CONSUMER], 'deadline', now() + ARGV[6], 'next', number)
 end
-if #messages == 0 and #dead == 0 then return {closed == 1 and 'closed' or 'empty'} end
-return {'ok', messages, attempts, #dead}
+if messages == 0 and #dead == 0 then return {closed == 1 and 'closed' or 'empty'} end
+return {'ok', portions, attempts, #dead}

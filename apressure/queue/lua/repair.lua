@@ -65,7 +65,8 @@ end
 
 -- One token for each role: a lease has it, or the free list, or a claim.
 for _, role in ipairs({PRODUCER, CONSUMER}) do
-  local leased, free, claimed = call('EXISTS', KEYS[LEASE + role]), call('LLEN', KEYS[FREE + role]), call('LLEN', KEYS[CLAIM + role])
+  local leased = call('EXISTS', KEYS[LEASE + role])
+  local free, claimed = call('LLEN', KEYS[FREE + role]), call('LLEN', KEYS[CLAIM + role])
   if leased + free + claimed > 1 then
     if leased == 1 then call('DEL', KEYS[FREE + role]) else call('LTRIM', KEYS[FREE + role], 0, 0) end
     if leased == 1 or free > 0 then
@@ -78,7 +79,8 @@ for _, role in ipairs({PRODUCER, CONSUMER}) do
 end
 
 local function hidden(role)
-  return call('LLEN', KEYS[FREE + role]) == 0 and call('LLEN', KEYS[CLAIM + role]) == 0 and call('EXISTS', KEYS[LEASE + role]) == 0
+  return call('LLEN', KEYS[FREE + role]) == 0 and call('LLEN', KEYS[CLAIM + role]) == 0
+      and call('EXISTS', KEYS[LEASE + role]) == 0
 end
 
 -- Whoever has the role is dead, says a human who has seen the name. The uid that is written instead is what keeps a
@@ -93,8 +95,8 @@ local function give_back(role)
 end
 
 if exists then
-  -- Create makes the tokens in this order, and nobody who takes the producer role takes the permit before he has written
-  -- his name: without name and permit, and with nothing that a producer or consumer ever wrote, Create died.
+  -- Create makes the tokens in this order, and nobody who takes the producer role takes the permit before he has
+  -- written his name: without name and permit, and with nothing that a producer or consumer ever wrote, Create died.
   if everything and still and call('EXISTS', NOT_FULL, LIST, CLOSED, unpack(KEYS, 13, 21)) == 0
       and call('EXISTS', KEYS[HOLDER + PRODUCER], KEYS[HOLDER + CONSUMER], unpack(KEYS, 7, 10)) == 0 then
     if call('LLEN', KEYS[FREE + PRODUCER]) == 0 then release(PRODUCER) end

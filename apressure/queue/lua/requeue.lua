@@ -51,7 +51,8 @@ if most <= 0 then
 end
 turn_to(23)
 call('SET', KEYS[HOLDER + CONSUMER], uid)
-local messages, bytes = pop_flat(most)
+local portions, _, bytes = pop(most)
+local messages = flat(portions)
 attempts_of(messages)  -- forgets them: they start anew
 count(CONSUMER, #messages, bytes)
 normalise(dead_bound)

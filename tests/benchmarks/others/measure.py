@@ -27,22 +27,25 @@ class Stopwatch:
 
     Args:
         count: How many jobs are measured.
+
+    Attributes:
+        jobs: How many there are, with those that warm up.
+        finished: Set after the last one.
     """
 
     def __init__(self, count: int) -> None:
         self.finished = asyncio.Event()
+        self.jobs = warm_up(count) + count
         self._count = count
-        self._first = warm_up(count)
-        self._last = self._first + count
         self._done = 0
         self._begin = self._end = 0.0
 
     def job(self) -> None:
         """What each job does, and all that it does."""
         self._done += 1
-        if self._done == self._first:
+        if self._done == self.jobs - self._count:
             self._begin = time.perf_counter()
-        elif self._done == self._last:
+        elif self._done == self.jobs:
             self._end = time.perf_counter()
             self.finished.set()
 

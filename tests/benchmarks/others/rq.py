@@ -37,7 +37,7 @@ async def consume(url: str, watch: Stopwatch) -> None:
     module.watches.append(watch)
     redis = Redis.from_url(url)
     worker = SimpleWorker([Queue(connection=redis)], connection=redis, log_job_description=False)
-    worker.work(burst=True, logging_level="WARNING")
+    worker.work(max_jobs=watch.jobs, logging_level="WARNING")
 
 
 if __name__ == "__main__":

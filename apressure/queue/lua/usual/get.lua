@@ -1,5 +1,6 @@
--- The usual case of get.lua: no lease, claim or leftover, a free role that this client had before, and a message in a queue
--- that is not over its bound. It does then what get.lua does, in as few commands as it takes. Else it has written nothing.
+-- The usual case of get.lua: no lease, claim or leftover, a free role that this client had before, and a message in a
+-- queue that is not over its bound. It does then what get.lua does, in as few commands as it takes. Else it writes
+-- nothing.
 -- KEYS, ARGV, Returns: those of get.lua; nil for any other case
 local call = redis.call
 if ARGV[2] .. ARGV[3] .. ARGV[4] ~= '01' then return nil end
@@ -9,7 +10,7 @@ local PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT = KEYS[15], KEYS[16], KEYS[19]
 
 local texts = call('MGET', BOUND, COUNT, BYTES, HOLDER)
 local bound = texts[1]
-if not (bound and texts[2] and texts[3]) or #texts[2] > 18 or #texts[3] > 18 then return nil end
+if not (bound and texts[2] and texts[3]) or math.max(#bound, #texts[2], #texts[3]) > 18 then return nil end
 local numbers = ' ' .. bound .. ' ' .. texts[2] .. ' ' .. texts[3]
 if not string.find(numbers, '^ %d+ %d+ %d+$') or string.find(numbers, ' 0%d') then return nil end
 if texts[4] ~= ARGV[1] then return nil end

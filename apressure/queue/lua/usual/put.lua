@@ -1,5 +1,5 @@
--- The usual case of put.lua: no lease, claim or leftover but the lease of a live consumer, a free role, room for all, and
--- more of it behind that. It does then what put.lua does, in as few commands as it takes. Else it has written nothing.
+-- The usual case of put.lua: no lease, claim or leftover but the lease of a live consumer, a free role, room for all,
+-- and more of it behind that. It does then what put.lua does, in as few commands as it takes. Else it writes nothing.
 -- KEYS, ARGV, Returns: those of put.lua; nil for any other case
 local call, messages = redis.call, #ARGV - 6
 if ARGV[3] .. ARGV[4] .. ARGV[5] ~= '00' or messages > 1000 then return nil end
@@ -9,7 +9,7 @@ local PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT = KEYS[15], KEYS[16], KEYS[19]
 
 local texts = call('MGET', BOUND, COUNT, BYTES, OP, HOLDER)
 local bound, last = texts[1], texts[4]
-if not (bound and texts[2] and texts[3]) or #texts[2] > 18 or #texts[3] > 18 then return nil end
+if not (bound and texts[2] and texts[3]) or math.max(#bound, #texts[2], #texts[3]) > 18 then return nil end
 local numbers = ' ' .. bound .. ' ' .. texts[2] .. ' ' .. texts[3]
 if not string.find(numbers, '^ %d+ %d+ %d+$') or string.find(numbers, ' 0%d') then return nil end
 if last and tonumber(string.match(last, '^%d+') or ARGV[2]) >= tonumber(ARGV[2]) then return nil end
