@@ -70,6 +70,7 @@ class Worker:
             sys.executable,
             "-m",
             self._module,
+            self.orders.role,  # for who looks at the list of processes
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

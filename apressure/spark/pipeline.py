@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from apressure import nycflights
+from apressure.exceptions import QueueClosedError
 from apressure.queue.queue import AsyncQueue
 
 if TYPE_CHECKING:
@@ -95,11 +96,12 @@ async def feed(queue: AsyncQueue[Any], items: Iterable[Any]) -> int:
         LeaseLostError: The process stood still for longer than `LEASE`. What was put is in.
         QueueDoesNotExistError, ServerUnavailableError, …: As for `put_many`.
     """
-    if await queue.closed():
+    try:
+        async with queue.producer(exclusive=True, lease=LEASE) as producer:
+            known = (await queue.statistics()).produced_messages
+            return await producer.put_many(itertools.islice(items, known, None))
+    except QueueClosedError:  # by a feeder that had put all of them
         return 0
-    async with queue.producer(exclusive=True, lease=LEASE) as producer:
-        known = (await queue.statistics()).produced_messages
-        return await producer.put_many(itertools.islice(items, known, None))
 
 
 def read(spark: SparkSession, **options: Any) -> DataFrame:
