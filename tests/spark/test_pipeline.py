@@ -33,7 +33,7 @@ from tests.integration.commands import COMMAND, environment, marked, new_mark, w
 from tests.servers import refresh
 
 ROOT = Path(__file__).parents[2]
-ROWS = 6000
+ROWS = 4000
 _SEED = os.environ.get("APRESSURE_SEED") or secrets.token_hex(4)
 SPARK_PATIENCE = 240.0
 
@@ -137,12 +137,12 @@ def assert_exact(folder: Path, rows: int) -> None:
 
 class TestWhole:
     def test_run(self, place: Pipeline) -> None:
-        result = json.loads((first := place.run("--rows", str(ROWS), "--bound", "700", "--json")).stdout)
+        result = json.loads((first := place.run("--rows", str(ROWS), "--bound", "500", "--json")).stdout)
         assert_exact(place.into / "delays", ROWS)
         assert (result["rows_in"], result["rows_out"], result["exact"]) == (ROWS, ROWS, True)
-        assert (result["doubled"], result["runs"], result["bound"]) == (0, 1, 700)
+        assert (result["doubled"], result["runs"], result["bound"]) == (0, 1, 500)
         assert result["windows"] == len(counted(ROWS))
-        assert result["peak_depth"] == 700
+        assert result["peak_depth"] == 500
         assert result["queue_full_seconds"] > 0
         assert result["batches"] > 5
         assert "feeder waits: the queue is full" in first.stderr
@@ -164,7 +164,7 @@ class TestWhole:
 
     def test_the_example(self, place: Pipeline) -> None:
         done = subprocess.run(
-            [sys.executable, str(ROOT / "examples" / "pipeline.py"), str(place.into), "3000"],
+            [sys.executable, str(ROOT / "examples" / "pipeline.py"), str(place.into), "1500"],
             env=place.environment,
             capture_output=True,
             text=True,
@@ -172,9 +172,9 @@ class TestWhole:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        windows = len(counted(3000))
-        assert done.stdout == f"3,000 flights in {windows:,} windows: {place.into / 'delays.png'}\n"
-        assert_exact(place.into / "delays", 3000)
+        windows = len(counted(1500))
+        assert done.stdout == f"1,500 flights in {windows:,} windows: {place.into / 'delays.png'}\n"
+        assert_exact(place.into / "delays", 1500)
 
 
 @pytest.mark.chaos
@@ -185,7 +185,7 @@ def test_kills(place: Pipeline) -> None:
     others = ["feeder", "driver", "java", "source", "worker", "command", "interrupt"]
     plan = ["everything", "server", *(others * 3 if LONG else rng.sample(others, 2))]
     rng.shuffle(plan)
-    rows = 40_000 if LONG else 10_000
+    rows = 40_000 if LONG else 6000
     arguments = ["--rows", str(rows), "--bound", "500", "--json"]
     process, killed, runs = place.start(*arguments), [], 1
     for what in plan:
