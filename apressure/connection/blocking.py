@@ -12,16 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-import hiredis
 import redis
 from redis import connection as connections
 from redis.asyncio import connection as twins
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import (
-    AuthenticationError as RedisAuthenticationError,
-)
-from redis.exceptions import (
+    AskError,
     BusyLoadingError,
     ClusterDownError,
     ClusterError,
@@ -30,12 +27,16 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
+from redis.exceptions import (
+    AuthenticationError as RedisAuthenticationError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
 from apressure.connection.addresses import NAMELESS
+from apressure.connection.command import NO_HEAD, pack
 from apressure.connection.replies import NOT_EXECUTED, error_from_reply
 from apressure.connection.script import Call
 from apressure.connection.settings import Settings, resolve
@@ -48,10 +49,10 @@ _TWINS: dict[type[Any], type[Any]] = {
 }
 
 _PASSING = (
-    RedisConnectionError, RedisTimeoutError, BusyLoadingError, ClusterDownError, ClusterError, MasterNotFoundError,
-    ReadOnlyError, TryAgainError,
+    AskError, BusyLoadingError, ClusterDownError, ClusterError, MasterNotFoundError, ReadOnlyError,
+    RedisConnectionError, RedisTimeoutError, TryAgainError,
 )  # fmt: skip
-"""What may be over the next time."""
+"""What may be over the next time. (MovedError is an AskError.)"""
 
 
 class Blocking:
@@ -91,26 +92,11 @@ class Blocking:
 
     def ask(self, *command: Any) -> Any:
         """Send one command that may be sent twice, and return its reply. (It may block, if not for long.)"""
-        return self._repeatedly(lambda server: server.execute_command(*command))
+        return self._repeatedly(lambda server: server.execute_command(*_named(command)))
 
     def together(self, *commands: tuple[Any, ...]) -> list[Any]:
         """Send commands that may be sent twice as one transaction on the keys of one queue, and return the replies."""
         return self._repeatedly(lambda server: self._transaction(server, commands))  # type: ignore[no-any-return]
-
-    def once(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """Send a transaction that must not be carried out twice, and return the replies.
-
-        Raises:
-            ConnectionError: The connection broke: it was carried out, or not. The next command connects again.
-            ServerError: The server refused.
-        """
-        try:
-            return self._transaction(self._connected(), commands)
-        except (RedisConnectionError, RedisTimeoutError) as error:
-            self.close()
-            raise ConnectionError(str(error)) from None
-        except RedisError as error:
-            _refuse(error)
 
     def push_once(self, key: bytes, count: int, packed: Any, milliseconds: int) -> int:
         """Push messages that are packed already and have the list expire: a transaction that must not be repeated.
@@ -125,10 +111,13 @@ class Blocking:
             The length of the list.
 
         Raises:
-            ConnectionError, ServerError: As `once`.
+            ConnectionError: The connection broke, or the key is elsewhere now: it was carried out, or not. The next
+                command connects again.
+            ServerError: The server refused.
         """
-        begin = hiredis.pack_command((b"MULTI",)) + b"*%d\r\n$5\r\nLPUSH\r\n$%d\r\n%b\r\n" % (count + 2, len(key), key)
-        end = hiredis.pack_command((b"PEXPIRE", key, milliseconds)) + hiredis.pack_command((b"EXEC",))
+        (begin,) = pack(NO_HEAD, (b"MULTI",))
+        begin += b"*%d\r\n$5\r\nLPUSH\r\n$%d\r\n%b\r\n" % (count + 2, len(key), key)
+        end = b"".join((*pack(NO_HEAD, (b"PEXPIRE", key, milliseconds)), *pack(NO_HEAD, (b"EXEC",))))
         try:
             pool = self._pool_of(key)
             connection = pool.get_connection()
@@ -140,7 +129,7 @@ class Blocking:
                 raise
             finally:
                 pool.release(connection)
-        except (RedisConnectionError, RedisTimeoutError) as error:
+        except _PASSING as error:
             self.close()
             raise ConnectionError(str(error)) from None
         except RedisError as error:
@@ -150,7 +139,8 @@ class Blocking:
     def _pool_of(self, key: bytes) -> Any:
         server = self._connected()
         if isinstance(server, RedisCluster):
-            server = server.get_redis_connection(server.get_node_from_key(key.decode()))
+            node = server.get_node_from_key(key.decode())  # type: ignore[no-untyped-call]
+            server = server.get_redis_connection(node)
         return server.connection_pool
 
     def scan(self, pattern: bytes) -> list[bytes]:
@@ -162,7 +152,7 @@ class Blocking:
         # (A pipeline of redis-py's cluster client takes a transaction where all keys are in one slot.)
         with server.pipeline(transaction=True) as pipeline:
             for command in commands:
-                pipeline.execute_command(*command)
+                pipeline.execute_command(*_named(command))
             return pipeline.execute()  # type: ignore[no-any-return]
 
     def _run(self, server: Any, call: Call, arguments: Sequence[Any]) -> Any:
@@ -192,7 +182,7 @@ class Blocking:
             except RedisError as error:
                 passing = isinstance(error, _PASSING) or str(error).partition(" ")[0] in NOT_EXECUTED
                 wrong = isinstance(error, RedisAuthenticationError)
-                if isinstance(error, (RedisConnectionError, RedisTimeoutError, ReadOnlyError, ClusterError)):
+                if isinstance(error, (AskError, RedisConnectionError, RedisTimeoutError, ReadOnlyError, ClusterError)):
                     self.close()
                 if not passing or wrong or time.monotonic() + pause > deadline:
                     _refuse(error, self.settings.address.text, self.settings.retry_timeout)
@@ -234,6 +224,11 @@ class Blocking:
             nodes = [ClusterNode(*node) for node in address.nodes]  # type: ignore[no-untyped-call]
             return RedisCluster(startup_nodes=nodes, **common, ssl=issubclass(kind, connections.SSLConnection))
         return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=kind, **common))
+
+
+def _named(command: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The command with its name as text, without which redis-py does not find its keys in a cluster."""
+    return command[0].decode(), *command[1:]
 
 
 def _refuse(error: RedisError, where: str = "the server", tried: float = 0.0) -> NoReturn:

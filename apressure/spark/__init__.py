@@ -120,11 +120,12 @@ def await_end(query: StreamingQuery, **options: Any) -> None:
 
     Args:
         query: The streaming query.
-        **options: `url`, `queue` or `queues` (names), `prefix`, … as in `Options`.
+        **options: `url`, `queue` or `queues` (names, no pattern), `prefix`, … as in `Options`.
 
     Raises:
         StreamingQueryException: The query failed.
         QueueDoesNotExistError: There is no such queue.
+        ValueError: The queues are a pattern: nobody knows which queues there will be.
     """
     queues, _ = _queues(options)
     while not query.awaitTermination(1):  # (it takes whole seconds)
@@ -140,6 +141,8 @@ def _queues(options: Mapping[str, Any]) -> tuple[list[Steps], float]:
     from apressure.spark.steps import Steps, server_of
 
     checked = Options.of({key: str(value) for key, value in options.items() if value is not None})
+    if not checked.names:
+        raise ValueError("name the queues, with commas between them: of a pattern nobody knows when it ends")
     server = server_of(checked)
     return [Steps(server, server.settings.prefix, name) for name in checked.names], checked.role_timeout
 
