@@ -42,6 +42,8 @@ from apressure.connection.script import Call
 from apressure.connection.settings import Settings, resolve
 from apressure.exceptions import AuthenticationError, PressureError, ServerUnavailableError
 
+_MULTI, _EXEC = pack(NO_HEAD, (b"MULTI",)), pack(NO_HEAD, (b"EXEC",))
+
 _TWINS: dict[type[Any], type[Any]] = {
     twins.Connection: connections.Connection,
     twins.SSLConnection: connections.SSLConnection,
@@ -92,11 +94,16 @@ class Blocking:
 
     def ask(self, *command: Any) -> Any:
         """Send one command that may be sent twice, and return its reply. (It may block, if not for long.)"""
-        return self._repeatedly(lambda server: server.execute_command(*_named(command)))
+        name = command[0].decode()  # as text: otherwise redis-py does not find the keys in a cluster
+        return self._repeatedly(lambda server: server.execute_command(name, *command[1:]))
 
     def together(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """Send commands that may be sent twice as one transaction on the keys of one queue, and return the replies."""
-        return self._repeatedly(lambda server: self._transaction(server, commands))  # type: ignore[no-any-return]
+        """Send commands that may be sent twice as one transaction on the keys of one queue, and return the replies.
+
+        The first one's first argument is a key.
+        """
+        packed = [piece for command in commands for piece in pack(NO_HEAD, command)]
+        return self._repeatedly(lambda _: self._transaction(commands[0][1], len(commands), *packed))  # type: ignore[no-any-return]
 
     def push_once(self, key: bytes, count: int, packed: Any, milliseconds: int) -> int:
         """Push messages that are packed already and have the list expire: a transaction that must not be repeated.
@@ -115,45 +122,39 @@ class Blocking:
                 command connects again.
             ServerError: The server refused.
         """
-        (begin,) = pack(NO_HEAD, (b"MULTI",))
-        begin += b"*%d\r\n$5\r\nLPUSH\r\n$%d\r\n%b\r\n" % (count + 2, len(key), key)
-        end = b"".join((*pack(NO_HEAD, (b"PEXPIRE", key, milliseconds)), *pack(NO_HEAD, (b"EXEC",))))
+        push = b"*%d\r\n$5\r\nLPUSH\r\n$%d\r\n%b\r\n" % (count + 2, len(key), key)
         try:
-            pool = self._pool_of(key)
-            connection = pool.get_connection()
-            try:
-                connection.send_packed_command((begin, packed, end))
-                replies = [connection.read_response() for _ in range(4)]
-            except BaseException:
-                connection.disconnect()
-                raise
-            finally:
-                pool.release(connection)
+            replies = self._transaction(key, 2, push, packed, *pack(NO_HEAD, (b"PEXPIRE", key, milliseconds)))
         except _PASSING as error:
             self.close()
             raise ConnectionError(str(error)) from None
         except RedisError as error:
             _refuse(error)
-        return int(replies[3][0])
+        return int(replies[0])
 
-    def _pool_of(self, key: bytes) -> Any:
+    def _transaction(self, key: bytes, count: int, *commands: Any) -> list[Any]:
+        """Send so many packed commands between MULTI and EXEC to where the key is, and return their replies."""
         server = self._connected()
         if isinstance(server, RedisCluster):
             node = server.get_node_from_key(key.decode())  # type: ignore[no-untyped-call]
             server = server.get_redis_connection(node)
-        return server.connection_pool
+        connection = server.connection_pool.get_connection()
+        try:
+            connection.send_packed_command((*_MULTI, *commands, *_EXEC))
+            replies: list[Any] = [connection.read_response() for _ in range(count + 2)][-1]
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            server.connection_pool.release(connection)
+        for reply in replies:
+            if isinstance(reply, RedisError):
+                raise reply
+        return replies
 
     def scan(self, pattern: bytes) -> list[bytes]:
         """Look for strings, on every node of a cluster."""
         return self._repeatedly(lambda server: sorted(set(server.scan_iter(match=pattern, count=1000, _type="string"))))  # type: ignore[no-any-return]
-
-    @staticmethod
-    def _transaction(server: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        # (A pipeline of redis-py's cluster client takes a transaction where all keys are in one slot.)
-        with server.pipeline(transaction=True) as pipeline:
-            for command in commands:
-                pipeline.execute_command(*_named(command))
-            return pipeline.execute()  # type: ignore[no-any-return]
 
     def _run(self, server: Any, call: Call, arguments: Sequence[Any]) -> Any:
         tag = b"%d" % next(self._tags)
@@ -224,11 +225,6 @@ class Blocking:
             nodes = [ClusterNode(*node) for node in address.nodes]  # type: ignore[no-untyped-call]
             return RedisCluster(startup_nodes=nodes, **common, ssl=issubclass(kind, connections.SSLConnection))
         return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=kind, **common))
-
-
-def _named(command: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The command with its name as text, without which redis-py does not find its keys in a cluster."""
-    return command[0].decode(), *command[1:]
 
 
 def _refuse(error: RedisError, where: str = "the server", tried: float = 0.0) -> NoReturn:

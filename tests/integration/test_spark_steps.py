@@ -20,7 +20,7 @@ from apressure.spark.options import Options
 from apressure.spark.steps import BatchLostError, Busy, Full, GroupTakenError, Steps, find
 from tests.servers import admin
 
-pytest.importorskip("redis", "6.2", reason="Spark needs redis-py 6.2")
+pytest.importorskip("redis", "5.3", reason="Spark needs redis-py 5.3")
 pytestmark = pytest.mark.leaves_keys
 
 
