@@ -12,16 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-import hiredis
 import redis
 from redis import connection as connections
 from redis.asyncio import connection as twins
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import (
-    AuthenticationError as RedisAuthenticationError,
-)
-from redis.exceptions import (
+    AskError,
     BusyLoadingError,
     ClusterDownError,
     ClusterError,
@@ -30,16 +27,22 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
+from redis.exceptions import (
+    AuthenticationError as RedisAuthenticationError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
 from apressure.connection.addresses import NAMELESS
+from apressure.connection.command import NO_HEAD, pack
 from apressure.connection.replies import NOT_EXECUTED, error_from_reply
 from apressure.connection.script import Call
 from apressure.connection.settings import Settings, resolve
 from apressure.exceptions import AuthenticationError, PressureError, ServerUnavailableError
+
+_MULTI, _EXEC = pack(NO_HEAD, (b"MULTI",)), pack(NO_HEAD, (b"EXEC",))
 
 _TWINS: dict[type[Any], type[Any]] = {
     twins.Connection: connections.Connection,
@@ -48,10 +51,10 @@ _TWINS: dict[type[Any], type[Any]] = {
 }
 
 _PASSING = (
-    RedisConnectionError, RedisTimeoutError, BusyLoadingError, ClusterDownError, ClusterError, MasterNotFoundError,
-    ReadOnlyError, TryAgainError,
+    AskError, BusyLoadingError, ClusterDownError, ClusterError, MasterNotFoundError, ReadOnlyError,
+    RedisConnectionError, RedisTimeoutError, TryAgainError,
 )  # fmt: skip
-"""What may be over the next time."""
+"""What may be over the next time. (MovedError is an AskError.)"""
 
 
 class Blocking:
@@ -91,26 +94,16 @@ class Blocking:
 
     def ask(self, *command: Any) -> Any:
         """Send one command that may be sent twice, and return its reply. (It may block, if not for long.)"""
-        return self._repeatedly(lambda server: server.execute_command(*command))
+        name = command[0].decode()  # as text: otherwise redis-py does not find the keys in a cluster
+        return self._repeatedly(lambda server: server.execute_command(name, *command[1:]))
 
     def together(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """Send commands that may be sent twice as one transaction on the keys of one queue, and return the replies."""
-        return self._repeatedly(lambda server: self._transaction(server, commands))  # type: ignore[no-any-return]
+        """Send commands that may be sent twice as one transaction on the keys of one queue, and return the replies.
 
-    def once(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """Send a transaction that must not be carried out twice, and return the replies.
-
-        Raises:
-            ConnectionError: The connection broke: it was carried out, or not. The next command connects again.
-            ServerError: The server refused.
+        The first one's first argument is a key.
         """
-        try:
-            return self._transaction(self._connected(), commands)
-        except (RedisConnectionError, RedisTimeoutError) as error:
-            self.close()
-            raise ConnectionError(str(error)) from None
-        except RedisError as error:
-            _refuse(error)
+        packed = [piece for command in commands for piece in pack(NO_HEAD, command)]
+        return self._repeatedly(lambda _: self._transaction(commands[0][1], len(commands), *packed))  # type: ignore[no-any-return]
 
     def push_once(self, key: bytes, count: int, packed: Any, milliseconds: int) -> int:
         """Push messages that are packed already and have the list expire: a transaction that must not be repeated.
@@ -125,45 +118,43 @@ class Blocking:
             The length of the list.
 
         Raises:
-            ConnectionError, ServerError: As `once`.
+            ConnectionError: The connection broke, or the key is elsewhere now: it was carried out, or not. The next
+                command connects again.
+            ServerError: The server refused.
         """
-        begin = hiredis.pack_command((b"MULTI",)) + b"*%d\r\n$5\r\nLPUSH\r\n$%d\r\n%b\r\n" % (count + 2, len(key), key)
-        end = hiredis.pack_command((b"PEXPIRE", key, milliseconds)) + hiredis.pack_command((b"EXEC",))
+        push = b"*%d\r\n$5\r\nLPUSH\r\n$%d\r\n%b\r\n" % (count + 2, len(key), key)
         try:
-            pool = self._pool_of(key)
-            connection = pool.get_connection()
-            try:
-                connection.send_packed_command((begin, packed, end))
-                replies = [connection.read_response() for _ in range(4)]
-            except BaseException:
-                connection.disconnect()
-                raise
-            finally:
-                pool.release(connection)
-        except (RedisConnectionError, RedisTimeoutError) as error:
+            replies = self._transaction(key, 2, push, packed, *pack(NO_HEAD, (b"PEXPIRE", key, milliseconds)))
+        except _PASSING as error:
             self.close()
             raise ConnectionError(str(error)) from None
         except RedisError as error:
             _refuse(error)
-        return int(replies[3][0])
+        return int(replies[0])
 
-    def _pool_of(self, key: bytes) -> Any:
+    def _transaction(self, key: bytes, count: int, *commands: Any) -> list[Any]:
+        """Send so many packed commands between MULTI and EXEC to where the key is, and return their replies."""
         server = self._connected()
         if isinstance(server, RedisCluster):
-            server = server.get_redis_connection(server.get_node_from_key(key.decode()))
-        return server.connection_pool
+            node = server.get_node_from_key(key.decode())  # type: ignore[no-untyped-call]
+            server = server.get_redis_connection(node)
+        connection = server.connection_pool.get_connection()
+        try:
+            connection.send_packed_command((*_MULTI, *commands, *_EXEC))
+            replies: list[Any] = [connection.read_response() for _ in range(count + 2)][-1]
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            server.connection_pool.release(connection)
+        for reply in replies:
+            if isinstance(reply, RedisError):
+                raise reply
+        return replies
 
     def scan(self, pattern: bytes) -> list[bytes]:
         """Look for strings, on every node of a cluster."""
         return self._repeatedly(lambda server: sorted(set(server.scan_iter(match=pattern, count=1000, _type="string"))))  # type: ignore[no-any-return]
-
-    @staticmethod
-    def _transaction(server: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        # (A pipeline of redis-py's cluster client takes a transaction where all keys are in one slot.)
-        with server.pipeline(transaction=True) as pipeline:
-            for command in commands:
-                pipeline.execute_command(*command)
-            return pipeline.execute()  # type: ignore[no-any-return]
 
     def _run(self, server: Any, call: Call, arguments: Sequence[Any]) -> Any:
         tag = b"%d" % next(self._tags)
@@ -192,7 +183,7 @@ class Blocking:
             except RedisError as error:
                 passing = isinstance(error, _PASSING) or str(error).partition(" ")[0] in NOT_EXECUTED
                 wrong = isinstance(error, RedisAuthenticationError)
-                if isinstance(error, (RedisConnectionError, RedisTimeoutError, ReadOnlyError, ClusterError)):
+                if isinstance(error, (AskError, RedisConnectionError, RedisTimeoutError, ReadOnlyError, ClusterError)):
                     self.close()
                 if not passing or wrong or time.monotonic() + pause > deadline:
                     _refuse(error, self.settings.address.text, self.settings.retry_timeout)

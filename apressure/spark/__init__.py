@@ -19,7 +19,7 @@ from apressure.exceptions import MissingExtraError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from apressure.spark.steps import Steps
 
@@ -40,16 +40,20 @@ def check() -> None:
         MissingExtraError: pyspark, what it needs, or Java is missing or too old; it says what to install.
     """
     how = "pip install 'apressure[spark]'"
+    problems = []
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
-        raise MissingExtraError(f"Spark needs the package {', '.join(missing)}: {how}", extra="spark")
-    import pyspark
+        problems.append(f"Spark needs the package {', '.join(missing)}: {how}")
+    else:
+        import pyspark
 
-    if _version(pyspark.__version__) < OLDEST_SPARK:
-        oldest = ".".join(map(str, OLDEST_SPARK))
-        raise MissingExtraError(f"pyspark is {pyspark.__version__}; {oldest} or later is needed: {how}", extra="spark")
-    if os.environ.get("SPARK_REMOTE") is None:
-        _check_java()
+        if _version(pyspark.__version__) < OLDEST_SPARK:
+            oldest = ".".join(map(str, OLDEST_SPARK))
+            problems.append(f"pyspark is {pyspark.__version__}; {oldest} or later is needed: {how}")
+    if os.environ.get("SPARK_REMOTE") is None and (java := _java_problem()):
+        problems.append(java)
+    if problems:
+        raise MissingExtraError(". And ".join(problems), extra="spark")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
@@ -120,11 +124,12 @@ def await_end(query: StreamingQuery, **options: Any) -> None:
 
     Args:
         query: The streaming query.
-        **options: `url`, `queue` or `queues` (names), `prefix`, … as in `Options`.
+        **options: `url`, `queue` or `queues` (names, no pattern), `prefix`, … as in `Options`.
 
     Raises:
         StreamingQueryException: The query failed.
         QueueDoesNotExistError: There is no such queue.
+        ValueError: The queues are a pattern: nobody knows which queues there will be.
     """
     queues, _ = _queues(options)
     while not query.awaitTermination(1):  # (it takes whole seconds)
@@ -140,6 +145,8 @@ def _queues(options: Mapping[str, Any]) -> tuple[list[Steps], float]:
     from apressure.spark.steps import Steps, server_of
 
     checked = Options.of({key: str(value) for key, value in options.items() if value is not None})
+    if not checked.names:
+        raise ValueError("name the queues, with commas between them: of a pattern nobody knows when it ends")
     server = server_of(checked)
     return [Steps(server, server.settings.prefix, name) for name in checked.names], checked.role_timeout
 
@@ -148,8 +155,8 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)[:2]))
 
 
-def _check_java() -> None:
-    """A whole Java runtime: Spark needs a module that trimmed ones lack."""
+def _java_problem() -> str | None:
+    """What is wrong with Java here. It has to be a whole runtime: Spark needs a module that trimmed ones lack."""
     need = (
         f"Spark needs Java {OLDEST_JAVA} or later, a whole runtime: apt-get install openjdk-17-jre-headless, "
         "brew install openjdk@17, or https://adoptium.net; then set JAVA_HOME if it is not on the PATH"
@@ -158,16 +165,17 @@ def _check_java() -> None:
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).is_file():
         where = f"there is none in JAVA_HOME ({home})" if home else "there is no `java` on the PATH"
-        raise MissingExtraError(f"{need}; {where}", extra="spark")
+        return f"{need}; {where}"
     try:
         asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
         modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingExtraError(f"{need}; {java} does not run: {error}", extra="spark") from None
+        return f"{need}; {java} does not run: {error}"
     found = re.search(r'version "(?:1\.)?(\d+)', asked.stderr + asked.stdout)
     if found is None:  # macOS has a program of that name that only says where to get Java
-        raise MissingExtraError(f"{need}; {java} is none", extra="spark")
+        return f"{need}; {java} is none"
     if int(found[1]) < OLDEST_JAVA:
-        raise MissingExtraError(f"{need}; {java} is Java {found[1]}", extra="spark")
+        return f"{need}; {java} is Java {found[1]}"
     if modules.returncode == 0 and "jdk.incubator.vector" not in modules.stdout:
-        raise MissingExtraError(f"{need}; {java} lacks the module jdk.incubator.vector", extra="spark")
+        return f"{need}; {java} lacks the module jdk.incubator.vector"
+    return None

@@ -75,7 +75,7 @@ class Decoder:
                 )
             if not allowed and not field.nullable:
                 raise ValueError(f"the column {field.name!r} must be nullable: a message may lack it")
-            if not allowed and _has_map(field.dataType):
+            if not allowed and has_map(field.dataType):
                 raise ValueError(f"the column {field.name!r}: maps cannot be decoded; read the object as a STRUCT")
         self._schema = schema
 
@@ -173,9 +173,10 @@ def _joined(pieces: Sequence[Any], kind: Any) -> Any:
     return pa.concat_arrays(chunks) if chunks else pa.array([], kind)
 
 
-def _has_map(kind: DataType) -> bool:
+def has_map(kind: DataType) -> bool:
+    """Whether there is a map somewhere in a type."""
     if isinstance(kind, ArrayType):
-        return _has_map(kind.elementType)
+        return has_map(kind.elementType)
     if isinstance(kind, StructType):
-        return any(_has_map(field.dataType) for field in kind.fields)
+        return any(has_map(field.dataType) for field in kind.fields)
     return isinstance(kind, MapType)

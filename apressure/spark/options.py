@@ -163,7 +163,13 @@ class Options:
             )
             if getattr(self, name) is not None
         }
-        return resolve(given, {})  # type: ignore[arg-type]
+        settings = resolve(given, {})  # type: ignore[arg-type]
+        if settings.embedded:
+            raise ValueError(
+                "an embedded server belongs to one process, and Spark has many: start one with "
+                "apressure.embedded.EmbeddedServer() and give its url"
+            )
+        return settings
 
 
 def spelling(name: str) -> str:

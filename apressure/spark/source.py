@@ -8,6 +8,7 @@ queue. Which batches there are is on the server; what Spark has logged decides w
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -16,6 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from apressure.exceptions import QueueInUseError
 from apressure.spark.decoding import Decoder
 from apressure.spark.options import Options
 from apressure.spark.reader import SMALL, Slice, read, tasks
@@ -94,6 +96,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._readings: dict[str, _Reading] = {}
         self._found: tuple[str, ...] = options.names
         self._looked = 0.0
+        self._complained = -math.inf
         self._ends = False  # AvailableNow: the query ends when it has read what there was
 
     def __getstate__(self) -> dict[str, Any]:
@@ -133,12 +136,12 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 reading.commit(start.get(name, 0))
         end, busy = self._seal(readings, start, most, 0.0)
         if not end and busy:
-            end, busy = self._seal({busy: readings[busy]}, start, most, self._options.role_timeout)
+            # One queue of several must not hold the others up.
+            alone = len(readings) == 1 or self._ends
+            timeout = self._options.role_timeout if alone else self._options.poll_wait
+            end, busy = self._seal({busy: readings[busy]}, start, most, timeout)
             if busy:
-                error = readings[busy].steps.in_use(self._holder)
-                if self._ends:
-                    raise error
-                _log.warning("%s; the stream goes on with its next batch", error)
+                self._complain(readings[busy].steps.in_use(self._holder))
         elif not end and not self._ends and self._await_message(readings):
             end, _ = self._seal(readings, start, most, 0.0)
         return {**start, **end} if end else start
@@ -167,6 +170,14 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark has done with everything up to `end`: the server need not keep it."""
         for name, number in end.items():
             self._reading(name).commit(number)
+
+    def _complain(self, error: QueueInUseError) -> None:
+        """The role was not to be had: that ends AvailableNow, and nothing else. It is said now and then."""
+        if self._ends:
+            raise error
+        if time.monotonic() >= self._complained + self._options.role_timeout:
+            self._complained = time.monotonic()
+            _log.warning("%s; the stream goes on with its next batch", error)
 
     def _most(self, limit: ReadLimit) -> int:
         if isinstance(limit, ReadAllAvailable):

@@ -215,8 +215,14 @@ class Steps:
         return answer[2].decode() if isinstance(answer, list) else answer  # type: ignore[no-any-return]
 
     def discard(self, write: str, token: str) -> None:
-        """Forget a part of a write that failed, and what was still to do for it."""
-        self.server.ask(b"UNLINK", self.keys.part(write, token), self.keys.todo(write))
+        """Forget what a task has written, unless a stream's commit has chosen it: that has no time to live."""
+        if self.server.ask(b"PTTL", self.keys.part(write, token)) > 0:
+            self.server.ask(b"UNLINK", self.keys.part(write, token))
+
+    def keep(self, write: str, ttl: int, tokens: Sequence[str]) -> None:
+        """Have what is still to be written live for another `ttl` milliseconds."""
+        keys = (self.keys.todo(write), *(self.keys.part(write, token) for token in tokens))
+        self.server.together(*((b"PEXPIRE", key, ttl) for key in keys))
 
     def await_room(self, seconds: float) -> None:
         """Wait until the queue may have room."""

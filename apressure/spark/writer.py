@@ -10,9 +10,10 @@ import base64
 import contextlib
 import datetime as dt
 import decimal
-import functools
 import json
+import math
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -28,9 +29,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from apressure.exceptions import PressureError, QueueDoesNotExistError, ServerUnavailableError
-from apressure.spark.decoding import RAW
+from apressure.spark.decoding import RAW, has_map
 from apressure.spark.options import Options
-from apressure.spark.steps import Busy, Steps, server_of
+from apressure.spark.steps import Busy, Full, Steps, server_of
 
 PORTION: Final = 4 * 1024 * 1024
 """The most bytes that one command puts aside, unless one message has more."""
@@ -70,6 +71,8 @@ class Sink:
             raise ValueError("a sink writes to one queue: .option('queue', NAME)")
         if overwrite:
             raise ValueError("a queue cannot be overwritten: use mode('append')")
+        if options.format == "json" and (maps := [field.name for field in schema.fields if has_map(field.dataType)]):
+            raise ValueError(f"the column {maps[0]!r}: maps cannot be written; make it a STRUCT, or text with to_json")
         self._column = None if options.format == "json" else _body_of(schema)
         self._options = options
 
@@ -102,20 +105,30 @@ class Sink:
         """Move what the tasks have put aside into the queue, once, waiting for the producer role and for room.
 
         Raises:
-            QueueInUseError: The role was not to be had for `roleTimeout`. Repeating it goes on where it stopped.
+            QueueInUseError: The role was not to be had for `roleTimeout`. A stream goes on where it stopped; of a
+                batch, what is in the queue by then stays there.
             QueueClosedError, QueueDoesNotExistError: Of the queue.
             BatchLostError: What was put aside is gone.
         """
         steps, options = self.steps(), self._options
         if options.create:
             steps.create(options.bound)
-        full = [part for part in parts if part is not None and part.messages]
-        if full:
-            write = full[0].write
+        there = [part for part in parts if part is not None]
+        full = [part for part in there if part.messages]
+        if there:  # (an empty batch, too: an earlier try may have put something aside that has to be finished)
+            write = there[0].write
             ttl = 0 if remember else int(1000 * options.staging_ttl)
             todo = steps.record(write, batch, ttl, [(part.token, part.messages, part.size) for part in full])
+            kept = time.monotonic()
+
+            def step(held: bool) -> str | Busy | Full:
+                nonlocal kept
+                if ttl and time.monotonic() > kept + options.staging_ttl / 3:
+                    steps.keep(write, ttl, [part.token for part in full])  # waiting for room may take long
+                    kept = time.monotonic()
+                return steps.publish(write, batch, todo or "", remember, held)
+
             while todo:
-                step = functools.partial(steps.publish, write, batch, todo, remember)
                 answer = steps.patiently(step, options.role_timeout)
                 if isinstance(answer, Busy):
                     raise steps.in_use(answer)
@@ -131,14 +144,13 @@ class Sink:
         with contextlib.suppress(PressureError):
             steps = self.steps()
             for part in parts:
-                if part is not None and steps.server.ask(b"PTTL", steps.keys.part(part.write, part.token)) > 0:
+                if part is not None:
                     steps.discard(part.write, part.token)
 
     def _messages(self, batch: Any) -> Any:
         """The messages of a record batch, as an Arrow array."""
         if self._column is None:
-            rows = batch.to_pylist()
-            return pa.array([json.dumps(row, default=_plain, separators=(",", ":")) for row in rows], pa.string())
+            return pa.array([_json(row) for row in batch.to_pylist()], pa.string())
         column = batch.column(self._column)
         if column.null_count:
             raise ValueError(f"the column {self._column!r} is NULL in a row: a queue has no message for that")
@@ -229,12 +241,16 @@ def packed(column: Any) -> Any:
 def _append(steps: Steps, key: bytes, portion: Any, before: int, ttl: int) -> None:
     """Push a portion. Where the answer is lost, the list's length tells whether it came."""
     after, buffer = before + len(portion), packed(portion)
+    deadline = time.monotonic() + steps.server.settings.retry_timeout
     while True:
         try:
             length = steps.server.push_once(key, len(portion), buffer, ttl)
         except ConnectionError as error:
             length = steps.server.ask(b"LLEN", key)
             if length == before:
+                if time.monotonic() > deadline:
+                    raise ServerUnavailableError(f"the server does not take what a task writes: {error}") from None
+                time.sleep(0.05)
                 continue
             if length != after:
                 raise ServerUnavailableError(f"the server lost what a task has written: {error}") from None
@@ -243,12 +259,28 @@ def _append(steps: Steps, key: bytes, portion: Any, before: int, ttl: int) -> No
         return
 
 
+def _json(row: dict[str, Any]) -> str:
+    try:
+        return json.dumps(row, default=_plain, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(row), default=_plain, separators=(",", ":"), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """The same with the numbers that JSON does not have as text, as Spark's own JSON writes them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list) else value
+
+
 def _plain(value: Any) -> Any:
-    """What JSON has no word for, as Spark's own JSON writes it."""
+    """What JSON has no word for. A decimal is text: a number would lose digits."""
     if isinstance(value, (dt.datetime, dt.date)):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
-        return float(value)
+        return str(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     raise TypeError(f"a column of {type(value).__name__} cannot be written as JSON")

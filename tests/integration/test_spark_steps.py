@@ -20,6 +20,7 @@ from apressure.spark.options import Options
 from apressure.spark.steps import BatchLostError, Busy, Full, GroupTakenError, Steps, find
 from tests.servers import admin
 
+pytest.importorskip("redis", "5.3", reason="Spark needs redis-py 5.3")
 pytestmark = pytest.mark.leaves_keys
 
 
@@ -115,6 +116,25 @@ def test_a_step_moves_no_more_than_it_should(place: Place) -> None:
     assert place.batch(1) == texts(8500)
 
 
+def test_a_step_with_large_messages_is_short_too(place: Place) -> None:
+    large = [bytes([65 + number]) * 300_000 for number in range(20)]
+    place.put(large)
+    epoch, _, _ = place.steps.adopt("g")
+    assert place.steps.seal("g", epoch, 0, 19) is True
+    assert 1 <= len(place.batch(1)) <= 8
+    assert seal(place.steps, epoch, 0, 19) == 1
+    assert place.batch(1) == large[:19]
+    assert place.statistics()[2:] == [19, 19 * 300_000]
+    place.plain.rpush(place.steps.keys.queue.messages, b"earlier")
+    todo = place.steps.record("w", 0, 0, [stage(place, "a", large)])
+    assert place.steps.publish("w", 0, todo or "", True) == todo
+    assert 1 < len(place.waiting()) <= 12
+    publish(place, 0, todo)
+    assert place.waiting() == [b"earlier", large[19], *large]
+    assert flights.give_back(place.steps.server.settings, "jobs", "g") == 19
+    assert place.waiting() == [*large[:19], b"earlier", large[19], *large]
+
+
 def test_a_batch_that_was_sealed_and_not_logged_is_adopted(place: Place) -> None:
     place.put(texts(5))
     epoch, _, _ = place.steps.adopt("g")
@@ -141,7 +161,9 @@ def test_an_older_query_of_the_group_is_refused(place: Place) -> None:
         with pytest.raises(GroupTakenError, match="another query reads for the group 'g'"):
             step()
     assert place.waiting() == texts(5)
-    assert place.steps.adopt("other")[0] == 1  # a group of its own
+    epoch, _, _ = place.steps.adopt("other")  # a group of its own
+    place.steps.commit("g", newer, 1, 1)
+    place.steps.commit("other", epoch, 1, 1)
 
 
 def test_a_query_whose_state_is_gone_says_so(place: Place) -> None:
@@ -151,8 +173,10 @@ def test_a_query_whose_state_is_gone_says_so(place: Place) -> None:
         seal(place.steps, epoch, 0, 10)
     # The checkpoint goes on where it was.
     place.put(texts(3))
-    epoch, _, _ = place.steps.adopt("g")
-    assert seal(place.steps, epoch, 7, 10) == 8
+    again, _, _ = place.steps.adopt("g")
+    with pytest.raises(GroupTakenError, match="another query reads"):
+        seal(place.steps, epoch, 7, 10)  # its number does not come again
+    assert seal(place.steps, again, 7, 10) == 8
     assert place.steps.adopt("g")[1:] == (7, 8)
 
 
@@ -348,6 +372,36 @@ def test_a_replayed_commit_finishes_the_recorded_parts_and_drops_its_own(place: 
     assert len(place.waiting()) == 5011
 
 
+def test_an_empty_replay_finishes_the_recorded_parts(place: Place) -> None:
+    assert place.steps.record("w", 2, 0, []) is None  # nothing to do, and nothing to remember
+    assert place.plain.exists(place.steps.keys.sinks) == 0
+    todo = place.steps.record("w", 3, 0, [stage(place, "a", texts(3))])
+    assert place.steps.record("w", 3, 0, []) == todo
+
+
+def test_a_failed_replay_forgets_nothing_that_a_commit_has_chosen(place: Place) -> None:
+    place.plain.set(place.steps.keys.queue.bound, 2)
+    todo = place.steps.record("w", 3, 0, [stage(place, "a", texts(5))])
+    assert place.steps.publish("w", 3, todo or "", True) == todo  # some of it is in the queue
+    stage(place, "b", texts(5))  # the replay's; another task of it failed
+    for token in ("a", "b"):
+        place.steps.discard("w", token)
+    assert place.plain.llen(place.steps.keys.part("w", "a")) == 3
+    assert place.plain.exists(place.steps.keys.part("w", "b")) == 0
+    place.plain.set(place.steps.keys.queue.bound, 0)
+    publish(place, 3, place.steps.record("w", 3, 0, [stage(place, "c", texts(5))]))
+    assert place.waiting() == texts(5)
+
+
+def test_what_is_still_to_be_written_can_be_kept(place: Place) -> None:
+    todo = place.steps.record("w", 0, 1000, [stage(place, "a", texts(3)), stage(place, "b", texts(3))])
+    place.steps.keep("w", 60_000, ["a", "b"])
+    for key in (place.steps.keys.todo("w"), place.steps.keys.part("w", "a"), place.steps.keys.part("w", "b")):
+        assert place.plain.ttl(key) > 30
+    publish(place, 0, todo, remember=False)
+    assert place.plain.ttl(place.steps.keys.queue.messages) == -1
+
+
 def test_recording_may_be_repeated(place: Place) -> None:
     parts = [stage(place, "a", texts(5))]
     assert place.steps.record("w", 0, 0, parts) == place.steps.record("w", 0, 0, parts)
@@ -505,7 +559,7 @@ def test_a_command_whose_answer_does_not_come_is_not_sent_again(make_server: Cal
     blocking.ask(b"PING")
     os.kill(server.pid, signal.SIGSTOP)
     with pytest.raises(ConnectionError):
-        blocking.once((b"LPUSH", b"x", b"y"))
+        blocking.push_once(b"x", 1, b"$1\r\ny\r\n", 60_000)
     os.kill(server.pid, signal.SIGCONT)
     assert blocking.ask(b"LLEN", b"x") == 1
     blocking.close()

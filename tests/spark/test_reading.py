@@ -152,8 +152,10 @@ async def test_a_second_query_of_a_group_ends_the_first(ground: Ground) -> None:
     first = ground.to_files(ground.stream().load(), "first", now=False)
     await ground.put(texts(10))
     first.processAllAvailable()
+    state = ground.steps().keys.state("g")
+    epoch = ground.plain.hget(state, "epoch")
     second = ground.to_files(ground.stream().load(), "second", now=False)
-    until(lambda: ground.plain.hget(ground.steps().keys.state("g"), "epoch") == b"2")
+    until(lambda: ground.plain.hget(state, "epoch") != epoch)
     await ground.put(texts(10, 10))
     with pytest.raises(Exception, match="another query reads for the group 'g'"):
         first.awaitTermination(PATIENCE)
@@ -193,6 +195,8 @@ async def test_a_closed_queue_ends(ground: Ground) -> None:
     pressure.await_end(query, url=ground.url, queue="jobs")
     assert not query.isActive
     assert ground.bodies() == texts(10)
+    with pytest.raises(ValueError, match="name the queues"):
+        pressure.await_end(query, url=ground.url, queues="jo*")
     ground.to_files(ground.stream().load())  # and AvailableNow does at once
     assert ground.bodies() == texts(10)
 
@@ -231,6 +235,22 @@ async def test_a_role_that_somebody_holds_does_not_end_the_query(ground: Ground)
     query.processAllAvailable()
     assert ground.bodies() == texts(10, 0)[-len(ground.bodies()) :]
     assert len(ground.bodies()) >= 9
+
+
+async def test_one_queue_that_somebody_holds_does_not_hold_up_the_others(ground: Ground) -> None:
+    ground.create("held")
+    ground.create("free")
+    await ground.put(texts(3), "held")
+    async with AsyncQueue("held", url=ground.url) as queue, queue.consumer(prefetch=1) as consumer:
+        async for _ in consumer:
+            query = ground.to_files(ground.stream(None, queues="held,free", roleTimeout=60).load(), now=False)
+            await asyncio.sleep(3)  # it waits for the role by now
+            await ground.put(texts(5, 100), "free")
+            await asyncio.to_thread(until, lambda: ground.waiting("free") == [])
+            assert query.isActive
+            break
+    query.processAllAvailable()
+    assert ground.bodies()[:5] == texts(5, 100)
 
 
 async def test_an_empty_stream_asks_the_server_seldom_and_writes_nothing(ground: Ground) -> None:

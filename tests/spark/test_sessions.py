@@ -61,10 +61,25 @@ def test_java_that_does_not_do(script: str, says: str, monkeypatch: pytest.Monke
         pressure.check()
 
 
-def test_no_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pyspark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pyspark, pyarrow, pandas: pip install 'apressure\[spark\]'"):
+    with pytest.raises(MissingExtraError, match=r"pyspark, pyarrow, pandas: pip install 'apressure\[spark\]'$"):
         pressure.check()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # all that is missing is said at once
+    with pytest.raises(MissingExtraError, match=r"apressure\[spark\]'\. And Spark needs Java 17 or later"):
+        pressure.check()
+
+
+def test_nothing_is_printed_before_the_error(tmp_path: Path) -> None:
+    code = "import apressure.spark; apressure.spark.session()"
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.splitlines()[-1].startswith("apressure.exceptions.MissingExtraError: Spark needs Java 17")
 
 
 def test_an_old_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,21 @@ def test_json_rows(ground: Ground) -> None:
     assert json.loads(message) == {"a": 1, "b": "é", "c": 1.5, "d": "2013-01-01T05:00:00", "e": None, "f": [1, 2]}
 
 
+def test_json_numbers_that_json_does_not_have(ground: Ground) -> None:
+    made = ground.spark.sql(
+        "SELECT cast(12345678901234567890.12 AS DECIMAL(30,2)) AS d, double('NaN') AS n, "
+        "named_struct('x', array(double('-inf'))) AS s"
+    )
+    save(made, ground, create=True, format="json")
+    (message,) = ground.waiting()
+    assert json.loads(message) == {"d": "12345678901234567890.12", "n": "NaN", "s": {"x": ["-Infinity"]}}
+    found = ground.spark.read.format("pressure").options(url=ground.url, queue="jobs", format="json")
+    (row,) = found.schema("d DECIMAL(30,2)").load().collect()
+    assert str(row.d) == "12345678901234567890.12"
+    with pytest.raises(Exception, match="maps cannot be written"):
+        save(ground.spark.sql("SELECT map('a', 1) AS m"), ground, format="json")
+
+
 def test_a_text_column_and_an_empty_frame(ground: Ground) -> None:
     save(ground.spark.sql("SELECT 'é' AS body"), ground, create=True)
     save(frame(ground, 0), ground)

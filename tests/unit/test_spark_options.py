@@ -74,6 +74,11 @@ def test_what_is_of_no_use_is_refused(given: dict[str, str], says: str) -> None:
         Options.of(given)
 
 
+def test_an_embedded_server_is_refused() -> None:
+    with pytest.raises(ValueError, match="belongs to one process, and Spark has many"):
+        Options.of({"queue": "jobs", "url": "embedded://"}).settings()
+
+
 def test_names_and_patterns() -> None:
     assert Options.of({"queue": "a,b*"}).names == ("a,b*",)
     assert Options.of({"queue": "a*"}).pattern is None

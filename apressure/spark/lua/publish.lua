@@ -34,12 +34,9 @@ if length == 0 and staged <= room and staged == tonumber(recorded) then
   call('PERSIST', PART)
   call('RENAME', PART, LIST)
 else
-  moved, bytes = math.min(staged, room, tonumber(ARGV[6])), 0
-  for from = 1, moved, CHUNK do
-    local popped = call('RPOP', PART, math.min(CHUNK, moved - from + 1))
-    for i = 1, #popped do bytes = bytes + #popped[i] end
-    call('LPUSH', LIST, unpack(popped))
-  end
+  local portions
+  portions, moved, bytes = pop(math.min(staged, room, tonumber(ARGV[6])), 'RPOP', PART)
+  for i = 1, #portions do call('LPUSH', LIST, unpack(portions[i])) end
 end
 count(PRODUCER, moved, bytes)
 normalise(bound, length + moved, permits)

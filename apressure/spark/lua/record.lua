@@ -2,7 +2,7 @@
 -- KEYS: those of the queue's prelude, 23 the queue's sinks, 24 the write's list of what is to do, then the lists of the parts
 -- ARGV: 1 the write (a query's id), 2 number of its batch, 3 milliseconds after which all is forgotten, since nobody repeats
 --       this write, or 0, 4... for each part "TOKEN messages bytes"
--- Returns: {'ok', the first of what is to do} | {'done'} (it is in the queue already) | {'gone', index of a part} |
+-- Returns: {'ok', the first of what is to do} | {'done'} (it is in the queue already, or empty) | {'gone', index of a part} |
 --          {'other', number of the batch that is not finished} | {'missing'} | {'corrupt', why} | {'closed'}
 local SINKS, TODO = KEYS[23], KEYS[24]
 local write, batch = ARGV[1], ARGV[2]
@@ -22,6 +22,7 @@ if #todo > 0 then
   end
   return {'ok', todo[1]}
 end
+if #ARGV == 3 then return {'done'} end
 local bound, wrong = check(PRODUCER)
 if wrong then return wrong end
 if call('EXISTS', CLOSED) == 1 then return {'closed'} end

@@ -13,12 +13,8 @@ ignore_memory_limit()
 call('HSETNX', GROUP, 'until', call('HGET', GROUP, 'committed') or 0)
 call('HSET', GROUP, 'committed', ARGV[3], 'sealed', ARGV[3], 'giving', ARGV[2])
 local staged = call('LLEN', BATCH)
-local moved, bytes = math.min(staged, tonumber(ARGV[4])), 0
-for from = 1, moved, CHUNK do
-  local popped = call('LPOP', BATCH, math.min(CHUNK, moved - from + 1))
-  for i = 1, #popped do bytes = bytes + #popped[i] end
-  call('RPUSH', LIST, unpack(popped))
-end
+local portions, moved, bytes = pop(math.min(staged, tonumber(ARGV[4])), 'LPOP', BATCH)
+for i = 1, #portions do call('RPUSH', LIST, unpack(portions[i])) end
 if moved > 0 then count(CONSUMER, -moved, -bytes) end  -- (Redis takes no -0)
 normalise(bound, length + moved)
 if moved == staged then

@@ -67,13 +67,9 @@ if staged == 0 and waiting == length and (most == 0 or length <= most) then
   call('RENAME', LIST, BATCH)
   call('DEL', REDELIVERED)
 else
-  taken = math.min(waiting, tonumber(ARGV[6]), most > 0 and most - staged or waiting)
-  local bytes = 0
-  for from = 1, taken, CHUNK do
-    local popped = call('RPOP', LIST, math.min(CHUNK, taken - from + 1))
-    for i = 1, #popped do bytes = bytes + #popped[i] end
-    call('LPUSH', BATCH, unpack(popped))
-  end
+  local portions, bytes
+  portions, taken, bytes = pop(math.min(waiting, tonumber(ARGV[6]), most > 0 and most - staged or waiting))
+  for i = 1, #portions do call('LPUSH', BATCH, unpack(portions[i])) end
   count(CONSUMER, taken, bytes)
   if taken == length then call('DEL', REDELIVERED) end
 end
