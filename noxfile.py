@@ -43,7 +43,7 @@ def chaos(session: nox.Session) -> None:
     """Run the long form of the random kills and cancellations."""
     install_wheel(session, group("test"))
     session.env["APRESSURE_CHAOS"] = "long"
-    run_pytest(session, "tests/chaos", "tests/spark/test_kills.py", "--timeout=7200")
+    run_pytest(session, "tests/chaos", "tests/spark/test_kills.py", "tests/spark/test_pipeline.py", "--timeout=7200")
 
 
 @nox.session
@@ -90,7 +90,7 @@ def group(name: str) -> list[str]:
 def extras(spark: bool) -> list[str]:
     """What every extra of the project requires, without the project itself; with Spark, or without."""
     optional = PROJECT["project"]["optional-dependencies"]
-    wanted = [lines for name, lines in optional.items() if spark or name != "spark"]
+    wanted = [lines for name, lines in optional.items() if spark or name not in ("pipeline", "spark")]
     return [line for lines in wanted for line in lines if not line.startswith("apressure[")]
 
 

@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import psutil
 import pytest
 
@@ -117,8 +116,10 @@ def place() -> Iterator[Pipeline]:
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-def counted(rows: int) -> pd.DataFrame:
+def counted(rows: int) -> Any:
     """The delays of the first flights by carrier and hour, by means of pandas alone."""
+    import pandas as pd
+
     with zipfile.ZipFile(nycflights.data_directory() / "flights.csv.zip") as archive:
         data = pd.read_csv(archive.open("flights.csv"))
     data["start"] = pd.to_datetime(data[["year", "month", "day", "hour"]])
@@ -130,6 +131,8 @@ def counted(rows: int) -> pd.DataFrame:
 
 def assert_exact(folder: Path, rows: int) -> None:
     """All files in the folder, whoever has left them, say together what pandas says."""
+    import pandas as pd
+
     found = pipeline.table(folder)
     found["start"] = found["start"].dt.tz_localize(None)
     pd.testing.assert_frame_equal(found, counted(rows), check_dtype=False, check_exact=True)
