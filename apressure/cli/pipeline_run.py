@@ -50,6 +50,8 @@ async def run_pipeline(
                 run.result = await _work(common, server, queue, folder, screen)
                 folder.save()
             # Not before the result is safe: without its queue the run would begin again.
+            where = {"url": server.url, "queue": run.queue, "prefix": common.prefix}
+            await asyncio.to_thread(lambda: pipeline.forget(**where))
             if await queue.exists():
                 await queue.delete()
             run.deleted = True

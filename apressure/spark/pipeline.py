@@ -26,8 +26,11 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from apressure import nycflights
+from apressure.connection.blocking import Blocking
 from apressure.exceptions import QueueClosedError
 from apressure.queue.queue import AsyncQueue
+from apressure.spark.options import Options
+from apressure.spark.steps import Steps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,6 +146,31 @@ def sweep(spark: SparkSession, files: Path) -> None:
     for path in files.glob("*.parquet"):
         if path.name not in logged:
             path.unlink()
+
+
+def forget(**options: Any) -> None:
+    """Remove what the server keeps of a query that is done for good: its last batch, and how far it was.
+
+    Spark says that a batch is done with when it asks for the next one, so that the last one stays. May be repeated.
+
+    Args:
+        **options: `url`, `queue`, `prefix`, … as in `Options`.
+
+    Raises:
+        ServerError, ServerUnavailableError: The server refused, or cannot be reached.
+    """
+    checked = Options.of({key: str(value) for key, value in options.items() if value is not None})
+    settings = checked.settings()
+    server = Blocking(settings)
+    try:
+        for name in checked.names:
+            steps = Steps(server, settings.prefix, name)
+            done, last, _ = steps.flights().get(GROUP, (0, 0, -1))
+            batches = (steps.keys.batch(GROUP, number) for number in range(done + 1, last + 1))
+            server.ask(b"UNLINK", steps.keys.state(GROUP), *batches)
+            server.ask(b"SREM", steps.keys.groups, GROUP)
+    finally:
+        server.close()
 
 
 def table(files: Path) -> pd.DataFrame:

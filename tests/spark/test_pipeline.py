@@ -27,9 +27,11 @@ from apressure import AsyncQueue, QueueInUseError, nycflights
 from apressure.cli.pipeline_folder import Folder, FolderInUseError
 from apressure.embedded import EmbeddedServer
 from apressure.spark import pipeline
+from apressure.spark.options import Options
+from apressure.spark.steps import Steps, server_of
 from tests.chaos.support import LONG
 from tests.integration.commands import COMMAND, environment, marked, new_mark, wait_until
-from tests.servers import refresh
+from tests.servers import admin, keys_left_behind, refresh
 
 ROOT = Path(__file__).parents[2]
 ROWS = 4000
@@ -321,6 +323,22 @@ class TestBadInput:
         done = place.run("--json", code=8, PATH="/nonexistent", JAVA_HOME="")
         assert "needs Java 17" in json.loads(done.stderr)["message"]
         assert not place.into.exists()
+
+    def test_what_is_done_is_deleted_in_the_end(self, place: Pipeline, valkey: EmbeddedServer) -> None:
+        """A command that had the result and died before it had deleted the queue."""
+        refresh(valkey)
+        with Folder.taken(place.into, 10, 5) as folder:
+            folder.run.result = {"exact": True}
+            folder.save()
+            queue = folder.run.queue
+        with admin(valkey) as plain:
+            steps = Steps(server_of(Options.of({"url": valkey.url, "queue": queue})), "__pressure__", queue)
+            steps.create(5)
+            plain.lpush(steps.keys.queue.messages, *range(5))
+            epoch, *_ = steps.adopt(pipeline.GROUP)
+            assert steps.seal(pipeline.GROUP, epoch, 0, 3) == 1
+            assert json.loads(place.run("--url", valkey.url, "--json").stdout) == {"exact": True}
+            assert keys_left_behind(valkey, []) == []
 
     def test_no_server(self, place: Pipeline) -> None:
         done = place.run("--url", "redis://127.0.0.1:1/0", code=7)
