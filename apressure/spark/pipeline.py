@@ -191,9 +191,11 @@ def chart(delays: pd.DataFrame, path: Path) -> None:
     from matplotlib.figure import Figure
 
     names = nycflights.airlines(nycflights.data_directory("pipeline"))
-    late = delays.assign(hour=delays["start"].dt.hour, minutes=delays["mean_delay"] * delays["departed"])
-    sums = late.groupby(["carrier", "hour"])[["minutes", "departed"]].sum().unstack()
-    order = (sums["minutes"].sum(axis=1) / sums["departed"].sum(axis=1)).sort_values(na_position="first").index
+    flown = delays[delays["departed"] > 0]
+    flown = flown.assign(hour=flown["start"].dt.hour, minutes=flown["mean_delay"] * flown["departed"])
+    sums = flown.groupby(["carrier", "hour"])[["minutes", "departed"]].sum().unstack()
+    sums = sums.reindex(columns=range(flown["hour"].min(), flown["hour"].max() + 1), level="hour")
+    order = (sums["minutes"].sum(axis=1) / sums["departed"].sum(axis=1)).sort_values().index
     means = (sums["minutes"] / sums["departed"]).loc[order]
     figure = Figure(figsize=(8, 1.2 + 0.3 * len(means)), layout="constrained")
     axes = figure.subplots()
@@ -201,7 +203,7 @@ def chart(delays: pd.DataFrame, path: Path) -> None:
     axes.set_yticks(range(len(means)), [names.get(carrier, carrier) for carrier in means.index])
     axes.set_xticks(means.columns)
     axes.set_xlabel("hour of scheduled departure")
-    axes.set_title(f"Delays of {late['flights'].sum():,} flights from New York City in 2013")
+    axes.set_title(f"Delays of {delays['flights'].sum():,} flights from New York City in 2013")
     figure.colorbar(image, label="mean delay of departure in minutes", extend="both")
     new = path.with_name(f"new-{path.name}")
     figure.savefig(new, dpi=100)
