@@ -24,7 +24,7 @@ from apressure import AsyncQueue
 from apressure import spark as pressure
 from apressure.cli import demo_worker
 from apressure.cli.demo_worker import LifeLine
-from apressure.cli.exits import message_of
+from apressure.cli.exits import message_of, one_line
 from apressure.exceptions import PressureError
 from apressure.spark import pipeline
 from apressure.spark.progress import Progress
@@ -141,17 +141,19 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - Spark's have no common base; the log has its traceback
         traceback.print_exc()
         sys.stderr.flush()
-        os.write(complaints, f"{type(error).__name__}: {_why(error)}\n".encode())
+        rest = "" if orders.role == "feeder" else f" ({Path(orders.folder) / 'spark.log'} has the rest)"
+        os.write(complaints, f"{type(error).__name__}: {_why(error)}{rest}\n".encode())
         os._exit(1)  # Java, and its threads, have nothing to tell any more
     _write(told, report="done", **done)
     return 0
 
 
 def _why(error: Exception) -> str:
-    """The line of an error that says most: Spark's begin with how they came about, and end with Java's stack."""
-    said = [line.strip() for line in str(error).splitlines()]
-    python = [line for line in said if line.startswith(("apressure.", "pyspark.errors.", "pyarrow."))]
-    return (python or [message_of(error)])[-1][:500]
+    """The line of an error that says most: what Python said in Spark's processes, or else what Java began with."""
+    lines = [line.strip() for line in [*str(error).splitlines(), *getattr(error, "_stackTrace", "").splitlines()]]
+    python = [line for line in lines if line.startswith(("apressure.", "pyspark.errors."))]
+    java = [line for line in lines if line.startswith("Caused by: ")]
+    return one_line((python or java or [message_of(error)])[-1])[:500]
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.timeout(3600 if LONG else 400)
 _WORDS = {
     "feeder": "pipeline_worker feeder",
     "driver": "pipeline_worker spark",
-    "java": "PythonGatewayServer",
+    "java": "deploy.SparkSubmit",
     "source": "python_streaming_source_runner",
     "worker": "pyspark.daemon",
     "server": "valkey-server",
@@ -206,7 +206,7 @@ def test_kills(place: Pipeline) -> None:
         elif what in ("command", "interrupt"):
             victims = [psutil.Process(process.pid)]
         else:
-            victims = place.processes(what)[:1]
+            victims = rng.sample(found := place.processes(what), min(1, len(found)))
         for victim in victims:
             with contextlib.suppress(psutil.NoSuchProcess):
                 victim.send_signal(signal.SIGINT if what == "interrupt" else signal.SIGKILL)
@@ -214,6 +214,7 @@ def test_kills(place: Pipeline) -> None:
             continue
         killed.append(what)
         if what == "worker":
+            print(what, [victim.pid for victim in victims], place.batches())
             continue  # its task is tried again, and nothing else is to be seen
         output, errors = process.communicate(timeout=SPARK_PATIENCE)
         print(what, process.returncode, place.batches(), errors.splitlines()[-1:])
