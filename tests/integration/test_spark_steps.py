@@ -262,6 +262,33 @@ def test_a_producer_that_waits_for_room_goes_on(url: str, place: Place) -> None:
     asyncio.run(story())
 
 
+def test_the_permit_says_at_once_that_there_is_room(place: Place) -> None:
+    keys = place.steps.keys.queue
+    place.plain.set(keys.bound, 3)
+    place.put(texts(3))
+    epoch, _, _ = place.steps.adopt("g")
+    for start, most in ((0, 2), (1, 0)):  # by moving, and by renaming
+        assert place.plain.llen(keys.not_full) == 0
+        assert place.steps.seal("g", epoch, start, most) == start + 1
+        assert place.plain.llen(keys.not_full) == 1
+        if start == 0:
+            place.put(texts(2))
+
+
+def test_a_role_that_was_claimed_is_given_back_by_the_step(place: Place) -> None:
+    keys = place.steps.keys.queue
+    place.put(texts(3))
+    epoch, _, _ = place.steps.adopt("g")
+    assert place.steps.claim("consumer", 1)
+    assert place.steps.seal("g", epoch, 0, 0, held=True) == 1
+    todo = place.steps.record("w", 0, 0, [stage(place, "a", texts(3))])
+    assert place.steps.claim("producer", 1)
+    assert place.steps.publish("w", 0, todo or "", True, held=True) == ""
+    for role in ("consumer", "producer"):
+        assert place.plain.llen(keys.free(role)) == 1
+        assert place.plain.exists(keys.claim(role)) == 0
+
+
 def test_a_role_under_a_lease_is_waited_for(url: str, place: Place) -> None:
     async def story() -> None:
         async with AsyncQueue("jobs", url=url) as queue:
