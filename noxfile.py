@@ -50,13 +50,17 @@ def chaos(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure, as ratios to redis-py and to other libraries in the same run. `nox -s bench -- --quick` takes a minute.
 
-    The other libraries are in environments of their own, which stay for the next run.
+    The other libraries are in environments of their own, which stay for the next run. `nox -s bench -- spark` measures
+    Spark over queues.
     """
     install_wheel(session, group("bench"))
     libraries = Path(session.create_tmp()).absolute() / "libraries"
     arguments = [str(Path(word).absolute()) if word.endswith(".json") else word for word in session.posargs]
     session.chdir(place_for_tests(session))
-    session.run("python", "-m", "tests.benchmarks", "--libraries", str(libraries), *arguments)
+    if arguments[:1] == ["spark"]:
+        session.run("python", "-m", "tests.benchmarks.spark", *arguments[1:])
+    else:
+        session.run("python", "-m", "tests.benchmarks", "--libraries", str(libraries), *arguments)
 
 
 @nox.session

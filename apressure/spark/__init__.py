@@ -82,22 +82,18 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `.format("pressure")` known to a session. Where the wheel has done so already, nothing happens.
+    """Make `.format("pressure")` known to a session. Where the wheel's `pyspark_apressure` does so, nothing happens.
 
     Raises:
         MissingExtraError: pyspark is too old.
     """
     if spark.version and _version(spark.version) < OLDEST_SPARK:
         raise MissingExtraError(f"this session is of Spark {spark.version}, and 4.2 or later is needed", extra="spark")
-    from pyspark.errors import AnalysisException
-
+    if importlib.util.find_spec("pyspark_apressure") is not None:
+        return  # Spark knows it, and would warn
     from apressure.spark.datasource import PressureSource
 
-    try:
-        spark.dataSource.register(PressureSource)
-    except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
+    spark.dataSource.register(PressureSource)
 
 
 def close_queue(queue: str, **options: Any) -> None:

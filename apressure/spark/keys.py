@@ -49,7 +49,7 @@ class SparkKeys:
 
     @property
     def groups(self) -> bytes:
-        """The set of the groups that read the queue, or have read it."""
+        """The hash whose fields are the groups that read the queue, or have read it."""
         return self._of("all", "groups")
 
     @property

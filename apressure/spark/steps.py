@@ -138,7 +138,7 @@ class Steps:
 
     def flights(self) -> dict[str, tuple[int, int, int]]:
         """For each group (last batch done with, last that there may be, milliseconds since the oldest was sealed)."""
-        groups = sorted(group.decode() for group in self.server.ask(b"SMEMBERS", self.keys.groups))
+        groups = sorted(group.decode() for group in self.server.ask(b"HKEYS", self.keys.groups))
         if not groups:
             return {}
         _, found = self._run("flights", "", tuple(map(self.keys.state, groups)))
@@ -146,8 +146,7 @@ class Steps:
 
     def lengths(self, group: str, first: int, last: int) -> list[int]:
         """How many messages each of these batches has."""
-        commands = [(b"LLEN", self.keys.batch(group, number)) for number in range(first, last + 1)]
-        return self.server.together(*commands) if commands else []
+        return [int(self.server.ask(b"LLEN", self.keys.batch(group, number))) for number in range(first, last + 1)]
 
     def give_back(self, group: str, epoch: int, number: int, last: int) -> int:
         """Give the messages of a group's latest batch back to the queue. Answers with how many they were."""

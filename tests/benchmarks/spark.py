@@ -1,18 +1,23 @@
 """Spark over queues: ours beside code by hand, in one run, warm, with messages of 100 bytes.
 
-Usage: python -m tests.benchmarks.spark [--messages N] [--repetitions N] [--json FILE]
+Usage: python -m tests.benchmarks.spark [--messages N] [--repetitions N] [--puts N] [--json FILE]
+       python -m tests.benchmarks.spark --table RESULTS.json
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
+import functools
+import itertools
 import json
 import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +26,9 @@ import redis
 from apressure import AsyncQueue
 from apressure import spark as pressure
 from apressure.embedded import EmbeddedServer
+from tests.benchmarks.__main__ import machine
 
 KEY = "__pressure__:bench"
-BATCH = 100_000
 
 
 def main() -> None:
@@ -32,16 +37,60 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=1_000_000, metavar="N")
     parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="after one that is not counted")
     parser.add_argument("--puts", type=int, default=60, metavar="N", help="for the time from put to foreachBatch")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file, too")
+    parser.add_argument(
+        "--table", type=Path, metavar="RESULTS", help="print the table of such a file, and nothing else"
+    )
     options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(options.table.read_text())))
+        return
     spark = pressure.session("bench", "local[2]", {"spark.ui.enabled": "false", "spark.driver.memory": "4g"})
     spark.sparkContext.setLogLevel("OFF")
     with EmbeddedServer(tcp=True) as server, tempfile.TemporaryDirectory() as folder:
+        about = {
+            **machine(),
+            "server": f"{server.software} {server.version}",
+            "pyspark": version("pyspark"),
+            "pyarrow": version("pyarrow"),
+            "messages": options.messages,
+            "repetitions": options.repetitions,
+        }
+        print(", ".join(f"{key} {value}" for key, value in about.items()))
         bench = Bench(spark, server.url, options.messages, options.repetitions, Path(folder))
-        figures = list(bench.run(options.puts))
+        figures = []
+        for figure in bench.run(options.puts):
+            print(line(figure), flush=True)
+            figures.append(figure)
     spark.stop()
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+        results = {"machine": about, "figures": [dataclasses.asdict(figure) for figure in figures]}
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A figure.
+
+    Attributes:
+        case: What we did.
+        other: What it is compared with, if with something.
+        unit: Of `ours` and `theirs`: `"krows/s"`, of which more is better, or `"ms"`.
+        ours: Our median.
+        theirs: The other's median.
+        ratio: The median of the ratios of repetitions, ours to theirs.
+        goal: What the ratio, or without one `ours`, is to be at least (of `ms`, at most); or None.
+        reached: Whether it is.
+    """
+
+    case: str
+    other: str
+    unit: str
+    ours: float
+    theirs: float | None
+    ratio: float | None
+    goal: float | None
+    reached: bool
 
 
 class Bench:
@@ -52,36 +101,35 @@ class Bench:
         self.url = url
         self.messages = messages
         self.repetitions = repetitions
+        self.batch = messages // 10
         self.folder = folder
         self.plain = redis.Redis.from_url(url)
         self.frame = spark.range(0, messages, 1, 2).selectExpr("cast(lpad(id, 100, 'x') AS BINARY) AS body").cache()
         self.frame.count()
 
-    def run(self, puts: int) -> Iterator[dict[str, Any]]:
+    def run(self, puts: int) -> Iterator[Figure]:
         """All cases."""
         krows = self.messages / 1000
-        yield ratio(
-            "batch read", "flatMap over LRANGE", 2.5, krows, *self.turns(self.read, self.read_by_hand, self.fill)
-        )
-        yield ratio(
-            "write", "foreachPartition, pipelines", 8, krows, *self.turns(self.write, self.write_by_hand, self.empty)
-        )
+        for other, verify, goal in (
+            ("flatMap over LRANGE", True, 2.5),
+            ("the same, verifySchema=False", False, None),
+        ):
+            by_hand = functools.partial(self.read_by_hand, verify)
+            yield compared("batch read", other, goal, krows, *self.turns(self.read, by_hand, self.fill))
+        for other, push, goal in (
+            ("foreachPartition, pipelines of 1,000 LPUSH", one_by_one, 8),
+            ("foreachPartition, LPUSH of 1,000", together, None),
+        ):
+            by_hand = functools.partial(self.write_by_hand, push)
+            yield compared("write", other, goal, krows, *self.turns(self.write, by_hand, self.empty))
         micro = statistics.median(self.micro_batches())
-        yield figure(
-            "micro-batches of 100,000 rows", BATCH / micro / 1000, "krows/s", 300, more=f"{micro * 1000:.0f} ms each"
-        )
-        waited = sorted(self.latencies(puts))
-        yield figure(
-            "put to foreachBatch, p50",
-            statistics.median(waited) * 1000,
-            "ms",
-            -150,
-            f"p90 {waited[puts * 9 // 10] * 1000:.0f} ms",
-        )
-        self.fill()
-        yield figure(
-            "plain asyncio consumer (get_many)", krows / timed(lambda: asyncio.run(self.consume())), "krows/s", 0
-        )
+        yield alone(f"micro-batches of {self.batch:,} rows", "krows/s", self.batch / micro / 1000, 300)
+        yield alone("put to foreachBatch, p50", "ms", statistics.median(self.latencies(puts)) * 1000, 150)
+        rates = []
+        for _ in range(self.repetitions):
+            self.fill()
+            rates.append(krows / timed(lambda: asyncio.run(self.consume())))
+        yield alone("no Spark: asyncio, get_many", "krows/s", statistics.median(rates), None)
 
     def turns(
         self, ours: Callable[[], None], other: Callable[[], None], before: Callable[[], None]
@@ -114,7 +162,7 @@ class Bench:
         frame = self.spark.read.schema("body BINARY").format("pressure").options(**options).load()
         frame.write.format("noop").mode("overwrite").save()
 
-    def read_by_hand(self) -> None:
+    def read_by_hand(self, verify: bool) -> None:
         """What one writes without a source."""
         url, each = self.url, self.messages // 2
 
@@ -125,30 +173,27 @@ class Bench:
                     yield (body,)
 
         found = self.spark.sparkContext.parallelize(range(2), 2).flatMap(rows)
-        frame = self.spark.createDataFrame(found, "body BINARY", verifySchema=False)
+        frame = self.spark.createDataFrame(found, "body BINARY", verifySchema=verify)
         frame.write.format("noop").mode("overwrite").save()
 
     def write(self) -> None:
         """`df.write`."""
         self.frame.write.format("pressure").mode("append").options(url=self.url, queue="bench").save()
 
-    def write_by_hand(self) -> None:
+    def write_by_hand(self, push: Callable[[Any, list[bytes]], None]) -> None:
         """What one writes without a sink."""
         url = self.url
 
-        def push(rows: Iterator[Any]) -> None:
-            pipeline = redis.Redis.from_url(url).pipeline(transaction=False)
-            for number, row in enumerate(rows, 1):
-                pipeline.lpush(KEY, bytes(row.body))
-                if number % 1000 == 0:
-                    pipeline.execute()
-            pipeline.execute()
+        def write(rows: Iterator[Any]) -> None:
+            client = redis.Redis.from_url(url)
+            while bodies := [bytes(row.body) for row in itertools.islice(rows, 1000)]:
+                push(client, bodies)
 
-        self.frame.foreachPartition(push)
+        self.frame.foreachPartition(write)
 
     def stream(self, group: str) -> Any:
         """The queue as a stream."""
-        options = {"url": self.url, "queue": "bench", "group": group, "maxRowsPerBatch": BATCH}
+        options = {"url": self.url, "queue": "bench", "group": group, "maxRowsPerBatch": self.batch}
         return self.spark.readStream.schema("body BINARY").format("pressure").options(**options).load()
 
     def micro_batches(self) -> list[float]:
@@ -159,7 +204,7 @@ class Bench:
         )
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
-        batches = [one for one in query.recentProgress if one["numInputRows"] == BATCH]
+        batches = [one for one in query.recentProgress if one["numInputRows"] == self.batch]
         return [one["durationMs"]["triggerExecution"] / 1000 for one in batches[1:]]
 
     def latencies(self, puts: int) -> list[float]:
@@ -196,6 +241,19 @@ class Bench:
                 left -= len(await queue.get_many(5000))
 
 
+def one_by_one(client: Any, bodies: list[bytes]) -> None:
+    """A pipeline with a command for each."""
+    pipeline = client.pipeline(transaction=False)
+    for body in bodies:
+        pipeline.lpush(KEY, body)
+    pipeline.execute()
+
+
+def together(client: Any, bodies: list[bytes]) -> None:
+    """One command."""
+    client.lpush(KEY, *bodies)
+
+
 def timed(function: Callable[[], object]) -> float:
     """Seconds that a call takes."""
     begin = time.perf_counter()
@@ -203,19 +261,41 @@ def timed(function: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def ratio(name: str, other: str, goal: float, krows: float, ours: list[float], theirs: list[float]) -> dict[str, Any]:
-    """The median ratio of two sides that were measured in turn."""
-    found = statistics.median(their / our for our, their in zip(ours, theirs, strict=True))
+def compared(case: str, other: str, goal: float | None, krows: float, ours: list[float], theirs: list[float]) -> Figure:
+    """Two sides whose seconds were measured in turn."""
+    ratio = statistics.median(their / our for our, their in zip(ours, theirs, strict=True))
     mine, hand = krows / statistics.median(ours), krows / statistics.median(theirs)
-    print(f"{name} / {other}: {mine:,.0f} and {hand:,.0f} krows/s, ratio {found:.1f} (goal {goal:g})", flush=True)
-    return {"case": name, "other": other, "ours": mine, "theirs": hand, "unit": "krows/s", "ratio": found, "goal": goal}
+    return Figure(case, other, "krows/s", mine, hand, ratio, goal, goal is None or ratio >= goal)
 
 
-def figure(name: str, value: float, unit: str, goal: float, more: str = "") -> dict[str, Any]:
-    """A figure with a goal: at least that, or, of a negative one, at most its amount; 0 for none."""
-    wanted = f" (goal {'at most ' if goal < 0 else ''}{abs(goal):g})" if goal else ""
-    print(f"{name}: {value:,.0f} {unit}{wanted}{', ' if more else ''}{more}", flush=True)
-    return {"case": name, "ours": value, "unit": unit, "goal": goal}
+def alone(case: str, unit: str, value: float, goal: float | None) -> Figure:
+    """A figure of ours."""
+    reached = goal is None or (value <= goal if unit == "ms" else value >= goal)
+    return Figure(case, "", unit, value, None, None, goal, reached)
+
+
+def line(figure: Figure) -> str:
+    """A figure in words."""
+    return "  " + "  ".join(cell.replace("**", "") for cell in cells(figure) if cell)
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as a table of the documentation. Bold is what does not reach its goal."""
+    lines = ["| what | ours | by hand | ratio | goal |", "| --- | --- | --- | --- | --- |"]
+    lines += [f"| {' | '.join(cells(Figure(**one)))} |" for one in results["figures"]]
+    return "\n".join(lines)
+
+
+def cells(figure: Figure) -> tuple[str, ...]:
+    """What, ours, the other's, ratio, goal."""
+    name = f"{figure.case} / {figure.other}" if figure.other else figure.case
+    ours, theirs = (None if value is None else f"{value:,.0f} {figure.unit}" for value in (figure.ours, figure.theirs))
+    ratio = None if figure.ratio is None else f"{figure.ratio:.3g}"
+    sign = "≤" if figure.unit == "ms" else "≥"
+    goal = None if figure.goal is None else f"{sign} {figure.goal:g}{'' if ratio else ' ' + figure.unit}"
+    if not figure.reached:
+        ours, ratio = (ours, f"**{ratio}**") if ratio else (f"**{ours}**", ratio)
+    return name, ours or "", theirs or "", ratio or "", goal or ""
 
 
 if __name__ == "__main__":

@@ -6,6 +6,6 @@ local GROUP = KEYS[23]
 -- It goes by the clock, so that a server that has lost the state gives no number for the second time.
 local epoch = math.max(now(), (tonumber(call('HGET', GROUP, 'epoch')) or 0) + 1)
 local state = call('HMGET', GROUP, 'committed', 'sealed')
-call('SADD', KEYS[24], ARGV[1])
+call('HSET', KEYS[24], ARGV[1], '')
 call('HSET', GROUP, 'epoch', epoch)
 return {'ok', epoch, tonumber(state[1] or 0), tonumber(state[2] or 0)}
