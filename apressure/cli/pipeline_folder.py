@@ -86,7 +86,8 @@ class Folder:
         if not ours and any(found.name not in (_LOCK, _NEW) for found in path.iterdir()):
             raise UsageError(f"{path} has something else in it than a pipeline: name another folder with --into")
         with _locked(path):
-            run = _read(path) if ours else Run(rows or ALL_FLIGHTS, bound or BOUND, f"flights-{secrets.token_hex(4)}")
+            name = f"{{flights-{secrets.token_hex(4)}}}"  # in braces, for clusters
+            run = _read(path) if ours else Run(rows or ALL_FLIGHTS, bound or BOUND, name)
             for name, wanted, there in (("--rows", rows, run.rows), ("--bound", bound, run.bound)):
                 if wanted not in (None, there):
                     raise UsageError(

@@ -168,7 +168,7 @@ def forget(**options: Any) -> None:
             done, last, _ = steps.flights().get(GROUP, (0, 0, -1))
             batches = (steps.keys.batch(GROUP, number) for number in range(done + 1, last + 1))
             server.ask(b"UNLINK", steps.keys.state(GROUP), *batches)
-            server.ask(b"SREM", steps.keys.groups, GROUP)
+            server.ask(b"HDEL", steps.keys.groups, GROUP)
     finally:
         server.close()
 
