@@ -168,6 +168,8 @@ class TestWhole:
         assert f"✔  {ROWS:,} rows in, {ROWS:,} rows out" in people
 
     def test_the_example(self, place: Pipeline) -> None:
+        (place.into / "delays").mkdir(parents=True)
+        (place.into / "delays" / "part-00000-of-a-task-that-was-killed.parquet").write_bytes(b"PAR1")
         done = subprocess.run(
             [sys.executable, str(ROOT / "examples" / "pipeline.py"), str(place.into), "1500"],
             env=place.environment,
