@@ -76,6 +76,11 @@ class Facts:
         """The lease on a role."""
         return self._leases[role]
 
+    @property
+    def in_flight(self) -> int:
+        """How many messages are in flight."""
+        return self.at[self.keys.inflight].size + self.at[self.keys.apart].size
+
     def hidden(self, role: Role) -> bool:
         """The role's token is nowhere to be seen: it is with a client that works step by step, or lost."""
         keys = self.keys

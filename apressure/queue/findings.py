@@ -166,7 +166,7 @@ def _lease(facts: Facts, role: Role) -> Iterator[Finding]:
     if lease is None:
         return
     holder = text_of(lease.uid)
-    items = facts.at[facts.keys.inflight].size if role == "consumer" else 0
+    items = facts.in_flight if role == "consumer" else 0
     with_items = f" {items} messages are in flight there." if items else ""
     if facts.now >= lease.deadline:
         ended = _duration(facts.now - lease.deadline)
@@ -224,11 +224,10 @@ def _doubled(facts: Facts, role: Role) -> Iterator[Finding]:
 
 
 def _orphaned(facts: Facts) -> Iterator[Finding]:
-    inflight = facts.at[facts.keys.inflight].size
-    if facts.exists and inflight and facts.lease("consumer") is None:
+    if facts.exists and facts.in_flight and facts.lease("consumer") is None:
         yield _fault(
             "orphaned_items",
-            f"{inflight} messages are in flight, and nobody has the lease that they were received under.",
+            f"{facts.in_flight} messages are in flight, and nobody has the lease that they were received under.",
             "Repairing puts them back, first in line, as the next operation of any apressure client does.",
             "consumer",
         )
@@ -362,8 +361,7 @@ def _leftovers(earlier: Facts | None, facts: Facts) -> Iterator[Finding]:
     if any(facts.lease(role) or facts.there(facts.keys.claim(role)) for role in ROLES):
         return  # as above
     if facts.unmoved(earlier):
-        inflight = facts.at[facts.keys.inflight].size
-        held = f", and {inflight} messages that were in flight" if inflight else ""
+        held = f", and {facts.in_flight} messages that were in flight" if facts.in_flight else ""
         yield _fault(
             "leftovers",
             f"There is no such queue, but apressure's notes about one{held}: a client that knows nothing of them has "

@@ -33,12 +33,12 @@ _OURS = (
     "producer_claim_until",
     "consumer_claim_until",
     "inflight",
-    "attempts",
+    "apart",
     "redelivered",
 )
 _TYPES = (
     "list", "string", "string", "string", "list", "list", "string", "string", "string", "string", "list", "list",
-    "hash", "hash", "list", "list", "string", "string", "hash", "hash", "list",
+    "hash", "hash", "list", "list", "string", "string", "list", "hash", "list",
 )  # fmt: skip
 
 
@@ -126,8 +126,13 @@ class Keys:
 
     @property
     def inflight(self) -> bytes:
-        """Ours: the hash of messages that were received and are not acknowledged yet."""
+        """Ours: the list of messages that were received and are not acknowledged yet, the latest ones."""
         return self.ours[6]
+
+    @property
+    def apart(self) -> bytes:
+        """Ours: the hash of those among them that later ones have overtaken, or that had been delivered before."""
+        return self.ours[7]
 
     @property
     def types(self) -> dict[bytes, str]:

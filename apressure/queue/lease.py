@@ -19,8 +19,8 @@ from typing import Any
 
 from apressure.connection.settle import answered, resolve, settled
 from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, QueueDoesNotExistError, ServerError
+from apressure.queue.ledger import Ledger, Range
 from apressure.queue.scripted import Scripted
-from apressure.queue.steps import Range
 from apressure.queue.waits import Wait
 
 logger = logging.getLogger("apressure")
@@ -48,11 +48,9 @@ class Lease:
         self._series = queue.steps.series()
         self._receives = queue.steps.series()
         self._number = 1
-        self._acks: list[Range] = []
         self._nacks: list[int] = []
         self._unseen = 0  # from this number on, what is given back was never handed out; 0 for none
         self._on_their_way: tuple[list[Range], list[Range]] = ([], [])  # acks, with a settle and a receive step
-        self._kept: Range | None = None  # a range that was sent already, and has to stay as it is
         self._renew = False
         self._settling: asyncio.Future[DurabilityError | None] | None = None
         self._flushing = 0
@@ -63,13 +61,14 @@ class Lease:
         self._receivers = 0
         self._timer: asyncio.TimerHandle | None = None
         self._until = 0.0
-        self.unsettled: dict[int, int] = {}
-        """The numbers of messages in flight, and how many bytes they have."""
+        self.unsettled = Ledger()
+        """The messages in flight, by their numbers."""
         self.buffer: deque[Received] = deque()
         """Messages that were received and not handed out yet."""
         self.full = False
         """The latest step brought as many as it asked for: there may be more."""
-        self._unsure: DurabilityError | None = None
+        self.unsure: DurabilityError | None = None
+        """Too few have confirmed a step that nobody waited for."""
         self.error: Exception | None = None
         """Why the lease is of no more use."""
         self.on_lost: Callable[[Exception], None] | None = None
@@ -108,17 +107,12 @@ class Lease:
 
     def ack(self, number: int) -> None:
         """Acknowledge a message with the next step that leaves, at the latest in the next turn of the event loop."""
-        size, acks = self.unsettled.pop(number, 0), self._acks
-        if acks and acks[-1][1] == number - 1 and acks[-1] is not self._kept:
-            first, _, bytes_before = acks[-1]
-            acks[-1] = (first, number, bytes_before + size)
-        else:
-            acks.append((number, number, size))
-        self._settle_soon()
+        if self.unsettled.ack(number):
+            self._settle_soon()
 
     def nack(self, number: int) -> None:
         """Give a message back likewise, first in line."""
-        self.unsettled.pop(number, None)
+        self.unsettled.give_back(number)
         self._nacks.append(number)
         self._settle_soon()
 
@@ -149,7 +143,7 @@ class Lease:
             DurabilityError: Too few confirmed it.
         """
         self._flush()
-        waiting = _begins(self._acks)
+        waiting = _begins(self.unsettled.acks)
         last = self._sent + (1 if self._pending else 0)
         unsure: DurabilityError | None = None
         while True:
@@ -164,7 +158,7 @@ class Lease:
             # A receive took them along. Where it fails, a step of their own has to settle them.
             reply = await self._wait_for(self._receiving)
             unsure = reply if isinstance(reply, DurabilityError) else unsure
-            if waiting.isdisjoint(_begins(self._acks)):
+            if waiting.isdisjoint(_begins(self.unsettled.acks)):
                 break
             self._flush()
             last = self._sent + (1 if self._pending else 0)
@@ -205,8 +199,8 @@ class Lease:
                 pass
         finally:
             # Those without an answer once more: a server that has to learn their script first may carry out this first.
-            acks = [*self._on_their_way[0], *self._on_their_way[1], *self._acks]
-            nacks, self._acks, self._nacks = self._nacks, [], []
+            acks = [*self._on_their_way[0], *self._on_their_way[1], *self.unsettled.take()]
+            nacks, self._nacks = self._nacks, []
             unseen = self._unseen or (self.buffer[0][0] if self.buffer else self._number)
             self._unseen = 0
             self.unsettled.clear()
@@ -249,8 +243,8 @@ class Lease:
         if self.error is not None:
             self.buffer.clear()
             raise copy.copy(self.error)
-        if self._unsure is not None:
-            unsure, self._unsure = self._unsure, None
+        if self.unsure is not None:
+            unsure, self.unsure = self.unsure, None
             raise unsure
 
     def stop(self) -> None:
@@ -277,7 +271,7 @@ class Lease:
         return reply if isinstance(reply, Wait) else True
 
     def _ask(self, max_items: int, ahead: bool = False) -> asyncio.Future[Any]:
-        acks, self._acks = self._acks, []
+        acks = self.unsettled.take()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._receiving = answer
         self._on_their_way = (self._on_their_way[0], acks)
@@ -296,13 +290,11 @@ class Lease:
                 if isinstance(reply.answer, list):
                     self._arrived(reply.answer)
                 if ahead:
-                    self._unsure = reply  # nobody waits for this step: whoever comes next has to know
+                    self.unsure = reply  # nobody waits for this step: whoever comes next has to know
                 if not self._held:
                     self.return_buffer()  # the caller gets the error instead
             elif isinstance(reply, Exception):
-                # Acknowledging twice does no harm, forgetting it would; but each range as it was.
-                self._acks = acks + self._acks
-                self._kept = acks[-1] if acks else self._kept
+                self.unsettled.take_back(acks)  # acknowledging twice does no harm, forgetting it would
             self.full = self._number - before >= max_items
             answer.set_result(reply)
             if not (self._held or self._receivers):
@@ -322,7 +314,7 @@ class Lease:
             messages, tried = [], []  # the lease was ended meanwhile, and has given them back as never handed out
         numbers = range(self._number, self._number + len(messages))
         self.buffer.extend(zip(numbers, messages, tried or itertools.repeat(1), strict=False))
-        self.unsettled.update(zip(numbers, map(len, messages), strict=True))
+        self.unsettled.receive(numbers, map(len, messages))
         self._number = numbers.stop
         if dead_letters and self._queue.dead is not None:
             # Once a step, without the messages, which may be confidential. (A reply that was lost is not told again.)
@@ -335,7 +327,7 @@ class Lease:
 
     @property
     def _pending(self) -> bool:
-        return bool(self._acks or self._nacks or self._renew) and self.error is None
+        return bool(self.unsettled.acked or self._nacks or self._renew) and self.error is None
 
     def _settle_soon(self) -> None:
         if self._soon is None and self._settling is None:
@@ -354,7 +346,7 @@ class Lease:
         self._settling = settling
         self._sent += 1
         self._renew = False
-        acks, self._acks = self._acks, []
+        acks = self.unsettled.take()
         nacks, self._nacks = self._nacks, []
         unseen, self._unseen = self._unseen, 0
         self._on_their_way = (acks, self._on_their_way[1])
@@ -366,7 +358,7 @@ class Lease:
             unsure = reply if isinstance(reply, DurabilityError) else None
             if unsure is not None:
                 if acks and not self._flushing:
-                    self._unsure = unsure  # nobody waits for this step: whoever comes next has to know
+                    self.unsure = unsure  # nobody waits for this step: whoever comes next has to know
             elif isinstance(reply, Exception):
                 self._broken(reply)
             self._flush()

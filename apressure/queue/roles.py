@@ -215,6 +215,7 @@ class Consumer(Generic[T]):
         self._seconds = lease
         self._timeout = timeout
         self._lease: Lease | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # to ask for it each time is slow before Python 3.12
         self._current: Received | None = None
         self._task: asyncio.Task[Any] | None = None
         self._ended = False
@@ -226,6 +227,7 @@ class Consumer(Generic[T]):
 
     async def __aenter__(self) -> Self:
         scripted = self._queue.scripted("the consumer role")
+        self._loop = asyncio.get_running_loop()
         self._queue.take("consumer")
         try:
             lease = Lease(scripted, self._seconds, held=True)
@@ -289,14 +291,18 @@ class Consumer(Generic[T]):
                 longer than it lasted. What was in flight has been given back.
             RuntimeError: Another task iterates already, or the block has ended.
         """
-        lease = self._checked()
-        lease.check()
+        lease = self._lease
+        if lease is None or asyncio.current_task(self._loop) is not self._task:
+            lease = self._checked()
+        if lease.error is not None or lease.unsure is not None:
+            lease.check()
         if self._current is not None:
             lease.ack(self._current[0])
             self._current = None
-        if lease.buffer:
-            received = lease.buffer.popleft()
-            if len(lease.buffer) + 1 == self._half:  # the half that was asked for has come already
+        buffer = lease.buffer
+        if buffer:
+            received = buffer.popleft()
+            if len(buffer) + 1 == self._half:  # the half that was asked for has come already
                 self._plan(lease, lease.handed_out - 1)
                 self._begin(lease)
         else:

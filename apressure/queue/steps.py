@@ -31,12 +31,10 @@ from apressure.exceptions import (
 )
 from apressure.queue.dead import DeadLetters
 from apressure.queue.keys import Keys
+from apressure.queue.ledger import Range
 from apressure.queue.waits import Wait
 
 OnAnswer = Callable[[Any], None]
-
-Range = tuple[int, int, int]
-"""Deliveries that are acknowledged together: the first one's number, the last one's, and how many bytes they have."""
 
 EMPTY = Wait("empty")
 FULL = Wait("full")

@@ -92,12 +92,13 @@ def _of_queue(steps: Steps, piece: Slice, options: Options) -> Iterator[tuple[in
     while at < piece.end:
         upto = min(at + portion, piece.end)
         right, left = max(0, at - moved), max(0, upto - moved)
-        taken, flying, found = steps.server.together(
+        taken, latest, apart, found = steps.server.together(
             (b"GET", keys.messages_count("consumer")),
-            (b"HLEN", keys.inflight),
+            (b"LLEN", keys.inflight),
+            (b"HLEN", keys.apart),
             (b"LRANGE", keys.messages, -left, -right - 1) if left > right else (b"LRANGE", keys.messages, 1, 0),
         )
-        now = int(taken or 0) + flying - piece.left
+        now = int(taken or 0) + latest + apart - piece.left
         if now != moved:
             moved = now
             continue

@@ -107,11 +107,11 @@ class Stage:
             await dead.receive()
             await dead.receive()
             self.lease = self.db.hgetall(f"{OURS}:consumer_lease")
-            flying, tried = self.db.hgetall(f"{OURS}:inflight"), self.db.hgetall(f"{OURS}:attempts")
+            flying, apart = self.db.lrange(f"{OURS}:inflight", 0, -1), self.db.hgetall(f"{OURS}:apart")
         self.db.delete(KEY, f"{KEY}:consumer_free", f"{OURS}:redelivered")
         self.db.hset(f"{OURS}:consumer_lease", mapping={**self.lease, b"deadline": 1})
-        self.db.hset(f"{OURS}:inflight", mapping=flying)
-        self.db.hset(f"{OURS}:attempts", mapping=tried)
+        self.db.rpush(f"{OURS}:inflight", *flying)
+        self.db.hset(f"{OURS}:apart", mapping=apart)
 
     def leave_a_dead_claim(self, role: str) -> None:
         """Somebody died with the role's token in hand; somebody else left two tokens where one is enough."""

@@ -59,7 +59,7 @@ def expire(db: redis.Redis, role: str) -> None:
 
 
 def in_flight(db: redis.Redis) -> None:
-    db.hset(f"{OURS}inflight", mapping={"1": "first", "2": "second"})
+    db.lpush(f"{OURS}inflight", "first", "second")
 
 
 def claim(db: redis.Redis, role: str) -> None:

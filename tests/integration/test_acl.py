@@ -13,7 +13,7 @@ import redis
 import apressure
 from apressure import AsyncQueue, PermissionDeniedError, ScriptingRefusedError
 from apressure.embedded import EmbeddedServer
-from tests.integration.acl_roles import DOCUMENT, KEY, allow, documented, for_old_servers, play, rights, without
+from tests.integration.acl_roles import DOCUMENT, KEY, OURS, allow, documented, for_old_servers, play, rights, without
 from tests.servers import SERVERS, admin
 
 Make = Callable[..., EmbeddedServer]
@@ -68,6 +68,7 @@ async def test_a_producer_cannot_read_and_a_monitor_cannot_write(make_server: Ma
         ("BRPOP", KEY, 0.1),
         ("BLMOVE", KEY, KEY, "RIGHT", "RIGHT", 0.1),
         ("LMOVE", KEY, KEY, "RIGHT", "RIGHT"),
+        ("LMOVE", KEY, f"{OURS}:inflight", "RIGHT", "RIGHT"),
         ("BLMOVE", KEY, f"{KEY}:not_full", "RIGHT", "RIGHT", 0.1),
         ("GETRANGE", KEY, 0, -1),
         ("SORT", KEY, "BY", "nosort"),

@@ -85,7 +85,7 @@ def test_a_name_of_any_bytes_can_be_said(cli: Commands, queue: str, db: redis.Re
 
 def test_all_queues_and_what_is_left_of_others(cli: Commands, queue: str, db: redis.Redis) -> None:
     damage(db)
-    db.hset("apressure:__pressure__:old:inflight", "1", "x")
+    db.lpush("apressure:__pressure__:old:inflight", "x")
     db.lpush("__pressure__:half", "1", "2")
     cli.create("well")
     lines = cli("doctor", "--all", code=1).stdout.decode().splitlines()
@@ -136,7 +136,7 @@ def test_watching_heals_and_tells_until_it_is_stopped(cli: Commands, queue: str,
             told = process.stdout.readline()
             assert told == b"orders\trepaired\tdoubled_token\tremoved 1 of the 2 tokens of the producer role\n"
         damage(db)  # a human's matter
-        db.hset(f"{OURS}:inflight", "1", "x")
+        db.lpush(f"{OURS}:inflight", "x")
         assert b"put 1 messages back" in process.stdout.readline()
         assert stop(process, signal.SIGINT) == (130, b"", b"")
     assert db.get(f"{KEY}:stats:produced_bytes") == b"many"
@@ -146,7 +146,7 @@ def test_watching_heals_and_tells_until_it_is_stopped(cli: Commands, queue: str,
 def test_watching_in_json_while_other_clients_work(cli: Commands, queue: str, db: redis.Redis) -> None:
     with cli.running("doctor", queue, "--watch", "--interval", "0.05", "--json") as process:
         assert process.stdout is not None
-        db.hset(f"{OURS}:inflight", "1", "lost")
+        db.lpush(f"{OURS}:inflight", "lost")
         told = json.loads(process.stdout.readline())
         assert [action["kind"] for action in told["repaired"]] == ["orphaned_items"]
         assert ReferenceQueue(db, "orders").get_nowait() == b"lost"

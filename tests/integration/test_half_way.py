@@ -41,6 +41,22 @@ async def test_a_receive_that_meets_a_key_of_the_wrong_type_leaves_a_lease_that_
     assert await other.get(timeout=10) == b"1"
 
 
+@pytest.mark.parametrize("word", ["inflight", "apart"])
+async def test_a_receive_that_has_nowhere_to_keep_messages_takes_none(open_queue: Opener, db: Any, word: str) -> None:
+    queue = await open_queue()
+    await queue.put_many([b"1", b"2"])
+    db.set(f"apressure:{BASE}:{word}", "x")
+    with pytest.raises(ServerError, match="WRONGTYPE"):
+        await queue.receive(timeout=1)
+    with pytest.raises(ServerError, match="WRONGTYPE"):
+        async with queue.consumer() as consumer:
+            await anext(consumer)
+    assert db.llen(BASE) == 2
+    db.delete(f"apressure:{BASE}:{word}")
+    other = await open_queue(create=False)
+    assert await other.get_many(2, timeout=10) == [b"1", b"2"]
+
+
 class FirstOf:
     """Decodes what `next` finds, which for an empty message is nothing."""
 
@@ -65,7 +81,8 @@ async def test_bytes_are_counted_exactly_when_a_server_lacks_the_end_of_a_range(
     queue = await open_queue()
     await queue.put_many([b"four", b"seven__"])
     first, second = await queue.receive(), await queue.receive()
-    assert db.hdel(f"apressure:{BASE}:inflight", "2") == 1
+    assert db.lpop(f"apressure:{BASE}:inflight") == b"seven__"
+    db.hset(f"apressure:{BASE}:consumer_lease", "next", 2)
     lease = first._lease
     lease.ack(1)
     lease.ack(2)

@@ -285,7 +285,7 @@ async def test_healing_does_not_forget_what_a_late_step_has_done_already(url: st
         admin.hset(
             f"apressure:{BASE}:consumer_lease", mapping={"token": "dead", "uid": "dead", "deadline": 1, "next": 2}
         )
-        admin.hset(f"apressure:{BASE}:inflight", "1", "in flight")
+        admin.lpush(f"apressure:{BASE}:inflight", "in flight")
         assert put(2, 0, "second") == 0  # it heals, and finds no room
         assert await queue.get() == b"in flight"
         put(1, 0, "first")

@@ -270,7 +270,7 @@ async def test_every_queue_is_found_and_what_is_left_of_others(client: Client, u
     db.lpush("__pressure__:no bound:consumer_free", "1")
     db.set("__pressure__:statistics:stats:consumed_bytes", 5)
     db.hset("apressure:__pressure__:ours", "x", 1)
-    db.hset("apressure:__pressure__:only ours:inflight", "x", 1)
+    db.lpush("apressure:__pressure__:only ours:inflight", 1)
     db.set("apressure:__pressure__:record:op:inflight", 1)
     db.set("__pressure__other:bound", 1)
     names = ["a*b", "jobs:closed", "messages only", "no bound", "only ours", "statistics"]

@@ -330,7 +330,8 @@ def test_a_plain_clients_role_is_waited_for_in_line(place: Place) -> None:
 def test_what_a_dead_consumer_had_is_healed_first(place: Place) -> None:
     place.put(texts(5))
     keys = place.steps.keys.queue
-    place.plain.hset(keys.inflight, mapping={"1": b"message -2", "2": b"message -1"})
+    place.plain.lpush(keys.inflight, b"message -1")
+    place.plain.hset(keys.apart, "1", b"2:message -2")
     place.plain.hset(keys.lease("consumer"), mapping={"token": "t", "uid": "dead", "deadline": 1, "next": 3})
     place.plain.delete(keys.free("consumer"))
     epoch, _, _ = place.steps.adopt("g")
@@ -600,8 +601,8 @@ def use_everything(server: EmbeddedServer, rules: list[str]) -> None:
             steps, keys = place.steps, place.steps.keys.queue
             steps.create(0)
             place.put(texts(5000), "orders")
-            plain.hset(keys.inflight, mapping={"1": b"a", "2": b"b"})
-            plain.hset(steps.keys.base[19], mapping={"1": 3})
+            plain.lpush(keys.inflight, b"b")
+            plain.hset(keys.apart, "1", b"2:a")
             for role in ("consumer", "producer"):
                 plain.hset(keys.lease(role), mapping={"token": "t", "uid": "dead", "deadline": 1})
                 plain.set(keys.claim_until(role), 1)

@@ -6,6 +6,7 @@ must be what is in the keys afterwards.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -44,8 +45,8 @@ values: list[st.SearchStrategy[Any]] = [
     mostly(None, dead, alive, alive, alive),
     *[mostly(None, ["1"])] * 2,  # claims
     *[mostly(None, "1", str(FAR))] * 2,
-    mostly(None, {"1": "in flight"}),
-    st.none(),
+    mostly(None, ["in flight"]),
+    mostly(None, {"1": "2:apart"}),
     mostly(None, ["1:x"]),
     st.sampled_from([None, "1:1", "6:2"]) | mostly("6:1", "7:3", "7:0", "8:1", ":", "x"),
 ]
@@ -54,29 +55,55 @@ puts = st.tuples(st.just("me"), st.just(7), mostly(0, 1), mostly(0, 1), mostly("
     lambda head: st.lists(st.sampled_from(["", "x", "yy"]), min_size=1, max_size=4).map(lambda body: [*head, *body])
 )
 gets = st.tuples(st.just("me"), mostly(0, 1), mostly(1, 3), mostly("", 7)).map(list)
+receives = st.tuples(
+    st.just("me"), mostly("mine", "late"), mostly(0, 1), mostly(0, 1), mostly(1, 2, 500), st.just(5000),
+    mostly(4, 3, 5), mostly(0, 1, 2), st.just(7), mostly(0, 1), st.sampled_from([(), (2, 2, 3), (2, 3, 5)])
+    | st.sampled_from([(), (2, 2, 3), (3, 3, 2), (1, 2, 3), (3, 4, 2), (4, 4, 1), (2, 2, 3, 3, 3, 2)]),
+).map(lambda values: [*values[:-1], *values[-1]])  # fmt: skip
+ours = {"token": "mine", "uid": "me", "since": 1, "deadline": FAR, "next": 4, "hold": 1}
+values_received = [
+    *values[:13], mostly(ours, None, dead, alive, mine, {**ours, "next": 5}), *values[14:18],
+    mostly(["dd", "ccc"], None, ["dd"], ["e", "dd", "ccc"]), *values[19:],
+]  # fmt: skip
+# For each step with a usual case: the states to try it in, and its arguments.
+STEPS = {"put": (states, puts), "get": (states, gets), "receive": (st.tuples(*values_received), receives)}
 
 
 def write(db: redis.Redis, state: tuple[Any, ...]) -> None:
-    db.flushdb()
+    pipe = db.pipeline(transaction=False)
+    pipe.flushdb()
     for name, value in zip(NAMES, state, strict=True):
         if isinstance(value, list) and value:
-            db.rpush(name, *value)
+            pipe.rpush(name, *value)
         elif isinstance(value, dict):
-            db.hset(name, mapping=value)
+            pipe.hset(name, mapping=value)
         elif isinstance(value, str):
-            db.set(name, value)
+            pipe.set(name, value)
+    pipe.execute()
+
+
+READ = """
+local found = {}
+for i, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key).ok
+  local command = ({list = {'LRANGE', key, 0, -1}, hash = {'HGETALL', key}})[kind] or {'GET', key}
+  found[i] = {key, kind, redis.call(unpack(command)), redis.call('PTTL', key)}
+end
+return found"""
 
 
 def read(db: redis.Redis) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for key in sorted(db.keys("*")):
+    for key, kind, value, lives in db.eval(READ, 0):
         name = key.decode()
-        kind = db.type(key)
-        found[name] = db.lrange(key, 0, -1) if kind == b"list" else db.hgetall(key) if kind == b"hash" else db.get(key)
+        found[name] = dict(zip(value[::2], value[1::2], strict=True)) if kind == b"hash" else value
         if name.endswith("claim_until") and found[name] not in (b"1", b"%d" % FAR):
             found[name] = "some time from now"
+        for field in {b"since", b"deadline"} & set(found[name]) if name.endswith("consumer_lease") else ():
+            if found[name][field] not in (b"1", b"%d" % FAR):
+                found[name][field] = "some time from now"
         if kind == b"string" and ":op:" in name:
-            found[name] = (found[name], db.pttl(key) > 0)
+            found[name] = (found[name], lives > 0)
     return found
 
 
@@ -86,12 +113,14 @@ def run(db: redis.Redis, source: str, state: tuple[Any, ...], arguments: list[An
         answer = db.eval(source, len(NAMES), *NAMES, *arguments, "tag")
         if isinstance(answer, list) and len(answer) == 2 and answer[1][0] == b"busy" and answer[1][3] > 0:
             answer[1][3] = "the rest of a lease"
+        if isinstance(answer, list) and len(answer) == 2 and answer[1][0] == b"ok":
+            answer[1][1] = [message for portion in answer[1][1] for message in portion]
     except redis.ResponseError as error:
-        answer = str(error).partition(" script:")[0]
+        answer = re.sub(r"user_script:\d+|script: \w+", "", str(error))
     return answer, read(db)
 
 
-@pytest.mark.parametrize("name", ["put", "get"])
+@pytest.mark.parametrize("name", STEPS)
 def test_a_usual_case_does_what_its_step_does(url: str, name: str) -> None:
     with_it = script(name).source.decode()
     without = with_it.replace("answer = usual()\n", "", 1)
@@ -100,7 +129,7 @@ def test_a_usual_case_does_what_its_step_does(url: str, name: str) -> None:
     usual = 0
 
     @settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    @given(state=states, arguments=puts if name == "put" else gets)
+    @given(state=STEPS[name][0], arguments=STEPS[name][1])
     def same(state: tuple[Any, ...], arguments: list[Any]) -> None:
         nonlocal usual
         expected = run(db, without, state, arguments)
@@ -119,6 +148,8 @@ def test_a_usual_case_does_what_its_step_does(url: str, name: str) -> None:
 
 
 USUAL: list[Any] = [["b", "a"], "5", "me", "me", ["1"], ["1"], "5", "5", "5", "5", ["1"], *[None] * 10, "6:1"]
+USUAL_OF = {"put": USUAL, "get": USUAL, "receive": [*USUAL[:5], None, *USUAL[6:13], ours, *[None] * 4, ["dd", "ccc"],
+                                                     *USUAL[19:]]}  # fmt: skip
 NUMBERS = (
     None,
     "",
@@ -145,30 +176,36 @@ CHANGES: dict[int, tuple[Any, ...]] = {
     4: (None, ["1", "1"]), 5: (None, ["1", "1"]),
     **dict.fromkeys((6, 7, 8, 9), NUMBERS),
     10: (None, ["1", "1"]), 11: (["0", "0"],),
-    12: (dead, alive, mine), 13: (dead, alive, mine, {"token": "mine"}),
+    12: (dead, alive, mine), 13: (dead, alive, mine, {"token": "mine"}, *({**ours, "next": n} for n in (3, 5, "04"))),
     14: (["1"],), 15: (["1"],), 16: ("1", str(FAR)), 17: ("1", str(FAR)),
-    18: ({"1": "x"},), 19: ({"1": "2"},), 20: (["1:x"],),
+    18: (["x"], ["e", "dd", "ccc"]), 19: ({"1": "2:x"},), 20: (["1:x"],),
     21: (None, "", ":", "x", "7:0", "7:1", "8:1", "6:", "6:x", "10:1"),
 }  # fmt: skip
 PUT, GET = ["me", 7, 0, 0, "", 0, "x"], ["me", 0, 1, ""]
+RECEIVE = ["me", "mine", 0, 0, 1, 5000, 4, 0, 7, 0, 2, 2, 3]
 ARGUMENTS = {
     "put": [PUT, ["me", 7, 1, *PUT[3:]], [*PUT[:3], 1, *PUT[4:]], [*PUT[:4], "mine", 0, "x"], [*PUT[:5], 1, "x"],
             [*PUT, "y"], [*PUT, *"yz"], [*PUT, *"yzzy"], [*PUT[:6], *["x"] * 1000], [*PUT[:6], *["x"] * 1001]],
     "get": [GET, ["me", 1, 1, ""], ["me", 0, 2, ""], ["me", 0, 1, 7], ["", 0, 1, ""]],
+    "receive": [RECEIVE, [*RECEIVE[:10]], [*RECEIVE[:4], 2, *RECEIVE[5:]], [*RECEIVE[:10], 2, 3, 5],
+                [*RECEIVE[:10], 2, 4, 5], [*RECEIVE[:10], 1, 2, 3], [*RECEIVE[:10], 3, 3, 2], [*RECEIVE, 3, 3, 2],
+                ["me", "late", *RECEIVE[2:]], ["me", "mine", 1, *RECEIVE[3:]], ["me", "mine", 0, 1, *RECEIVE[4:]],
+                [*RECEIVE[:6], 3, *RECEIVE[7:]], [*RECEIVE[:6], 5, *RECEIVE[7:]], [*RECEIVE[:7], 1, *RECEIVE[8:]],
+                [*RECEIVE[:7], 2, *RECEIVE[8:]], [*RECEIVE[:9], 1, *RECEIVE[10:]]],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["put", "get"])
+@pytest.mark.parametrize("name", STEPS)
 def test_all_as_usual_but_for_one_thing(url: str, name: str) -> None:
     source = script(name).source.decode()
     without = source.replace("answer = usual()\n", "", 1)
     alone = without.replace("answer = step()", "answer = usual()", 1)
-    different, taken = [], 0
+    different, taken, usual = [], 0, USUAL_OF[name]
     with redis.Redis.from_url(url) as db:
         for arguments in ARGUMENTS[name]:
-            for place, values in ((0, (USUAL[0],)), *CHANGES.items()):
+            for place, values in ((0, (usual[0],)), *CHANGES.items()):
                 for value in values if arguments is ARGUMENTS[name][0] else values[:2]:
-                    state = (*USUAL[:place], value, *USUAL[place + 1 :])
+                    state = (*usual[:place], value, *usual[place + 1 :])
                     if run(db, source, state, arguments) != run(db, without, state, arguments):
                         different.append((place, value, arguments[:8]))
                     answer, after = run(db, alone, state, arguments)

@@ -56,7 +56,7 @@ UNSURE: dict[str, dict[bytes, tuple[str, int, bytes] | None]] = {
     "abandoned_claim": {KEYS.free("consumer"): None, KEYS.claim("consumer"): ("list", 1, b"")},
     "half_created": {KEYS.free("consumer"): None, KEYS.not_full: None},
     "half_deleted": {KEYS.bound: None},
-    "leftovers": {**dict.fromkeys(HEALTHY), KEYS.inflight: ("hash", 3, b"")},
+    "leftovers": {**dict.fromkeys(HEALTHY), KEYS.inflight: ("list", 3, b"")},
 }
 
 

@@ -11,7 +11,7 @@ local function role_of(role)
   return {call('GET', KEYS[HOLDER + role]) or '', call('LLEN', KEYS[FREE + role]), call('LLEN', KEYS[CLAIM + role]),
           lease[1] or '', lease[2] or '', lease[3] or ''}
 end
-return {'ok', {bound, call('LLEN', LIST), call('EXISTS', CLOSED), call('HLEN', INFLIGHT),
+return {'ok', {bound, call('LLEN', LIST), call('EXISTS', CLOSED), in_flight(),
         {call('GET', KEYS[MESSAGES + 2 * PRODUCER]) or '0', call('GET', KEYS[BYTES + 2 * PRODUCER]) or '0',
          call('GET', KEYS[MESSAGES + 2 * CONSUMER]) or '0', call('GET', KEYS[BYTES + 2 * CONSUMER]) or '0'},
         role_of(PRODUCER), role_of(CONSUMER)}}

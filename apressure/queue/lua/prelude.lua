@@ -4,12 +4,14 @@
 -- KEYS: 1 the messages, 2 :bound, 3 :producer, 4 :consumer, 5 :producer_free, 6 :consumer_free,
 --       7-10 :stats:{produced_messages,produced_bytes,consumed_messages,consumed_bytes}, 11 :not_full, 12 :closed,
 --       and ours: 13 producer_lease, 14 consumer_lease, 15 producer_claim, 16 consumer_claim,
---       17 producer_claim_until, 18 consumer_claim_until, 19 inflight, 20 attempts, 21 redelivered, 22 op
+--       17 producer_claim_until, 18 consumer_claim_until, 19 inflight, 20 apart, 21 redelivered, 22 op
 -- Scripts never roll back: everything is read and checked before the first write.
 local call = redis.call
 local FIRST = 1
 local LIST, BOUND, NOT_FULL, CLOSED = KEYS[1], KEYS[2], KEYS[11], KEYS[12]
-local INFLIGHT, ATTEMPTS, REDELIVERED, OP = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
+-- Deliveries have numbers that go up. The latest ones are INFLIGHT, the newest leftmost, each of them delivered for the
+-- first time. Those that later ones have overtaken, or that had come back before, are APART: number -> 'times:message'.
+local INFLIGHT, APART, REDELIVERED, OP = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
 -- A role is a number, which added to one of these gives the key: KEYS[LEASE + CONSUMER]; of the statistics twice.
 local PRODUCER, CONSUMER = 0, 1
 local HOLDER, FREE, MESSAGES, BYTES, LEASE, CLAIM, CLAIM_UNTIL = 3, 5, 7, 8, 13, 15, 17
@@ -19,7 +21,7 @@ local function turn_to(first)
   local i = first - 1
   FIRST = first
   LIST, BOUND, NOT_FULL, CLOSED = KEYS[i + 1], KEYS[i + 2], KEYS[i + 11], KEYS[i + 12]
-  INFLIGHT, ATTEMPTS, REDELIVERED, OP = KEYS[i + 19], KEYS[i + 20], KEYS[i + 21], KEYS[i + 22]
+  INFLIGHT, APART, REDELIVERED, OP = KEYS[i + 19], KEYS[i + 20], KEYS[i + 21], KEYS[i + 22]
   HOLDER, FREE, MESSAGES, BYTES, LEASE, CLAIM, CLAIM_UNTIL = i + 3, i + 5, i + 7, i + 8, i + 13, i + 15, i + 17
 end
 
@@ -147,33 +149,77 @@ local function push(command, key, values, first, last)
   return answer
 end
 
--- Put deliveries back on the right end, the oldest rightmost, and remember how often each was tried.
--- sequences: ascending numbers of deliveries that are in flight.
+-- Returns: number of the oldest delivery in INFLIGHT | the number that comes behind its newest one
+local function numbers()
+  local next_number = tonumber(call('HGET', KEYS[LEASE + CONSUMER], 'next') or 1e15)  -- nobody's: behind all others
+  return next_number - call('LLEN', INFLIGHT), next_number
+end
+
+-- How many messages are in flight.
+local function in_flight()
+  return call('LLEN', INFLIGHT) + call('HLEN', APART)
+end
+
+-- Move what is before a number from INFLIGHT to APART.
+-- oldest: the number of the oldest there.
+local function set_apart(oldest, number)
+  local messages = number > oldest and call('LRANGE', INFLIGHT, oldest - number, -1) or {}
+  local fields = {}
+  for i = #messages, 1, -1 do
+    fields[#fields + 1], fields[#fields + 2] = number - i, '1:' .. messages[i]
+  end
+  push('HSET', APART, fields, 1, #fields)
+  if #messages > 0 then call('LTRIM', INFLIGHT, 0, -#messages - 1) end
+end
+
+-- Returns: the message of a delivery that is APART | how often it has been delivered; or nil
+local function look_apart(number)
+  local entry = call('HGET', APART, number)
+  if not entry then return nil end
+  local colon = string.find(entry, ':', 1, true)
+  return string.sub(entry, colon + 1), tonumber(string.sub(entry, 1, colon - 1))
+end
+
+-- Put deliveries that are APART back on the right end, the oldest rightmost, and remember how often each was tried.
+-- sequences: their numbers, ascending.
 -- untouched: from this number on they were never handed out: that was no try.
-local function return_deliveries(sequences, untouched)
+local function put_back(sequences, untouched)
   local payloads, tried = {}, {}
-  local any_attempts = call('EXISTS', ATTEMPTS) == 1
   for i = #sequences, 1, -1 do
-    local payload = call('HGET', INFLIGHT, sequences[i])
+    local payload, attempts = look_apart(sequences[i])
     if payload then
-      local attempts = any_attempts and tonumber(call('HGET', ATTEMPTS, sequences[i])) or 1
       if untouched and tonumber(sequences[i]) >= untouched then attempts = attempts - 1 end
       payloads[#payloads + 1] = payload
       if attempts > 0 then tried[#tried + 1] = attempts .. ':' .. digest_of(payload) end
     end
   end
-  call('HDEL', INFLIGHT, '')  -- where a user lacks the right: before what would come again and again without it
+  call('HDEL', APART, '')  -- where a user lacks the right: before what would come again and again without it
   push('RPUSH', LIST, payloads, 1, #payloads)
   push('RPUSH', REDELIVERED, tried, 1, #tried)
-  push('HDEL', INFLIGHT, sequences, 1, #sequences)
-  if any_attempts then push('HDEL', ATTEMPTS, sequences, 1, #sequences) end
+  push('HDEL', APART, sequences, 1, #sequences)
   return #payloads
 end
 
+-- The same for any deliveries.
+local function return_deliveries(sequences, untouched)
+  local oldest, next_number = numbers()
+  if #sequences > 0 then set_apart(oldest, math.min(next_number, sequences[#sequences] + 1)) end
+  return put_back(sequences, untouched)
+end
+
+-- The same for all that is in flight. Whoever heals a queue has the right to move messages, which a producer does not
+-- have to read them.
 local function return_everything(untouched)
-  local sequences = call('HKEYS', INFLIGHT)
+  local oldest, next_number = numbers()
+  local tried = {}
+  for number = next_number - 1, oldest, -1 do
+    local payload = call('LMOVE', INFLIGHT, LIST, 'LEFT', 'RIGHT')
+    if not untouched or number < untouched then tried[#tried + 1] = '1:' .. digest_of(payload) end
+  end
+  push('RPUSH', REDELIVERED, tried, 1, #tried)
+  local sequences = call('HKEYS', APART)
   table.sort(sequences, function(a, b) return tonumber(a) < tonumber(b) end)
-  return return_deliveries(sequences, untouched)
+  return next_number - oldest + put_back(sequences, untouched)
 end
 
 -- Heal a role: an expired lease or an abandoned claim gives the token back, and what is in flight with nobody
@@ -183,7 +229,7 @@ end
 local function heal(role, bound, careful)
   local deadline = call('HGET', KEYS[LEASE + role], 'deadline')
   local expired = deadline and now() >= tonumber(deadline)
-  local orphaned = role == CONSUMER and (expired or not deadline) and call('EXISTS', INFLIGHT) == 1
+  local orphaned = role == CONSUMER and (expired or not deadline) and call('EXISTS', INFLIGHT, APART) > 0
   if expired or orphaned then
     if careful then respect_memory_limit() else ignore_memory_limit() end
   end
@@ -191,7 +237,7 @@ local function heal(role, bound, careful)
     return_everything()
     normalise(bound)
   elseif orphaned then
-    call('DEL', INFLIGHT, ATTEMPTS)
+    call('DEL', INFLIGHT, APART)
   end
   if expired then
     call('DEL', KEYS[LEASE + role])
@@ -217,7 +263,7 @@ end
 --          healed | the consumer's lease has a deadline
 local function survey(bound, careful, mine)
   local leased = call('HGET', KEYS[LEASE + CONSUMER], 'deadline')
-  local fine = leased and now() < tonumber(leased) or not leased and call('EXISTS', INFLIGHT) == 0
+  local fine = leased and now() < tonumber(leased) or not leased and call('EXISTS', INFLIGHT, APART) == 0
   if call('EXISTS', CLOSED, KEYS[LEASE + PRODUCER], KEYS[CLAIM + PRODUCER], KEYS[CLAIM + CONSUMER]) == 0 and fine then
     return 0, true, leased
   end
@@ -256,7 +302,7 @@ local function refuse(wrong, role, held, token, bound)
     survey(bound, true)  -- a statistic that cannot be counted must not keep a dead client's role
   elseif wrong[1] == 'missing' then
     if token ~= '' and call('HGET', KEYS[LEASE + role], 'token') == token then
-      if role == CONSUMER then call('DEL', INFLIGHT, ATTEMPTS) end
+      if role == CONSUMER then call('DEL', INFLIGHT, APART) end
       call('DEL', KEYS[LEASE + role])
       release(role)
     end
@@ -299,27 +345,46 @@ local function flat(portions)
   return messages
 end
 
+-- The bytes of those of the deliveries from first to last that are in flight.
+local function size_of(first, last, oldest, next_number)
+  local bytes = 0
+  for number = first, math.min(last, oldest - 1) do bytes = bytes + #(look_apart(number) or '') end
+  first, last = math.max(first, oldest), math.min(last, next_number - 1)
+  if first <= last then
+    local messages = call('LRANGE', INFLIGHT, next_number - 1 - last, next_number - 1 - first)
+    for i = 1, #messages do bytes = bytes + #messages[i] end
+  end
+  return bytes
+end
+
 -- Acknowledge deliveries; the statistics count them now.
--- values[first..last]: ranges, each its first number, its last one, and how many bytes its messages have. A range that
--- is sent again is the same range: all of it is in flight, or it has been acknowledged. Only a server that has taken
--- over may lack the end of one.
-local function acknowledge(values, first, last)
+-- values[from..to]: ranges, each its first number, its last one, and how many bytes its messages have. A range that is
+-- sent again is the same range: all of it is in flight, or it has been acknowledged. Only a server that has taken over
+-- may lack the end of one.
+local function acknowledge(values, from, to)
   local messages, bytes = 0, 0
-  for i = first, last, 3 do
-    local numbers, gone = {}, 0
-    local whole = call('HSTRLEN', INFLIGHT, values[i + 1]) > 0
-    for number = tonumber(values[i]), tonumber(values[i + 1]) do
-      numbers[#numbers + 1] = number
-      if not whole then bytes = bytes + call('HSTRLEN', INFLIGHT, number) end
+  local oldest, next_number
+  if from <= to then oldest, next_number = numbers() end
+  for i = from, to, 3 do
+    local first, last, gone = tonumber(values[i]), tonumber(values[i + 1]), 0
+    local whole = last >= oldest and last < next_number or last < oldest and call('HSTRLEN', APART, last) > 0
+    local size = whole and tonumber(values[i + 2]) or size_of(first, last, oldest, next_number)
+    local apart = {}
+    for number = first, math.min(last, oldest - 1) do apart[#apart + 1] = number end
+    for j = 1, #apart, CHUNK do
+      gone = gone + call('HDEL', APART, unpack(apart, j, math.min(j + CHUNK - 1, #apart)))
     end
-    for j = 1, #numbers, CHUNK do
-      gone = gone + call('HDEL', INFLIGHT, unpack(numbers, j, math.min(j + CHUNK - 1, #numbers)))
+    last = math.min(last, next_number - 1)
+    if last >= math.max(oldest, first) then
+      if first > oldest then
+        set_apart(oldest, first)
+        oldest = first
+      end
+      call('LTRIM', INFLIGHT, 0, oldest - last - 2)
+      gone = gone + last + 1 - oldest
+      oldest = last + 1
     end
-    if gone > 0 then
-      messages = messages + gone
-      if whole then bytes = bytes + tonumber(values[i + 2]) end
-      if call('EXISTS', ATTEMPTS) == 1 then push('HDEL', ATTEMPTS, numbers, 1, #numbers) end
-    end
+    if gone > 0 then messages, bytes = messages + gone, bytes + size end
   end
   if messages > 0 then count(CONSUMER, messages, bytes) end
   return messages

@@ -74,6 +74,7 @@ if why then
   return {'dead', why}
 end
 
+in_flight()  -- raises an error where those keys are of a wrong type: before a message is taken
 ignore_memory_limit()
 local next_there, hold = tonumber(lease[2]), lease[3] == '1'
 if not mine then
@@ -98,12 +99,12 @@ local number = math.max(next_there, next_number)
 if number > next_number then
   -- The reply to this very step was lost: answer again with what it had received.
   portions[1] = {}
+  set_apart(numbers())
   for i = next_number, number - 1 do
-    local payload = call('HGET', INFLIGHT, i)
+    local payload, times = look_apart(i)
     if payload then
       messages = messages + 1
-      portions[1][messages] = payload
-      attempts[messages] = tonumber(call('HGET', ATTEMPTS, i) or 1)
+      portions[1][messages], attempts[messages] = payload, times
     end
   end
 else
@@ -126,22 +127,17 @@ else
     taken = taken + count_of
   until messages > 0 or count_of == 0 or #dead >= MOST_DEAD or total >= 1048576
   if #dead > 0 then lay_aside(dead) end
-  local several = {}
+  if #attempts > 0 or number > next_there then set_apart(numbers()) end
+  local fields = {}
   for i = 1, #attempts do
-    if attempts[i] > 1 then several[#several + 1], several[#several + 2] = number + i - 1, attempts[i] end
+    fields[2 * i - 1], fields[2 * i] = number + i - 1, attempts[i] .. ':' .. portions[1][i]
   end
-  push('HSET', ATTEMPTS, several, 1, #several)
-  for i = 1, #portions do
-    local portion, flight = portions[i], {}
-    for j = 1, #portion do
-      flight[2 * j - 1], flight[2 * j] = number, portion[j]
-      number = number + 1
-    end
-    push('HSET', INFLIGHT, flight, 1, #flight)
-  end
+  push('HSET', APART, fields, 1, #fields)
+  for i = 1, #attempts > 0 and 0 or #portions do push('LPUSH', INFLIGHT, portions[i], 1, #portions[i]) end
+  number = number + messages
   normalise(bound, usual and length - taken or nil, usual and permits or nil)
 end
-if messages == 0 and not hold and call('EXISTS', INFLIGHT) == 0 then
+if messages == 0 and not hold and call('EXISTS', INFLIGHT, APART) == 0 then
   call('DEL', KEYS[LEASE + CONSUMER])
   release(CONSUMER)
 else

@@ -13,8 +13,9 @@ local function did(kind, role, text, number)
   done[#done + 1] = {kind, role and name_of(role) or '', text or '', number or 0}
 end
 
-local LISTS = {[1] = true, [5] = true, [6] = true, [11] = true, [12] = true, [15] = true, [16] = true, [21] = true}
-local HASHES = {[13] = true, [14] = true, [19] = true, [20] = true}
+local LISTS = {}
+for _, i in ipairs({1, 5, 6, 11, 12, 15, 16, 19, 21}) do LISTS[i] = true end
+local HASHES = {[13] = true, [14] = true, [20] = true}
 local function is_counter(i) return i >= 7 and i <= 10 end
 
 if collision(23) then return {'ok', done} end  -- what would be mended could belong to the other queue
@@ -52,7 +53,7 @@ local freed = false  -- a token has come back: whoever waits for it has to be se
 for _, role in ipairs({PRODUCER, CONSUMER}) do
   local lease = call('HMGET', KEYS[LEASE + role], 'uid', 'deadline')
   local expired = lease[2] and now() >= tonumber(lease[2])
-  local items = role == CONSUMER and (expired or not lease[2]) and call('HLEN', INFLIGHT) or 0
+  local items = role == CONSUMER and (expired or not lease[2]) and in_flight() or 0
   local expires = call('GET', KEYS[CLAIM_UNTIL + role])
   local abandoned = expires and call('LLEN', KEYS[CLAIM + role]) > 0 and now() >= tonumber(expires)
   heal(role, bound)

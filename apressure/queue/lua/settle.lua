@@ -30,7 +30,7 @@ for i = 8 + acks, #ARGV do returned[#returned + 1] = ARGV[i] end
 settled = settled + return_deliveries(returned, unseen)
 if leave then settled = settled + return_everything(unseen) end
 normalise(bound)
-if leave or (call('HGET', KEYS[LEASE + CONSUMER], 'hold') ~= '1' and call('EXISTS', INFLIGHT) == 0) then
+if leave or (call('HGET', KEYS[LEASE + CONSUMER], 'hold') ~= '1' and call('EXISTS', INFLIGHT, APART) == 0) then
   call('DEL', KEYS[LEASE + CONSUMER])
   release(CONSUMER)
 else

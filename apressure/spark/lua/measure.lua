@@ -6,4 +6,4 @@
 local bound, wrong, length = check(CONSUMER)
 if wrong then return wrong end
 local consumed = integer(KEYS[MESSAGES + 2 * CONSUMER], '0')
-return {'ok', consumed + call('HLEN', INFLIGHT), length, call('EXISTS', CLOSED)}
+return {'ok', consumed + in_flight(), length, call('EXISTS', CLOSED)}

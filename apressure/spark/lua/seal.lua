@@ -41,7 +41,7 @@ local closed, usual, leased = survey(bound)
 if not usual then length, permits = call('LLEN', LIST), nil end
 local waiting = length
 if ARGV[7] ~= '' then
-  local left = integer(KEYS[MESSAGES + 2 * CONSUMER], '0') + call('HLEN', INFLIGHT)
+  local left = integer(KEYS[MESSAGES + 2 * CONSUMER], '0') + in_flight()
   waiting = math.max(0, math.min(length, tonumber(ARGV[7]) - left))
 end
 if waiting == 0 or (most > 0 and staged >= most) then

@@ -6,7 +6,7 @@ local call = redis.call
 if ARGV[2] .. ARGV[3] .. ARGV[4] ~= '01' then return nil end
 local LIST, BOUND, HOLDER, FREE, NOT_FULL = KEYS[1], KEYS[2], KEYS[4], KEYS[6], KEYS[11]
 local COUNT, BYTES, PRODUCER_LEASE, CONSUMER_LEASE = KEYS[9], KEYS[10], KEYS[13], KEYS[14]
-local PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT = KEYS[15], KEYS[16], KEYS[19]
+local PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT, APART = KEYS[15], KEYS[16], KEYS[19], KEYS[20]
 
 local texts = call('MGET', BOUND, COUNT, BYTES, HOLDER)
 local bound = texts[1]
@@ -14,7 +14,9 @@ if not (bound and texts[2] and texts[3]) or math.max(#bound, #texts[2], #texts[3
 local numbers = ' ' .. bound .. ' ' .. texts[2] .. ' ' .. texts[3]
 if not string.find(numbers, '^ %d+ %d+ %d+$') or string.find(numbers, ' 0%d') then return nil end
 if texts[4] ~= ARGV[1] then return nil end
-if call('EXISTS', PRODUCER_LEASE, CONSUMER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT) > 0 then return nil end
+if call('EXISTS', PRODUCER_LEASE, CONSUMER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT, APART) > 0 then
+  return nil
+end
 if call('LLEN', FREE) == 0 or call('LLEN', NOT_FULL) ~= 1 then return nil end
 if bound ~= '0' and call('LLEN', LIST) > tonumber(bound) then return nil end
 

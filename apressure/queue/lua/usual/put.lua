@@ -5,7 +5,7 @@ local call, messages = redis.call, #ARGV - 6
 if ARGV[3] .. ARGV[4] .. ARGV[5] ~= '00' or messages > 1000 then return nil end
 local LIST, BOUND, HOLDER, FREE, NOT_FULL, OP = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[11], KEYS[22]
 local COUNT, BYTES, CLOSED, PRODUCER_LEASE, CONSUMER_LEASE = KEYS[7], KEYS[8], KEYS[12], KEYS[13], KEYS[14]
-local PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT = KEYS[15], KEYS[16], KEYS[19]
+local PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT, APART = KEYS[15], KEYS[16], KEYS[19], KEYS[20]
 
 local texts = call('MGET', BOUND, COUNT, BYTES, OP, HOLDER)
 local bound, last = texts[1], texts[4]
@@ -13,7 +13,7 @@ if not (bound and texts[2] and texts[3]) or math.max(#bound, #texts[2], #texts[3
 local numbers = ' ' .. bound .. ' ' .. texts[2] .. ' ' .. texts[3]
 if not string.find(numbers, '^ %d+ %d+ %d+$') or string.find(numbers, ' 0%d') then return nil end
 if last and tonumber(string.match(last, '^%d+') or ARGV[2]) >= tonumber(ARGV[2]) then return nil end
-if call('EXISTS', CLOSED, PRODUCER_LEASE, CONSUMER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT) > 0 then
+if call('EXISTS', CLOSED, PRODUCER_LEASE, CONSUMER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT, APART) > 0 then
   local deadline = call('HGET', CONSUMER_LEASE, 'deadline')
   if not deadline or call('EXISTS', CLOSED, PRODUCER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM) > 0 then return nil end
   local time = call('TIME')
