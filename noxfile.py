@@ -6,6 +6,7 @@ the wheel can be imported, in the processes that tests start neither. Arguments 
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -25,7 +26,7 @@ BESIDE_THE_TESTS = ("CHANGELOG.md", "README.md", "docs", "examples", "pyproject.
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests against the built wheel. What this machine lacks is listed at the end."""
+    """Run the tests against the built wheel. What this machine lacks, such as Java, is listed at the end."""
     install_wheel(session, group("test"))
     run_pytest(session)
 
@@ -33,7 +34,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def minimum(session: nox.Session) -> None:
     """Run the fast tests with the lowest versions of what the library depends on."""
-    install_wheel(session, group("test"), *lowest_versions())
+    install_wheel(session, group("test"), *lowest_versions(), spark=False)
     run_pytest(session, "-m", "not chaos and not slow")
 
 
@@ -42,24 +43,26 @@ def chaos(session: nox.Session) -> None:
     """Run the long form of the random kills and cancellations."""
     install_wheel(session, group("test"))
     session.env["APRESSURE_CHAOS"] = "long"
-    run_pytest(session, "tests/chaos", "--timeout=7200")
+    run_pytest(session, "tests/chaos", "tests/spark/test_kills.py", "tests/spark/test_pipeline.py", "--timeout=7200")
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure, as ratios to redis-py and to other libraries in the same run. `nox -s bench -- --quick` takes a minute.
 
-    `nox -s bench -- files` measures queues in directories, beside vsqs. The other libraries are in environments of
-    their own, which stay for the next run.
+    `nox -s bench -- files` measures queues in directories, beside vsqs, and `nox -s bench -- spark` Spark over queues.
+    The other libraries are in environments of their own, which stay for the next run.
     """
     install_wheel(session, group("bench"))
     libraries = Path(session.create_tmp()).absolute() / "libraries"
     arguments = [str(Path(word).absolute()) if word.endswith(".json") else word for word in session.posargs]
     session.chdir(place_for_tests(session))
     module = "tests.benchmarks"
-    if arguments[:1] == ["files"]:
+    if arguments[:1] in (["files"], ["spark"]):
         module = f"{module}.{arguments.pop(0)}"
-    session.run("python", "-m", module, "--libraries", str(libraries), *arguments)
+    if not module.endswith("spark"):
+        arguments = ["--libraries", str(libraries), *arguments]
+    session.run("python", "-m", module, *arguments)
 
 
 @nox.session
@@ -90,10 +93,16 @@ def group(name: str) -> list[str]:
     return list(nox.project.dependency_groups(PROJECT, name))
 
 
-def extras() -> list[str]:
-    """What every extra of the project requires, without the project itself."""
+def extras(spark: bool) -> list[str]:
+    """What every extra of the project requires, without the project itself; with Spark, or without."""
     optional = PROJECT["project"]["optional-dependencies"]
-    return [line for lines in optional.values() for line in lines if not line.startswith("apressure[")]
+    wanted = [lines for name, lines in optional.items() if spark or name not in ("pipeline", "spark")]
+    return [line for lines in wanted for line in lines if not line.startswith("apressure[")]
+
+
+def has_java() -> bool:
+    """Whether there is a Java at all. Without one there is no use in Spark, which is 450 MB."""
+    return shutil.which("java") is not None or "JAVA_HOME" in os.environ
 
 
 def lowest_versions() -> list[str]:
@@ -101,15 +110,15 @@ def lowest_versions() -> list[str]:
     return [line.replace(">=", "==") for line in PROJECT["project"]["dependencies"]]
 
 
-def install_dependencies(session: nox.Session, *requirements: list[str]) -> None:
-    """Install what the package and all of its extras need, and more."""
+def install_dependencies(session: nox.Session, *requirements: list[str], spark: bool = True) -> None:
+    """Install what the package and all of its extras need, and more. (Spark where there is Java.)"""
     core = PROJECT["project"]["dependencies"]
-    session.install(*core, *extras(), *(line for lines in requirements for line in lines))
+    session.install(*core, *extras(spark and has_java()), *(line for lines in requirements for line in lines))
 
 
-def install_wheel(session: nox.Session, requirements: list[str], *pins: str) -> None:
+def install_wheel(session: nox.Session, requirements: list[str], *pins: str, spark: bool = True) -> None:
     """Build the wheel and install it, with all extras, the requirements and the pinned versions."""
-    install_dependencies(session, requirements, list(pins))
+    install_dependencies(session, requirements, list(pins), spark=spark)
     wheels = Path(session.create_tmp()) / "wheel"
     shutil.rmtree(wheels, ignore_errors=True)
     session.run(

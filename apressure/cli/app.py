@@ -15,6 +15,7 @@ from apressure.cli.demo import demo
 from apressure.cli.doctor import doctor
 from apressure.cli.exits import MEANINGS, Exit, one_line
 from apressure.cli.options import Common, Json, Prefix, Url, complain, mute_output
+from apressure.cli.pipeline import pipeline
 
 _EPILOG: Final = "Exit codes: " + "; ".join(f"{code.value} {meaning}" for code, meaning in MEANINGS.items()) + "."
 
@@ -72,6 +73,7 @@ for command in (
     manage.delete,
     doctor,
     demo,
+    pipeline,
 ):
     app.command(epilog=_EPILOG)(command)
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json as jsons
 import sys
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from apressure.cli.exits import Exit
 from apressure.cli.options import Common, Json, Prefix, Url, execute
-
-ALL_FLIGHTS: Final = 336_776
-"""How many rows the data have."""
+from apressure.nycflights import ALL_FLIGHTS
 
 
 def demo(
@@ -35,10 +33,10 @@ def demo(
     from rich.console import Console
 
     from apressure.cli.demo_run import run_demo
-    from apressure.cli.demo_screen import LineScreen, LiveScreen, report
+    from apressure.cli.demo_screen import LineScreen, LiveScreen, line, report, view
 
     console = Console()
-    screen = LineScreen() if common.json or not sys.stdout.isatty() else LiveScreen(console)
+    screen = LineScreen(line) if common.json or not sys.stdout.isatty() else LiveScreen(console, view)
     result = execute(common, run_demo(common, rows, bound, screen), insist=True)
     if common.json:
         sys.stdout.write(jsons.dumps(result) + "\n")

@@ -44,20 +44,24 @@ class Worker:
 
     Args:
         orders: What it has to do.
+        module: What it runs.
 
     Attributes:
         rows: How many rows it has moved.
         waited: For how many seconds it has waited.
         started: It has reported something.
+        latest: Its latest report.
         result: Its last report, once it is done.
     """
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, orders: Orders, module: str = "apressure.cli.demo_worker") -> None:
         self.orders = orders
+        self._module = module
         self.rows = 0
         self.waited = 0.0
         self.started = False
         self.result: dict[str, Any] | None = None
+        self.latest: dict[str, Any] = {}
         self._process: asyncio.subprocess.Process | None = None
         self._last_words: deque[str] = deque(maxlen=20)
 
@@ -65,7 +69,8 @@ class Worker:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "apressure.cli.demo_worker",
+            self._module,
+            self.orders.role,  # for who looks at the list of processes
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -117,6 +122,7 @@ class Worker:
 
     def _take(self, report: dict[str, Any]) -> None:
         self.started = True
+        self.latest = report
         self.rows = report["rows"]
         self.waited = report["waited"]
         if report.pop("report") == "done":

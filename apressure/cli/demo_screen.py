@@ -6,8 +6,9 @@ import dataclasses
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, Self
+from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -52,7 +53,12 @@ class Picture:
     consumer: WorkerState = "starting"
 
 
-class Screen(Protocol):
+P = TypeVar("P")
+"""What is shown: the demo's picture, or the pipeline's."""
+P_contra = TypeVar("P_contra", contravariant=True)
+
+
+class Screen(Protocol[P_contra]):
     """Where pictures are shown."""
 
     def __enter__(self) -> Self: ...
@@ -61,15 +67,21 @@ class Screen(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
 
-    def show(self, picture: Picture) -> None:
-        """Show the demo at this moment."""
+    def show(self, picture: P_contra) -> None:
+        """Show what it looks like at this moment."""
 
 
-class LiveScreen:
-    """A picture that changes in place."""
+class LiveScreen(Generic[P]):
+    """A picture that changes in place.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: Where.
+        view: What a picture looks like.
+    """
+
+    def __init__(self, console: Console, view: Callable[[P], RenderableType]) -> None:
         self._live = Live(console=console, auto_refresh=False)
+        self._view = view
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -80,16 +92,21 @@ class LiveScreen:
     ) -> None:
         self._live.stop()
 
-    def show(self, picture: Picture) -> None:
-        """Show the demo at this moment."""
-        self._live.update(view(picture), refresh=True)
+    def show(self, picture: P) -> None:
+        """Show what it looks like at this moment."""
+        self._live.update(self._view(picture), refresh=True)
 
 
-class LineScreen:
-    """A line on standard error, now and then."""
+class LineScreen(Generic[P]):
+    """A line on standard error, now and then.
 
-    def __init__(self) -> None:
+    Args:
+        line: What a picture looks like.
+    """
+
+    def __init__(self, line: Callable[[P], str]) -> None:
         self._next = 0.0
+        self._line = line
 
     def __enter__(self) -> Self:
         return self
@@ -99,13 +116,13 @@ class LineScreen:
     ) -> None:
         pass
 
-    def show(self, picture: Picture) -> None:
-        """Show the demo at this moment, if it is time to."""
+    def show(self, picture: P) -> None:
+        """Show what it looks like at this moment, if it is time to."""
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + _LINES_EVERY
-        sys.stderr.write(line(picture) + "\n")
+        sys.stderr.write(self._line(picture) + "\n")
         sys.stderr.flush()
 
 

@@ -19,9 +19,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from apressure import AsyncQueue
+from apressure import AsyncQueue, nycflights
 from apressure.cli import demo_flights as flights
 from apressure.exceptions import PressureError, QueueFullError
 
@@ -63,6 +63,9 @@ class Orders:
     def line(self) -> bytes:
         """Return the line that carries them."""
         return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
+
+
+_Orders = TypeVar("_Orders", bound=Orders)
 
 
 class Reporter:
@@ -116,7 +119,7 @@ class Reporter:
 async def feed(rows: int, queue: AsyncQueue[bytes], reporter: Reporter) -> None:
     """Put every row, in order, and close the queue."""
     proof = flights.StreamProof()
-    messages = flights.numbered(flights.lines(flights.data_directory(), rows))
+    messages = flights.numbered(nycflights.lines(nycflights.data_directory(), rows))
     began = time.monotonic()
     async with queue.producer() as producer:
         while batch := list(itertools.islice(messages, BATCH)):
@@ -136,9 +139,9 @@ async def feed(rows: int, queue: AsyncQueue[bytes], reporter: Reporter) -> None:
 
 async def consume(queue: AsyncQueue[bytes], reporter: Reporter) -> None:
     """Take every row, see to it that none is missing, and sum up the delays."""
-    directory = flights.data_directory()
+    directory = nycflights.data_directory()
     proof = flights.StreamProof()
-    delays = flights.Delays(flights.header(directory))
+    delays = flights.Delays(nycflights.header(directory))
     ended = time.monotonic()
     async with queue.consumer(prefetch=PREFETCH) as consumer:
         items = aiter(consumer)
@@ -159,7 +162,7 @@ async def consume(queue: AsyncQueue[bytes], reporter: Reporter) -> None:
         ended=ended,
         out_of_order=proof.out_of_order,
         first_error=proof.first_error,
-        carriers=delays.table(flights.airlines(directory)),
+        carriers=delays.table(nycflights.airlines(directory)),
     )
 
 
@@ -193,16 +196,15 @@ class LifeLine:
         self._guard = threading.Lock()
         self._unread = b""
 
-    def read_orders(self) -> Orders | None:
+    def read_orders(self, kind: type[_Orders]) -> _Orders | None:
         """Return the orders, or None if the demo is gone already; from then on watch for its end."""
         line = self._read_line()
         if not line:
             return None
         threading.Thread(target=self._watch, name="apressure-demo-lifeline", daemon=True).start()
-        return Orders(**json.loads(line))
+        return kind(**json.loads(line))
 
-    @contextlib.contextmanager
-    def cancels(self, task: asyncio.Task[Any] | None) -> Iterator[None]:
+    def cancels(self, task: asyncio.Task[Any] | None) -> contextlib.AbstractContextManager[None]:
         """Cancel `task` when the line ends while the block runs."""
         assert task is not None
         loop = asyncio.get_running_loop()
@@ -211,6 +213,11 @@ class LifeLine:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 loop.call_soon_threadsafe(task.cancel)
 
+        return self.calls(stop)
+
+    @contextlib.contextmanager
+    def calls(self, stop: Callable[[], None]) -> Iterator[None]:
+        """Call `stop`, in a thread, when the line ends while the block runs."""
         with self._guard:
             self._stop = stop
             if self._stopped:
@@ -251,7 +258,7 @@ def main() -> int:
     # Ctrl-C is the demo's business; it tells us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lifeline = LifeLine()
-    orders = lifeline.read_orders()
+    orders = lifeline.read_orders(Orders)
     if orders is None:
         return 0
     os.set_blocking(1, False)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from apressure import AsyncQueue, Client, recovery
+from apressure.cli import batches
 from apressure.cli.exits import Exit, UsageError, message_of
 from apressure.cli.options import Common, Interval, Json, Prefix, Url, complain, execute
 from apressure.cli.show import printable
@@ -35,6 +36,15 @@ def doctor(
             show_default=False,
         ),
     ] = None,
+    give_back: Annotated[
+        str | None,
+        typer.Option(
+            "--give-back",
+            metavar="GROUP",
+            help="Put back what the Spark query of this group has taken and will not come back for.",
+            show_default=False,
+        ),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Heal again and again, until Ctrl-C.")] = False,
     interval: Interval = 1.0,
     url: Url = None,
@@ -46,13 +56,15 @@ def doctor(
 
     async def command() -> None:
         _check(name, everything, repair, holder, watch)
+        if give_back is not None and (name is None or watch):
+            raise UsageError("--give-back is for one queue, and not for --watch")
         async with common.client() as client:
             if watch:
                 target = client if name is None else AsyncQueue(name, client=client)
                 if isinstance(target, AsyncQueue) and not await target.exists():
                     raise QueueDoesNotExistError(f"the queue {name!r} does not exist", name=target.name)
                 await _watch(common, target, interval)
-            elif not await _see(common, client, name, repair, holder):
+            elif not await _see(common, client, name, repair, holder, give_back):
                 raise typer.Exit(int(Exit.ERROR))
 
     execute(common, command())
@@ -67,7 +79,9 @@ def _check(name: str | None, everything: bool, repair: bool, holder: str | None,
         raise UsageError("--watch heals by itself what needs no human: give either --repair or --watch")
 
 
-async def _see(common: Common, client: Client, name: str | None, repair: bool, holder: str | None) -> bool:
+async def _see(
+    common: Common, client: Client, name: str | None, repair: bool, holder: str | None, give_back: str | None
+) -> bool:
     """Look at queues, one after the other, and return whether nothing is wrong with them any more."""
     well = True
     names = await recovery.find(client) if name is None else [name]
@@ -78,6 +92,7 @@ async def _see(common: Common, client: Client, name: str | None, repair: bool, h
                 result = await recovery.repair(queue, holder)
             else:
                 result = recovery.Repair(one, (), await recovery.examine(queue))
+            result = await batches.added(result, client.settings, give_back)
         except (ServerError, ValueError) as error:
             if name is not None:
                 raise

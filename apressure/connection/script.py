@@ -34,19 +34,21 @@ class Script:
     Args:
         package: The package whose folder `lua` holds the files.
         name: The file's name without `.lua`.
+        prelude: The package whose prelude it uses; its own by default.
     """
 
-    def __init__(self, package: str, name: str) -> None:
+    def __init__(self, package: str, name: str, prelude: str | None = None) -> None:
         from importlib import resources  # here, since `import apressure` reads no script
 
         folder = resources.files(package) / "lua"
         self.name = name
-        prelude, step = ((folder / f"{one}.lua").read_text() for one in ("prelude", name))
+        shared = (resources.files(prelude or package) / "lua" / "prelude.lua").read_text()
+        step = (folder / f"{name}.lua").read_text()
         usual = folder / "usual" / f"{name}.lua"
         parts = [_HEAD]
         if usual.is_file():
             parts.append(f"local function usual()\n{usual.read_text()}end\nanswer = usual()\n")
-        parts.append(f"local function step()\n{used(prelude, step)}{step}end\n{_TAIL}")
+        parts.append(f"local function step()\n{used(shared, step)}{step}end\n{_TAIL}")
         self.source = "".join(parts).encode()
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 

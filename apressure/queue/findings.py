@@ -29,6 +29,7 @@ FindingKind = Literal[
     "lost_permit",
     "orphaned_items",
     "overfull",
+    "spark_batches",
     "stuck_role",
     "waiting_role",
     "wrong_type",

@@ -182,3 +182,25 @@ def test_a_person_at_a_terminal(cli: Commands, queue: str, db: redis.Redis) -> N
 def test_without_a_server(cli: Commands, server: object) -> None:
     env = {"APRESSURE_URL": "redis://127.0.0.1:1"}
     assert b"127.0.0.1:1" in cli("doctor", "orders", code=7, env=env).stderr
+
+
+def test_batches_of_spark_are_shown_and_given_back(cli: Commands, queue: str, db: redis.Redis) -> None:
+    spark = f"{OURS}:spark"
+    db.sadd(f"{spark}:all:groups", "nightly")
+    db.hset(
+        f"{spark}:nightly:source", mapping={"epoch": 1, "committed": 4, "sealed": 5, "rows": 9, "first-5": 7, "at-5": 1}
+    )
+    db.lpush(f"{spark}:nightly:batch-5", "1", "2")
+    (finding,) = cli.json("doctor", queue)["findings"]
+    assert (finding["kind"], finding["fault"], finding["repair"]) == ("spark_batches", False, "by hand")
+    assert finding["text"].startswith("2 messages are in flight in 1 batches of the Spark query of the group 'nightly'")
+    assert "apressure doctor orders --give-back nightly" in finding["advice"]
+    done = cli("doctor", queue, "--give-back", "nightly").stdout
+    assert done == (
+        b"orders\trepaired\tspark_batches\t"
+        b"put 2 messages back, first in line, that the group 'nightly' had taken for Spark\n"
+    )
+    assert db.lrange(KEY, 0, -1) == [b"2", b"1"]
+    assert b"put 0 messages back" in cli("doctor", queue, "--give-back", "other").stdout
+    assert "--give-back is for one queue" in cli("doctor", "--all", "--give-back", "nightly", code=2).stderr.decode()
+    db.delete(f"{spark}:all:groups", f"{spark}:nightly:source")

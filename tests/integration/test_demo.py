@@ -26,9 +26,10 @@ from typing import Any
 import psutil
 import pytest
 
+from apressure import nycflights
 from apressure.cli import demo_flights as flights
-from apressure.cli.demo import ALL_FLIGHTS
 from apressure.cli.demo_crew import WorkerDiedError
+from apressure.nycflights import ALL_FLIGHTS
 from tests.integration.commands import (
     COMMAND,
     PATIENCE,
@@ -106,14 +107,14 @@ def demo() -> Iterator[Demo]:
 class TestData:
     def test_numbers_against_a_count_of_our_own(self) -> None:
         """The table, counted in the plainest way."""
-        directory = flights.data_directory()
+        directory = nycflights.data_directory()
         with zipfile.ZipFile(directory / "flights.csv.zip") as archive:
             text = archive.read("flights.csv").decode()
         rows = list(csv.DictReader(io.StringIO(text)))[:50_000]
-        delays = flights.Delays(flights.header(directory))
-        for line in flights.lines(directory, 50_000):
+        delays = flights.Delays(nycflights.header(directory))
+        for line in nycflights.lines(directory, 50_000):
             delays.add(line)
-        table = {row["carrier"]: row for row in delays.table(flights.airlines(directory))}
+        table = {row["carrier"]: row for row in delays.table(nycflights.airlines(directory))}
         by_carrier = defaultdict(list)
         for row in rows:
             by_carrier[row["carrier"]].append(row)
@@ -170,7 +171,7 @@ class TestRun:
         assert result["proven"] is True
         assert result["in_order"] is True
         expected = flights.StreamProof()
-        for message in flights.numbered(flights.lines(flights.data_directory(), ALL_FLIGHTS)):
+        for message in flights.numbered(nycflights.lines(nycflights.data_directory(), ALL_FLIGHTS)):
             expected.add(message)
         assert result["sha256_sent"] == result["sha256_received"] == expected.sha256
         assert 0 < result["peak_depth"] <= result["bound"] == 1000
@@ -327,7 +328,7 @@ class TestEnd:
             demo.servers()[0].kill()
             code, output, errors = ended(process)
         assert (code, output) == (7, b"")
-        assert errors.endswith(b"apressure: the demo's embedded server has died\n")
+        assert errors.endswith(b"apressure: the embedded server has died\n")
         demo.assert_nothing_is_left()
 
 

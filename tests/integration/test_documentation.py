@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from apressure.files import FileQueueOptions
+from apressure.spark import options
+from tests.benchmarks import spark
 from tests.benchmarks.plot import draw
 from tests.benchmarks.table import tables
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "docs" / "benchmarks"
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "pipeline")  # tests/spark runs that
 
 
 def run(*command: str, cwd: Path | None = None) -> str:
@@ -87,6 +89,21 @@ def test_each_cell_of_the_table_of_losses_names_a_test_that_exists() -> None:
 def test_the_options_of_files_are_those_that_it_has() -> None:
     table = (ROOT / "docs" / "files.md").read_text().partition("## Options")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == {"codec", *FileQueueOptions.__annotations__}
+
+
+def test_the_page_about_spark_has_the_options_and_the_figures_and_names_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "spark.md").read_text()
+    assert options.table() in page
+    results = json.loads((BENCHMARKS / "spark.json").read_text())
+    assert results["machine"]["messages"] == 1_000_000
+    assert spark.table(results) in page
+    for name in ("server", "python", "pyspark"):
+        assert results["machine"][name] in page
+    table = page.partition("## What is lost when")[2].partition("\n## ")[0]
+    named = re.findall(r"\[(test_\w+)\]\(\.\./([\w/]+\.py)\)", table)
+    assert len(named) > 10
+    for test, path in named:
+        assert re.search(rf"def {test}\(", (ROOT / path).read_text()), f"{path} has no {test}"
 
 
 def test_every_link_to_a_file_leads_there() -> None:

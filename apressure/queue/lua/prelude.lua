@@ -318,12 +318,13 @@ local function count(role, messages, bytes)
 end
 
 -- Pop up to max messages, in portions so that large ones do not pile up in one reply.
+-- command, key: another end, and another list.
 -- Returns: {{messages}...} | number of messages | their bytes
-local function pop(max)
+local function pop(max, command, key)
   local portions, messages, bytes = {}, 0, 0
   local portion = 1
   while messages < max and bytes < 1048576 do
-    local popped = call('RPOP', LIST, math.min(portion, max - messages))
+    local popped = call(command or 'RPOP', key or LIST, math.min(portion, max - messages))
     if not popped or #popped == 0 then break end
     for i = 1, #popped do bytes = bytes + #popped[i] end
     messages = messages + #popped

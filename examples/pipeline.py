@@ -1,0 +1,53 @@
+"""From an asynchronous feeder over a bounded queue to Spark, Parquet and a chart: `apressure pipeline` in your hands.
+
+Needs the extra `pipeline` and Java 17. Kill any of it at any time and start it again: it goes on where it was. Yours to
+change: what `flights` yields, what `delays` computes and `write` writes. Arguments: a folder, and how many rows.
+"""
+
+import asyncio
+import multiprocessing
+import sys
+from pathlib import Path
+
+from apressure import AsyncQueue
+from apressure.embedded import EmbeddedServer
+from apressure.spark import await_end, pipeline, session
+
+
+async def feed(url: str, rows: int) -> None:
+    async with AsyncQueue("flights", url=url, codec="json") as queue:
+        await pipeline.feed(queue, pipeline.flights(rows))  # waits whenever Spark is behind
+
+
+def run_feeder(url: str, rows: int) -> None:
+    asyncio.run(feed(url, rows))
+
+
+async def create(url: str) -> None:
+    async with AsyncQueue("flights", url=url) as queue:
+        await queue.create(bound=5000, exist_ok=True)
+
+
+def main(folder: Path, rows: int) -> None:
+    with EmbeddedServer(directory=folder / "server", config=pipeline.SERVER) as server:
+        asyncio.run(create(server.url))
+        spawn = multiprocessing.get_context("spawn")
+        feeder = spawn.Process(target=run_feeder, args=(server.url, rows), daemon=True)
+        feeder.start()
+
+        spark = session("delays of flights", configuration=pipeline.SESSION)
+        flights = pipeline.read(spark, url=server.url, queue="flights")
+        query = pipeline.write(pipeline.delays(flights), folder / "delays", folder / "checkpoint")
+        await_end(query, url=server.url, queue="flights")
+        pipeline.sweep(spark, folder / "delays")
+        spark.stop()
+        feeder.join()
+
+    delays = pipeline.table(folder / "delays")
+    pipeline.chart(delays, folder / "delays.png")
+    print(f"{delays['flights'].sum():,} flights in {len(delays):,} windows: {folder / 'delays.png'}")
+
+
+if __name__ == "__main__":
+    folder, rows = (*sys.argv[1:], *("delays-of-flights", "20000")[len(sys.argv) - 1 :])
+    main(Path(folder), int(rows))

@@ -1,0 +1,302 @@
+"""Spark over queues: ours beside code by hand, in one run, warm, with messages of 100 bytes.
+
+Usage: python -m tests.benchmarks.spark [--messages N] [--repetitions N] [--puts N] [--json FILE]
+       python -m tests.benchmarks.spark --table RESULTS.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import functools
+import itertools
+import json
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from apressure import AsyncQueue
+from apressure import spark as pressure
+from apressure.embedded import EmbeddedServer
+from tests.benchmarks.__main__ import machine
+
+KEY = "__pressure__:bench"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.spark", description=__doc__)
+    parser.add_argument("--messages", type=int, default=1_000_000, metavar="N")
+    parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="after one that is not counted")
+    parser.add_argument("--puts", type=int, default=60, metavar="N", help="for the time from put to foreachBatch")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file, too")
+    parser.add_argument(
+        "--table", type=Path, metavar="RESULTS", help="print the table of such a file, and nothing else"
+    )
+    options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(options.table.read_text())))
+        return
+    spark = pressure.session("bench", "local[2]", {"spark.ui.enabled": "false", "spark.driver.memory": "4g"})
+    spark.sparkContext.setLogLevel("OFF")
+    with EmbeddedServer(tcp=True) as server, tempfile.TemporaryDirectory() as folder:
+        about = {
+            **machine(),
+            "server": f"{server.software} {server.version}",
+            "pyspark": version("pyspark"),
+            "pyarrow": version("pyarrow"),
+            "messages": options.messages,
+            "repetitions": options.repetitions,
+        }
+        print(", ".join(f"{key} {value}" for key, value in about.items()))
+        bench = Bench(spark, server.url, options.messages, options.repetitions, Path(folder))
+        figures = []
+        for figure in bench.run(options.puts):
+            print(line(figure), flush=True)
+            figures.append(figure)
+    spark.stop()
+    if options.json:
+        results = {"machine": about, "figures": [dataclasses.asdict(figure) for figure in figures]}
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A figure.
+
+    Attributes:
+        case: What we did.
+        other: What it is compared with, if with something.
+        unit: Of `ours` and `theirs`: `"krows/s"`, of which more is better, or `"ms"`.
+        ours: Our median.
+        theirs: The other's median.
+        ratio: The median of the ratios of repetitions, ours to theirs.
+        goal: What the ratio, or without one `ours`, is to be at least (of `ms`, at most); or None.
+        reached: Whether it is.
+    """
+
+    case: str
+    other: str
+    unit: str
+    ours: float
+    theirs: float | None
+    ratio: float | None
+    goal: float | None
+    reached: bool
+
+
+class Bench:
+    """One session, one server, one queue."""
+
+    def __init__(self, spark: Any, url: str, messages: int, repetitions: int, folder: Path) -> None:
+        self.spark = spark
+        self.url = url
+        self.messages = messages
+        self.repetitions = repetitions
+        self.batch = messages // 10
+        self.folder = folder
+        self.plain = redis.Redis.from_url(url)
+        self.frame = spark.range(0, messages, 1, 2).selectExpr("cast(lpad(id, 100, 'x') AS BINARY) AS body").cache()
+        self.frame.count()
+
+    def run(self, puts: int) -> Iterator[Figure]:
+        """All cases."""
+        krows = self.messages / 1000
+        for other, verify, goal in (
+            ("flatMap over LRANGE", True, 2.5),
+            ("the same, verifySchema=False", False, None),
+        ):
+            by_hand = functools.partial(self.read_by_hand, verify)
+            yield compared("batch read", other, goal, krows, *self.turns(self.read, by_hand, self.fill))
+        for other, push, goal in (
+            ("foreachPartition, pipelines of 1,000 LPUSH", one_by_one, 8),
+            ("foreachPartition, LPUSH of 1,000", together, None),
+        ):
+            by_hand = functools.partial(self.write_by_hand, push)
+            yield compared("write", other, goal, krows, *self.turns(self.write, by_hand, self.empty))
+        micro = statistics.median(self.micro_batches())
+        yield alone(f"micro-batches of {self.batch:,} rows", "krows/s", self.batch / micro / 1000, 300)
+        yield alone("put to foreachBatch, p50", "ms", statistics.median(self.latencies(puts)) * 1000, 150)
+        rates = []
+        for _ in range(self.repetitions):
+            self.fill()
+            rates.append(krows / timed(lambda: asyncio.run(self.consume())))
+        yield alone("no Spark: asyncio, get_many", "krows/s", statistics.median(rates), None)
+
+    def turns(
+        self, ours: Callable[[], None], other: Callable[[], None], before: Callable[[], None]
+    ) -> tuple[list[float], list[float]]:
+        """Both sides in turn; the first time only warms up."""
+        times: tuple[list[float], list[float]] = [], []
+        for _ in range(self.repetitions + 1):
+            for side, function in zip(times, (ours, other), strict=True):
+                before()
+                side.append(timed(function))
+        return times[0][1:], times[1][1:]
+
+    def empty(self) -> None:
+        """Make the queue anew."""
+        self.plain.flushall()
+        asyncio.run(self._create())
+
+    async def _create(self) -> None:
+        async with AsyncQueue("bench", url=self.url) as queue:
+            await queue.create()
+
+    def fill(self) -> None:
+        """Make the queue anew, with all messages."""
+        self.empty()
+        self.write()
+
+    def read(self) -> None:
+        """`spark.read`."""
+        options = {"url": self.url, "queue": "bench"}
+        frame = self.spark.read.schema("body BINARY").format("pressure").options(**options).load()
+        frame.write.format("noop").mode("overwrite").save()
+
+    def read_by_hand(self, verify: bool) -> None:
+        """What one writes without a source."""
+        url, each = self.url, self.messages // 2
+
+        def rows(part: int) -> Iterator[tuple[bytes]]:
+            client = redis.Redis.from_url(url)
+            for at in range(part * each, (part + 1) * each, 10_000):
+                for body in client.lrange(KEY, at, min(at + 10_000, (part + 1) * each) - 1):
+                    yield (body,)
+
+        found = self.spark.sparkContext.parallelize(range(2), 2).flatMap(rows)
+        frame = self.spark.createDataFrame(found, "body BINARY", verifySchema=verify)
+        frame.write.format("noop").mode("overwrite").save()
+
+    def write(self) -> None:
+        """`df.write`."""
+        self.frame.write.format("pressure").mode("append").options(url=self.url, queue="bench").save()
+
+    def write_by_hand(self, push: Callable[[Any, list[bytes]], None]) -> None:
+        """What one writes without a sink."""
+        url = self.url
+
+        def write(rows: Iterator[Any]) -> None:
+            client = redis.Redis.from_url(url)
+            while bodies := [bytes(row.body) for row in itertools.islice(rows, 1000)]:
+                push(client, bodies)
+
+        self.frame.foreachPartition(write)
+
+    def stream(self, group: str) -> Any:
+        """The queue as a stream."""
+        options = {"url": self.url, "queue": "bench", "group": group, "maxRowsPerBatch": self.batch}
+        return self.spark.readStream.schema("body BINARY").format("pressure").options(**options).load()
+
+    def micro_batches(self) -> list[float]:
+        """Seconds of each whole micro-batch but the first."""
+        self.fill()
+        writer = (
+            self.stream("micro").writeStream.format("noop").option("checkpointLocation", str(self.folder / "micro"))
+        )
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        batches = [one for one in query.recentProgress if one["numInputRows"] == self.batch]
+        return [one["durationMs"]["triggerExecution"] / 1000 for one in batches[1:]]
+
+    def latencies(self, puts: int) -> list[float]:
+        """Seconds from a put to the message's arrival in foreachBatch."""
+        self.empty()
+        waited: list[float] = []
+
+        def arrive(frame: Any, _: int) -> None:
+            now = time.time
+            waited.extend(now() - float(row.body) for row in frame.collect())
+
+        writer = self.stream("wait").writeStream.foreachBatch(arrive)
+        query = writer.option("checkpointLocation", str(self.folder / "wait")).start()
+
+        async def put() -> None:
+            async with AsyncQueue("bench", url=self.url) as queue:
+                for number in range(puts + 5):
+                    await queue.put(b"%.6f" % time.time())
+                    while len(waited) <= number:
+                        await asyncio.sleep(0.01)
+                    await asyncio.sleep(0.3 + 0.01 * (number % 20))
+
+        thread = threading.Thread(target=lambda: asyncio.run(put()))
+        thread.start()
+        thread.join()
+        query.stop()
+        return waited[5:]
+
+    async def consume(self) -> None:
+        """No Spark at all."""
+        async with AsyncQueue("bench", url=self.url) as queue:
+            left = self.messages
+            while left:
+                left -= len(await queue.get_many(5000))
+
+
+def one_by_one(client: Any, bodies: list[bytes]) -> None:
+    """A pipeline with a command for each."""
+    pipeline = client.pipeline(transaction=False)
+    for body in bodies:
+        pipeline.lpush(KEY, body)
+    pipeline.execute()
+
+
+def together(client: Any, bodies: list[bytes]) -> None:
+    """One command."""
+    client.lpush(KEY, *bodies)
+
+
+def timed(function: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+
+def compared(case: str, other: str, goal: float | None, krows: float, ours: list[float], theirs: list[float]) -> Figure:
+    """Two sides whose seconds were measured in turn."""
+    ratio = statistics.median(their / our for our, their in zip(ours, theirs, strict=True))
+    mine, hand = krows / statistics.median(ours), krows / statistics.median(theirs)
+    return Figure(case, other, "krows/s", mine, hand, ratio, goal, goal is None or ratio >= goal)
+
+
+def alone(case: str, unit: str, value: float, goal: float | None) -> Figure:
+    """A figure of ours."""
+    reached = goal is None or (value <= goal if unit == "ms" else value >= goal)
+    return Figure(case, "", unit, value, None, None, goal, reached)
+
+
+def line(figure: Figure) -> str:
+    """A figure in words."""
+    return "  " + "  ".join(cell.replace("**", "") for cell in cells(figure) if cell)
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as a table of the documentation. Bold is what does not reach its goal."""
+    lines = ["| what | ours | by hand | ratio | goal |", "| --- | --- | --- | --- | --- |"]
+    lines += [f"| {' | '.join(cells(Figure(**one)))} |" for one in results["figures"]]
+    return "\n".join(lines)
+
+
+def cells(figure: Figure) -> tuple[str, ...]:
+    """What, ours, the other's, ratio, goal."""
+    name = f"{figure.case} / {figure.other}" if figure.other else figure.case
+    ours, theirs = (None if value is None else f"{value:,.0f} {figure.unit}" for value in (figure.ours, figure.theirs))
+    ratio = None if figure.ratio is None else f"{figure.ratio:.3g}"
+    sign = "≤" if figure.unit == "ms" else "≥"
+    goal = None if figure.goal is None else f"{sign} {figure.goal:g}{'' if ratio else ' ' + figure.unit}"
+    if not figure.reached:
+        ours, ratio = (ours, f"**{ratio}**") if ratio else (f"**{ours}**", ratio)
+    return name, ours or "", theirs or "", ratio or "", goal or ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""One Spark session for all tests, and a server. Without pyspark or Java the tests are listed as not run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from apressure import AsyncQueue, MissingExtraError
+from apressure import spark as pressure
+from apressure.embedded import EmbeddedServer
+from apressure.spark.options import Options
+from apressure.spark.steps import Steps, server_of
+from tests.servers import admin, refresh
+
+PATIENCE = 60.0
+"""Seconds after which something that should have happened has not."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/spark/" in item.nodeid:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.filterwarnings("ignore"))  # pandas, py4j and pyspark warn of each other
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if "tests/spark/" in item.nodeid:
+        why_not()
+
+
+def why_not() -> None:
+    """Skip where Spark cannot run."""
+    try:
+        pressure.check()
+    except MissingExtraError as missing:
+        pytest.skip(f"Spark ({missing})")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A session on two cores."""
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    made = pressure.session(
+        "tests",
+        "local[2]",
+        {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"},
+    )
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
+
+
+@dataclasses.dataclass
+class Ground:
+    """A session, an empty server, and a folder for checkpoints and files."""
+
+    spark: Any
+    url: str
+    plain: redis.Redis
+    folder: Path
+
+    def steps(self, name: str = "jobs") -> Steps:
+        server = server_of(Options.of({"url": self.url, "queue": name}))
+        return Steps(server, "__pressure__", name)
+
+    def create(self, name: str = "jobs", bound: int = 0) -> Steps:
+        steps = self.steps(name)
+        steps.create(bound)
+        return steps
+
+    async def put(self, messages: list[bytes], name: str = "jobs", close: bool = False) -> None:
+        async with AsyncQueue(name, url=self.url) as queue:
+            await queue.put_many(messages, timeout=PATIENCE)
+            if close:
+                await queue.close()
+
+    def waiting(self, name: str = "jobs") -> list[bytes]:
+        return self.plain.lrange(self.steps(name).keys.queue.messages, 0, -1)[::-1]
+
+    def stream(self, name: str | None = "jobs", group: str = "g", **options: Any) -> Any:
+        given = {"url": self.url, "group": group, **({} if name is None else {"queue": name}), **options}
+        return self.spark.readStream.format("pressure").options(**given)
+
+    def to_files(self, frame: Any, name: str = "out", now: bool = True) -> Any:
+        """Start a query that writes to files; with `now` it is awaited."""
+        writer = frame.writeStream.format("parquet").option("path", str(self.folder / name))
+        return self._start(writer, name, now)
+
+    def to_queue(self, frame: Any, queue: str, now: bool = True, **options: Any) -> Any:
+        """Start a query that writes to a queue."""
+        return self._start(
+            frame.writeStream.format("pressure").options(url=self.url, queue=queue, **options), queue, now
+        )
+
+    def _start(self, writer: Any, name: str, now: bool) -> Any:
+        writer = writer.option("checkpointLocation", str(self.folder / f"{name}-checkpoint"))
+        query = (writer.trigger(availableNow=True) if now else writer).start()
+        if now:
+            assert query.awaitTermination(PATIENCE)
+        return query
+
+    def bodies(self, name: str = "out") -> list[bytes]:
+        """The messages in the files that a query has committed, by their number."""
+        rows = self.spark.read.parquet(str(self.folder / name)).orderBy("queue", "sequence").collect()
+        return [bytes(row.body) for row in rows]
+
+
+@pytest.fixture
+def ground(spark: Any, valkey: EmbeddedServer, tmp_path: Path) -> Iterator[Ground]:
+    refresh(valkey)
+    with admin(valkey) as plain:
+        yield Ground(spark, valkey.url, plain, tmp_path)
+    for query in spark.streams.active:
+        query.stop()
+
+
+@pytest.fixture
+def background() -> Iterator[Callable[..., threading.Thread]]:
+    """Run something in a thread, and see in the end that it did not fail."""
+    threads: list[threading.Thread] = []
+    failures: list[BaseException] = []
+
+    def start(function: Callable[..., object], *arguments: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                function(*arguments)
+            except BaseException as error:
+                failures.append(error)
+
+        threads.append(threading.Thread(target=run, daemon=True))
+        threads[-1].start()
+        return threads[-1]
+
+    yield start
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not failures, failures

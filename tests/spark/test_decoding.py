@@ -1,0 +1,121 @@
+"""Messages become columns: raw, and JSON with what does not decode set aside."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import pickle
+import random
+from typing import Any
+
+import pytest
+
+from apressure import DecodeError
+from apressure.spark.options import Options
+
+pytestmark = pytest.mark.usefixtures("spark")  # it reads the DDL
+
+
+def decoder(ddl: str, **options: str) -> Any:
+    from pyspark.sql.types import StructType
+
+    from apressure.spark.decoding import Decoder
+
+    made = Decoder(Options.of({"queue": "jobs", **options}), StructType.fromDDL(ddl))
+    return pickle.loads(pickle.dumps(made))  # it travels
+
+
+def rows(messages: list[bytes], ddl: str, **options: str) -> list[dict[str, Any]]:
+    return decoder(ddl, **options).batch(messages, "jobs", 40).to_pylist()  # type: ignore[no-any-return]
+
+
+def test_raw_columns_are_what_is_known_without_decoding() -> None:
+    assert rows([b"\xff", b""], "body BINARY, queue STRING, sequence BIGINT") == [
+        {"body": b"\xff", "queue": "jobs", "sequence": 40},
+        {"body": b"", "queue": "jobs", "sequence": 41},
+    ]
+    assert rows([b"a"], "sequence BIGINT") == [{"sequence": 40}]
+
+
+@pytest.mark.parametrize("ddl", ["body STRING", "payload BINARY", "sequence INT"])
+def test_other_raw_columns_are_refused(ddl: str) -> None:
+    with pytest.raises(ValueError, match="column"):
+        decoder(ddl)
+
+
+def test_json_columns_of_many_types() -> None:
+    ddl = (
+        "a INT, b STRING, c DOUBLE, d BOOLEAN, e TIMESTAMP, f DATE, g ARRAY<BIGINT>, h STRUCT<x: INT>, i DECIMAL(10,2)"
+    )
+    message = (
+        b'{"a":1,"b":"\xc3\xa9","c":1.5,"d":true,"e":"2013-01-01T05:00:00Z","f":"2013-01-02",'
+        b'"g":[1,2],"h":{"x":3},"i":1.25,"other":0}'
+    )
+    found, nothing = rows([message, b"{}"], ddl, format="json")
+    assert found["e"].timestamp() == 1357016400
+    assert (found["f"], found["i"]) == (dt.date(2013, 1, 2), decimal.Decimal("1.25"))
+    assert [found[name] for name in "abcdgh"] == [1, "é", 1.5, True, [1, 2], {"x": 3}]
+    assert set(nothing.values()) == {None}
+
+
+GOOD = [b'{"a":%d}' % number for number in range(7)]
+BAD = [
+    b"", b"nonsense", b"[1]", b'{"a":1}{"a":2}', b'{"a":"x"}', b'{"a":1', b'{"a":"\xff"}', b'{"a":"x}', b'{"a":1.5}',
+    b"null",
+    b'{"a":{"a":2}', b'}', b"{", b'{"a":99999999999999999999}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_message_that_does_not_decode_is_set_aside_alone(bad: bytes) -> None:
+    for place in (0, 3, 7):
+        messages = [*GOOD[:place], bad, *GOOD[place:]]
+        found = rows(messages, "a INT, _corrupt_record BINARY, _sequence BIGINT", format="json")
+        assert [row["a"] for row in found] == [*range(place), None, *range(place, 7)]
+        assert [row["_corrupt_record"] for row in found] == [None] * place + [bad] + [None] * (7 - place)
+        assert [row["_sequence"] for row in found] == list(range(40, 48))
+
+
+def test_bad_messages_never_make_good_ones_together() -> None:
+    rng = random.Random(5)
+    pieces = [b'{"a":1}', b'{"a":{', b'}', b'"', b"\n", b"{", b'{"a":1', b' ', b'{"a":"']  # fmt: skip
+    for _ in range(300):
+        messages = [b"".join(rng.choices(pieces, k=rng.randint(0, 4))) for _ in range(rng.randint(1, 6))]
+        found = rows(messages, "a INT, _corrupt_record BINARY", format="json")
+        for message, row in zip(messages, found, strict=True):
+            try:
+                good = isinstance(value := json.loads(message), dict) and isinstance(value.get("a"), int | None)
+            except ValueError:
+                good = False
+            assert (row["_corrupt_record"] is None) == good
+            assert row["a"] == (value.get("a") if good else None)
+
+
+def test_spaces_around_an_object_do_no_harm() -> None:
+    assert rows([b' {"a":1}\n', b'{\n"a": 2}'], "a INT, _corrupt_record STRING", format="json") == [
+        {"a": 1, "_corrupt_record": None},
+        {"a": 2, "_corrupt_record": None},
+    ]
+
+
+def test_without_a_column_for_it_a_bad_message_is_an_error() -> None:
+    with pytest.raises(DecodeError, match="add a column why BINARY"):
+        rows([*GOOD, b"bad"], "a INT", format="json", columnNameOfCorruptRecord="why")
+
+
+def test_a_bad_message_as_text() -> None:
+    assert rows([b"\xff"], "a INT, why STRING", format="json", columnNameOfCorruptRecord="why")[0]["why"] == "\ufffd"
+
+
+def test_an_empty_batch() -> None:
+    assert rows([], "a INT, _corrupt_record BINARY", format="json") == []
+
+
+@pytest.mark.parametrize(
+    ("ddl", "says"),
+    [("a INT NOT NULL", "nullable"), ("a MAP<STRING, INT>", "maps"), ("a INT, _corrupt_record INT", "must be BINARY")],
+)
+def test_schemas_that_do_not_fit(ddl: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        decoder(ddl, format="json")

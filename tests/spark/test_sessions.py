@@ -1,0 +1,123 @@
+"""What it says where Spark cannot run, and how Spark comes to know the source."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apressure import MissingExtraError
+from apressure import spark as pressure
+from tests.spark.conftest import Ground
+
+SESSION = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+print(spark.read.format("pressure").options(url=sys.argv[1], queue="jobs").load().count())
+from apressure.spark import register
+register(spark)
+register(spark)
+"""
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingExtraError, match=r"needs Java 17 .* openjdk-17.*; there is no `java` on the PATH"):
+        pressure.check()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(MissingExtraError, match="there is none in JAVA_HOME"):
+        pressure.check()
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("echo 'openjdk version \"11.0.2\"' >&2", "is Java 11"),
+        ("echo 'java version \"1.8.0_292\"' >&2", "is Java 8"),
+        ("echo 'The operation could not be completed' >&2; exit 1", "is none"),
+        ("if [ $1 = -version ]; then echo 'openjdk version \"21\"'; else echo java.base; fi", "jdk.incubator.vector"),
+    ],
+)
+def test_java_that_does_not_do(script: str, says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program(tmp_path / "bin" / "java", script)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(MissingExtraError, match=says):
+        pressure.check()
+
+
+def test_no_pyspark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pyspark, pyarrow, pandas: pip install 'apressure\[spark\]'$"):
+        pressure.check()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # all that is missing is said at once
+    with pytest.raises(MissingExtraError, match=r"apressure\[spark\]'\. And Spark needs Java 17 or later"):
+        pressure.check()
+
+
+def test_nothing_is_printed_before_the_error(tmp_path: Path) -> None:
+    code = "import apressure.spark; apressure.spark.session()"
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.splitlines()[-1].startswith("apressure.exceptions.MissingExtraError: Spark needs Java 17")
+
+
+def test_an_old_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.1.9")
+    with pytest.raises(MissingExtraError, match=r"pyspark is 4.1.9; 4.2 or later is needed"):
+        pressure.check()
+
+
+def test_the_room_can_be_imported_without_pyspark() -> None:
+    code = "import sys; sys.modules['pyspark'] = None; import apressure.spark.steps"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_spark_finds_the_source_by_itself(ground: Ground, tmp_path: Path) -> None:
+    ground.create()
+    ground.plain.lpush(ground.steps().keys.queue.messages, *map(str, range(7)))
+    assert importlib.util.find_spec("apressure.spark.autoload") is not None
+    place = tmp_path / "path"
+    place.mkdir()
+    if importlib.util.find_spec("pyspark_apressure") is None:  # not from the wheel
+        shutil.copy(Path(pressure.__path__[0]) / "autoload.py", place / "pyspark_apressure.py")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(place), str(Path(pressure.__path__[0]).parents[1])]),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SESSION, ground.url],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["7"]
+
+
+def test_the_workers_use_this_python(spark: Any) -> None:
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert spark.sparkContext.pythonExec == sys.executable

@@ -1,0 +1,147 @@
+"""What users may say to the data source: read, checked, documented in one table. No Spark is needed for that."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from apressure.spark import keys as spelling
+from apressure.spark.keys import SparkKeys
+from apressure.spark.options import Options, table
+from apressure.spark.options import spelling as spelled
+from apressure.spark.steps import allot, spread
+
+SECRET = "hunter2"
+
+
+def test_every_option_has_a_line_in_the_table() -> None:
+    lines = table().splitlines()
+    assert len(lines) == 2 + len(dataclasses.fields(Options))
+    assert "| `maxRowsPerBatch` | read | `50000` |" in table()
+    assert spelled("corrupt_record") == "columnNameOfCorruptRecord"
+
+
+def test_upper_and_lower_case_are_the_same() -> None:
+    options = Options.of(
+        {"QUEUE": "jobs", "maxrowsperbatch": "7", "ColumnNameOfCorruptRecord": "bad", "create": "True"}
+    )
+    assert (options.queue, options.max_rows_per_batch, options.corrupt_record) == ("jobs", 7, "bad")
+    assert options.create
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [
+        ("quue", "'queue'"),
+        ("maxRows", "'maxRowsPerBatch'"),
+        ("closeAtEnd", "'closeOnEnd'"),
+        ("fetch_size", "'fetchSize'"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_right_one(given: str, near: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown option '{given}': did you mean {near}"):
+        Options.of({"queue": "jobs", given: "1"})
+
+
+def test_an_option_that_is_near_none_is_refused_with_all() -> None:
+    with pytest.raises(ValueError, match="the options are url, username, password"):
+        Options.of({"queue": "jobs", "zzz": "1"})
+
+
+def test_what_spark_adds_is_passed_over() -> None:
+    assert Options.of({"queue": "jobs", "checkpointLocation": "/tmp/x", "queryName": "q"}).queue == "jobs"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "say which queue"),
+        ({"queue": "a", "queues": "b"}, "say which queue"),
+        ({"queue": "a", "format": "xml"}, "raw or json"),
+        ({"queue": "a", "group": "a:b"}, "group must be a name"),
+        ({"queue": "a", "bound": "5"}, "create"),
+        ({"queues": "a*", "create": "true"}, "pattern"),
+        ({"queue": "a", "maxRowsPerBatch": "0"}, "maxRowsPerBatch must be at least 1"),
+        ({"queue": "a", "maxRowsPerBatch": "many"}, "maxRowsPerBatch must be a whole number, not 'many'"),
+        ({"queue": "a", "bound": "-1", "create": "true"}, "bound must be at least 0"),
+        ({"queue": "a", "create": "yes"}, "create must be true or false"),
+        ({"queue": "a", "pollWait": "10"}, "pollWait"),
+    ],
+)
+def test_what_is_of_no_use_is_refused(given: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Options.of(given)
+
+
+def test_an_embedded_server_is_refused() -> None:
+    with pytest.raises(ValueError, match="belongs to one process, and Spark has many"):
+        Options.of({"queue": "jobs", "url": "embedded://"}).settings()
+
+
+def test_names_and_patterns() -> None:
+    assert Options.of({"queue": "a,b*"}).names == ("a,b*",)
+    assert Options.of({"queue": "a*"}).pattern is None
+    several = Options.of({"queues": "a, b,a,"})
+    assert (several.names, several.pattern) == (("a", "b"), None)
+    pattern = Options.of({"queues": "orders:*"})
+    assert (pattern.names, pattern.pattern) == ((), "orders:*")
+
+
+def test_no_secret_is_shown() -> None:
+    options = Options.of({"queue": "jobs", "url": f"redis://me:{SECRET}@127.0.0.1:1/0", "password": SECRET})
+    assert SECRET not in repr(options)
+    assert SECRET not in repr(options.settings())
+    assert options.settings().address.connection_options["password"] == SECRET
+
+
+def test_the_drivers_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_PORT", "1234")
+    monkeypatch.setenv("PRESSURE_PREFIX", "mine")
+    options = Options.of({"queue": "jobs"})
+    assert (options.url, options.prefix) == ("redis://127.0.0.1:1234/0", "mine")
+    monkeypatch.setenv("APRESSURE_URL", "redis://elsewhere:1/2")
+    assert Options.of({"queue": "jobs"}).url == "redis://elsewhere:1/2"
+    assert Options.of({"queue": "jobs", "url": "redis://here"}).url == "redis://here"
+
+
+def test_keys_of_different_queues_groups_and_writes_differ() -> None:
+    keys = [
+        key
+        for name in ("a", "a:spark:g", "a:spark", "a:spark:all")
+        for one in (SparkKeys("p", name),)
+        for key in (
+            *one.queue.specified, *one.queue.ours, one.queue.operation("x"), one.groups, one.sinks, one.todo("w"),
+            one.part("w", "t"), *(k for g in ("g", "all", "op") for k in (one.state(g), one.batch(g, 1))),
+        )
+    ]  # fmt: skip
+    assert len(keys) == len(set(keys))
+    assert all(key.startswith((b"p:a", b"apressure:p:a")) for key in keys)
+
+
+def test_names_are_found_by_their_bounds() -> None:
+    key = SparkKeys("p*", "orders:0").queue.bound
+    assert spelling.bounds("p*") == b"p\\*:*:bound"
+    assert spelling.name_of_bound("p*", key) == "orders:0"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "most", "shares"),
+    [
+        ({"a": 100, "b": 100}, 50, {"a": 25, "b": 25}),
+        ({"a": 10, "b": 100}, 50, {"a": 10, "b": 40}),
+        ({"a": 0, "b": 3}, 50, {"a": 0, "b": 3}),
+        ({"a": 5, "b": 5, "c": 5}, 2, {"a": 1, "b": 1, "c": 0}),
+        ({"a": 0}, 10, {"a": 0}),
+    ],
+)
+def test_rows_are_shared_out_evenly(waiting: dict[str, int], most: int, shares: dict[str, int]) -> None:
+    assert allot(waiting, most) == shares
+
+
+def test_slices_cover_everything_once() -> None:
+    for length in (0, 1, 9, 10, 99, 100, 12345):
+        pieces = spread(length, 4, 10)
+        assert [row for begin, end in pieces for row in range(begin, end)] == list(range(length))
+        assert len(pieces) <= 4
+    assert len(spread(19, 4, 10)) == 1
