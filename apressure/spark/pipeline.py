@@ -35,7 +35,7 @@ from apressure.spark.steps import Steps
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 GROUP: Final = "delays"
 """Who reads the queue."""

@@ -10,7 +10,7 @@ from apressure.spark.options import Options
 from apressure.spark.steps import Steps
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 class Progress:
