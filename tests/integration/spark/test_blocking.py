@@ -1,0 +1,52 @@
+"""The connection of code that is not asyncio, when servers go and come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from apressure import (
+    ServerUnavailableError,
+)
+from apressure.connection.blocking import Blocking
+from apressure.embedded import EmbeddedServer
+from apressure.spark.options import Options
+from apressure.spark.steps import Steps
+from tests.servers import admin
+
+pytest.importorskip("redis", "5.3", reason="Spark needs redis-py 5.3")
+pytestmark = pytest.mark.leaves_keys
+
+
+def test_a_server_that_comes_back_is_used_again(make_server: Callable[..., EmbeddedServer]) -> None:
+    server = make_server()
+    blocking = Blocking(Options.of({"url": server.url, "queue": "jobs", "retryTimeout": "10"}).settings())
+    steps = Steps(blocking, "__pressure__", "jobs")
+    steps.create(0)
+    with admin(server) as plain:
+        plain.client_kill_filter(_type="normal", skipme=True)
+        plain.script_flush()
+    assert steps.measure() == (0, 0, False)
+    blocking.close()
+
+
+def test_a_command_whose_answer_does_not_come_is_not_sent_again(make_server: Callable[..., EmbeddedServer]) -> None:
+    server = make_server()
+    options = Options.of({"url": server.url, "queue": "jobs", "responseTimeout": "0.5"})
+    blocking = Blocking(options.settings())
+    blocking.ask(b"PING")
+    os.kill(server.pid, signal.SIGSTOP)
+    with pytest.raises(ConnectionError):
+        blocking.push_once(b"x", 1, b"$1\r\ny\r\n", 60_000)
+    os.kill(server.pid, signal.SIGCONT)
+    assert blocking.ask(b"LLEN", b"x") == 1
+    blocking.close()
+
+
+def test_a_server_that_is_away_is_an_error_in_the_end() -> None:
+    blocking = Blocking(Options.of({"url": "redis://127.0.0.1:1", "queue": "jobs", "retryTimeout": "0.2"}).settings())
+    with pytest.raises(ServerUnavailableError, match=r"cannot reach 127.0.0.1:1 .*tried again for 0.2 seconds"):
+        Steps(blocking, "__pressure__", "jobs").measure()
