@@ -56,6 +56,9 @@ def doctor(
 
     async def command() -> None:
         _check(name, everything, repair, holder, watch)
+        source = context.get_parameter_source("interval")
+        if not watch and source is not None and source.name != "DEFAULT":
+            raise UsageError("--interval says how often --watch looks: give both")
         if give_back is not None and (name is None or watch):
             raise UsageError("--give-back is for one queue, and not for --watch")
         async with common.client() as client:
@@ -92,6 +95,8 @@ async def _see(
                 result = await recovery.repair(queue, holder)
             else:
                 result = recovery.Repair(one, (), await recovery.examine(queue))
+            if holder is not None and not any(action.kind == "stuck_role" for action in result.done):
+                complain(f"apressure: {printable(one)}: {printable(repr(holder))} holds no stuck role here")
             result = await batches.added(result, client.settings, give_back)
         except (ServerError, ValueError) as error:
             if name is not None:

@@ -55,7 +55,8 @@ def test_a_stuck_role_is_given_back_with_the_name_of_its_holder(cli: Commands, q
     assert "the last to write a name was 'web 1:77'" in line
     assert "apressure doctor orders --repair --holder 'web 1:77'" in line
     assert cli("doctor", queue, "--repair", code=1).stdout.decode() == line
-    assert cli("doctor", queue, "--repair", "--holder", "web", code=1).stdout.decode() == line
+    wrong = cli("doctor", queue, "--repair", "--holder", "web", code=1)
+    assert (wrong.stdout.decode(), b"'web' holds no stuck role here" in wrong.stderr) == (line, True)
     done = cli("doctor", queue, "--repair", "--holder", "web 1:77").stdout
     assert done == b"orders\trepaired\tstuck_role\tgave back the consumer role of 'web 1:77'; what it had got is lost\n"
     assert cli.empty(queue) == [b"1"]
@@ -118,6 +119,7 @@ def test_a_queue_that_is_not_there(cli: Commands) -> None:
         (),
         ("orders", "--all"),
         ("orders", "--holder", "x"),
+        ("orders", "--interval", "2"),
         ("orders", "--watch", "--repair"),
         ("orders", "--interval", "0"),
     ],
@@ -186,7 +188,7 @@ def test_without_a_server(cli: Commands, server: object) -> None:
 
 def test_batches_of_spark_are_shown_and_given_back(cli: Commands, queue: str, db: redis.Redis) -> None:
     spark = f"{OURS}:spark"
-    db.sadd(f"{spark}:all:groups", "nightly")
+    db.hset(f"{spark}:all:groups", "nightly", "")
     db.hset(
         f"{spark}:nightly:source", mapping={"epoch": 1, "committed": 4, "sealed": 5, "rows": 9, "first-5": 7, "at-5": 1}
     )
