@@ -161,14 +161,8 @@ def test_no_script_calls_a_command_that_the_search_for_them_misses() -> None:
 
 
 WORDS = {"COUNT", "LEFT", "MATCH", "RIGHT", "TYPE"} | {
-    "MOVED",
-    "NOPERM",
-    "NOSCRIPT",
-    "READONLY",
-    "UNBLOCKED",
-    "WRONGPASS",
-    "SLOTS",
-}
+    "MOVED", "NOAUTH", "NOPERM", "NOSCRIPT", "OOM", "READONLY", "UNBLOCKED", "WRONGPASS", "SLOTS",
+}  # fmt: skip
 """Capitals in quotes that are no commands: arguments, and codes of replies."""
 
 
