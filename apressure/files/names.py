@@ -136,7 +136,8 @@ def check_queue_name(name: str) -> str:
     if name.startswith("."):
         raise ValueError(f"a queue's name must not begin with a dot: {name!r}")
     if "/" in name or "\\" in name or "\0" in name:
-        raise ValueError(f"a queue's name is one name, without slashes and NUL: {name!r}")
+        place = " (where it is goes into directory=, or --dir)"
+        raise ValueError(f"a queue's name is one name, without slashes and NUL: {name!r}{place if '/' in name else ''}")
     if len(name.encode(errors="surrogateescape")) > _LONGEST:
         raise ValueError(f"a queue's name has at most {_LONGEST} bytes: {name[:40]!r}…")
     if parse(name) is not None:
