@@ -195,7 +195,7 @@ def test_batches_of_spark_are_shown_and_given_back(cli: Commands, queue: str, db
     db.lpush(f"{spark}:nightly:batch-5", "1", "2")
     (finding,) = cli.json("doctor", queue)["findings"]
     assert (finding["kind"], finding["fault"], finding["repair"]) == ("spark_batches", False, "by hand")
-    assert finding["text"].startswith("2 messages are in flight in 1 batches of the Spark query of the group 'nightly'")
+    assert finding["text"].startswith("2 messages are in flight in 1 batch of the Spark query of the group 'nightly'")
     assert "apressure doctor orders --give-back nightly" in finding["advice"]
     done = cli("doctor", queue, "--give-back", "nightly").stdout
     assert done == (
