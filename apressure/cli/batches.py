@@ -37,7 +37,7 @@ def _finding(name: str, flight: flights.Flight) -> recovery.Finding:
         "spark_batches",
         False,
         "by hand",
-        f"{flight.messages} messages are in flight in {flight.batches} batch{'es' * (flight.batches != 1)} of the Spark query of the group "
-        f"{flight.group!r}{age}. They wait for it as long as it takes.",
+        f"{flight.messages} messages are in flight in {flight.batches} batch{'es' * (flight.batches != 1)} of the "
+        f"Spark query of the group {flight.group!r}{age}. They wait for it as long as it takes.",
         f"If that query will not come back: {command} puts them back, first in line. Its checkpoint is of no use then.",
     )
