@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -31,6 +32,13 @@ _CONFIGURATION: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
 }
+_WRITTEN_BY_SPARK: Final = (
+    "SPARK_AUTH_SOCKET_TIMEOUT",
+    "SPARK_BUFFER_SIZE",
+    "SPARK_LOCAL_DIRS",
+    "SPARK_PYTHON_RUNTIME",
+)
+"""What Spark tells Python processes by their environment. It writes its own values over those that are there."""
 
 
 def check() -> None:
@@ -82,17 +90,22 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `.format("pressure")` known to a session. Where the wheel's `pyspark_apressure` does so, nothing happens.
+    """Make `.format("pressure")` known to a session, safe for queries that begin at the same time.
+
+    Spark finds it by itself where the wheel is installed. This is better: when a query begins, Spark 4.3 writes four
+    variables into a map that all queries of the source share. Two that do so at once can break it for good, and then
+    each fails ("Task not serializable") until the session ends. Where the map has them already, nothing breaks.
 
     Raises:
         MissingExtraError: pyspark is too old.
     """
     if spark.version and _version(spark.version) < OLDEST_SPARK:
         raise MissingExtraError(f"this session is of Spark {spark.version}, and 4.2 or later is needed", extra="spark")
-    if importlib.util.find_spec("pyspark_apressure") is not None:
-        return  # Spark knows it, and would warn
     from apressure.spark.datasource import PressureSource
 
+    with contextlib.suppress(AttributeError):  # (Spark Connect's are elsewhere)
+        for name in _WRITTEN_BY_SPARK:
+            spark.sparkContext.environment.setdefault(name, "")
     spark.dataSource.register(PressureSource)
 
 

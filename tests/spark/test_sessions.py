@@ -121,3 +121,11 @@ def test_spark_finds_the_source_by_itself(ground: Ground, tmp_path: Path) -> Non
 def test_the_workers_use_this_python(spark: Any) -> None:
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     assert spark.sparkContext.pythonExec == sys.executable
+
+
+def test_queries_that_begin_together_add_nothing_to_what_they_share(ground: Ground) -> None:
+    """Spark writes into a map of all queries of the source, which two at once would break where that makes it grow."""
+    from pyspark.sql.udf import _wrap_function
+
+    before = set(_wrap_function(ground.spark.sparkContext, len).envVars())
+    assert {"SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_LOCAL_DIRS", "SPARK_PYTHON_RUNTIME"} <= before
