@@ -70,10 +70,15 @@ class App:
             time.sleep(0.02)
 
     def tree(self) -> list[psutil.Process]:
-        """Its processes, the driver first."""
+        """Its processes, the driver first: workers whose daemon was killed, too, which are nobody's children."""
         found = [psutil.Process(self._process.pid)]
         with contextlib.suppress(psutil.NoSuchProcess):
             found += found[0].children(recursive=True)
+        known = {process.pid for process in found}
+        for process in psutil.process_iter():
+            with contextlib.suppress(ProcessLookupError):
+                if process.pid not in known and os.getsid(process.pid) == self._process.pid:
+                    found.append(process)
         self._seen.update((process.pid, process) for process in found)
         return found
 
