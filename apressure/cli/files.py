@@ -18,9 +18,9 @@ import typer
 from apressure.cli.exits import UsageError
 from apressure.cli.framing import DEFAULT_LIMIT, Framing, decoder, encode
 from apressure.cli.meter import Meter
-from apressure.cli.move import LengthPrefixed, Null, Progress, framing_of, is_shown
+from apressure.cli.move import LengthPrefixed, MaxAttempts, Null, Progress, framing_of, is_shown
 from apressure.cli.options import Common, Interval, Json, Remains, Timeout, complain, execute
-from apressure.cli.show import printable
+from apressure.cli.show import plain, printable
 from apressure.cli.streams import Input, Output
 from apressure.exceptions import LeaseLostError, QueueEmptyError
 from apressure.files import FileMessage, FileQueue, FileQueueStatistics
@@ -151,13 +151,7 @@ def sink(
         bool, typer.Option("--discard", help="Write nothing: delete, and say what is out of order.")
     ] = False,
     visibility: Visibility = 30.0,
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(
-            "--max-attempts", metavar="N", min=1, show_default="no limit",
-            help="What was received N times and never written goes to the dead-letter queue.",
-        ),
-    ] = None,
+    max_attempts: MaxAttempts = None,
     dead_letters: Annotated[
         str | None,
         typer.Option("--dead-letters", metavar="NAME", help="That queue's name.", show_default="NAME.dead"),
@@ -247,10 +241,10 @@ def stat(
                 if common.json:
                     _print_json(shown)
                 elif watch:
-                    parts = (f"{key} {_plain(shown[key])}" for key in ("length", "in_flight", "unfinished", "oldest"))
+                    parts = (f"{key} {plain(shown[key])}" for key in ("length", "in_flight", "unfinished", "oldest"))
                     sys.stdout.write("  ".join(parts) + "\n")
                 else:
-                    sys.stdout.write("".join(f"{key}\t{_plain(value)}\n" for key, value in shown.items()))
+                    sys.stdout.write("".join(f"{key}\t{plain(value)}\n" for key, value in shown.items()))
                 sys.stdout.flush()
                 if not watch:
                     return
@@ -346,11 +340,3 @@ def _answer(common: Common, data: dict[str, Any], text: str) -> None:
 
 def _print_json(data: object) -> None:
     sys.stdout.write(jsons.dumps(data) + "\n")
-
-
-def _plain(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return printable(str(value))

@@ -26,6 +26,16 @@ _PORTION = 1000
 """How many dead letters are moved between two looks at how far it is."""
 
 Null = Annotated[bool, typer.Option("-0", "--null", help="A NUL byte ends each item, not a newline.")]
+MaxAttempts = Annotated[
+    int | None,
+    typer.Option(
+        "--max-attempts",
+        metavar="N",
+        min=1,
+        help="What was received N times and never written goes to the dead-letter queue.",
+        show_default="no limit",
+    ),
+]
 LengthPrefixed = Annotated[
     bool, typer.Option("--length-prefixed", help="Each item comes after its length: 4 bytes, big-endian.")
 ]
@@ -152,16 +162,7 @@ def get(
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete the queue once it is closed and its last item has been written.")
     ] = False,
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(
-            "--max-attempts",
-            metavar="N",
-            min=1,
-            help="What was received N times and never written goes to the dead-letter queue.",
-            show_default="no limit",
-        ),
-    ] = None,
+    max_attempts: MaxAttempts = None,
     dead_letters: Annotated[
         str | None,
         typer.Option("--dead-letters", metavar="NAME", help="That queue's name.", show_default="NAME:dead"),

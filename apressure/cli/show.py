@@ -48,9 +48,9 @@ def statistics_lines(statistics: QueueStatistics) -> list[str]:
     lines = []
     for key, value in as_dict(statistics).items():
         if isinstance(value, dict):
-            lines += [f"{key}_{part}\t{_plain(inner)}" for part, inner in value.items()]
+            lines += [f"{key}_{part}\t{plain(inner)}" for part, inner in value.items()]
         else:
-            lines.append(f"{key}\t{_plain(value)}")
+            lines.append(f"{key}\t{plain(value)}")
     return lines
 
 
@@ -72,7 +72,8 @@ def _iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
-def _plain(value: object) -> str:
+def plain(value: object) -> str:
+    """Return a value as text for scripts: a dash for nothing, yes or no, and nothing that a terminal would obey."""
     if value is None:
         return "-"
     if isinstance(value, bool):

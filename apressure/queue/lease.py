@@ -14,12 +14,12 @@ import itertools
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from apressure.connection.settle import answered, resolve, settled
 from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, QueueDoesNotExistError, ServerError
-from apressure.queue.ledger import Ledger, Range
+from apressure.queue.ledger import Ledger, Range, firsts
 from apressure.queue.scripted import Scripted
 from apressure.queue.waits import Wait
 
@@ -143,7 +143,7 @@ class Lease:
             DurabilityError: Too few confirmed it.
         """
         self._flush()
-        waiting = _begins(self.unsettled.acks)
+        waiting = firsts(self.unsettled.acks)
         last = self._sent + (1 if self._pending else 0)
         unsure: DurabilityError | None = None
         while True:
@@ -153,12 +153,12 @@ class Lease:
                     unsure = await self._wait_for(self._settling) or unsure
                 finally:
                     self._flushing -= 1
-            if self._receiving is None or waiting.isdisjoint(_begins(self._on_their_way[1])):
+            if self._receiving is None or waiting.isdisjoint(firsts(self._on_their_way[1])):
                 break
             # A receive took them along. Where it fails, a step of their own has to settle them.
             reply = await self._wait_for(self._receiving)
             unsure = reply if isinstance(reply, DurabilityError) else unsure
-            if waiting.isdisjoint(_begins(self.unsettled.acks)):
+            if waiting.isdisjoint(firsts(self.unsettled.acks)):
                 break
             self._flush()
             last = self._sent + (1 if self._pending else 0)
@@ -395,8 +395,3 @@ class Lease:
             await settled(future, self._queue.client.settings.settle_timeout)
             raise
         return future.result()
-
-
-def _begins(ranges: Iterable[Range]) -> set[int]:
-    """What tells ranges from each other, also when one grows: their first numbers."""
-    return {first for first, _, _ in ranges}

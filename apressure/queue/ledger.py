@@ -12,6 +12,11 @@ Range = tuple[int, int, int]
 """Acknowledged messages: the first number, the last one, and how many bytes they have together."""
 
 
+def firsts(ranges: Iterable[Range]) -> set[int]:
+    """What tells ranges from each other, also when one grows: their first numbers."""
+    return {first for first, _, _ in ranges}
+
+
 class Ledger:
     """The messages in flight under one lease, and the acknowledgements that have gathered since the last step left."""
 
