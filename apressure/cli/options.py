@@ -20,6 +20,14 @@ _T = TypeVar("_T")
 
 _SERVER_PANEL: Final = "Server and output"
 
+
+def _not_empty(url: str | None) -> str | None:
+    # Of a script whose variable is not set. It must not go to the default server instead.
+    if url == "":
+        raise typer.BadParameter("is empty")
+    return url
+
+
 Name = Annotated[str, typer.Argument(help="The queue's name, without the prefix.", show_default=False)]
 Url = Annotated[
     str | None,
@@ -29,6 +37,7 @@ Url = Annotated[
         help="redis://, rediss://, redis+sentinel://, redis+cluster://, unix:// or embedded:///DIR; "
         "else APRESSURE_URL, REDIS_SERVER, REDIS_PORT, REDIS_DB.",
         show_default=False,
+        callback=_not_empty,
         rich_help_panel=_SERVER_PANEL,
     ),
 ]

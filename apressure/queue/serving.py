@@ -234,7 +234,9 @@ class Service:
         elif self._ending or self._stopped.is_set():
             what = "it goes back"
         else:
-            what = f"it goes back in {pause:.1f} s"
+            most = self.queue.max_attempts
+            last = most is not None and delivery.attempts >= most
+            what = f"it {'becomes a dead letter' if last else 'goes back'} in {pause:.1f} s"
         logger.error(
             "the handler of a message of the queue %r failed at attempt %d: %s",
             self.queue.name, delivery.attempts, what, exc_info=error,

@@ -536,6 +536,11 @@ class TestServer:
         assert b"guess" not in done.stderr
         cli("ls", "--url", server.url.replace("redis://", "redis://:secret@"))
 
+    def test_an_empty_url_is_not_the_default_one(self, cli: Commands) -> None:
+        """What a script says whose variable is not set."""
+        assert b"--url: is empty" in b" ".join(cli("ls", "--url", "", code=2).stderr.replace(b"'", b"").split())
+        assert b"--url: is empty" in b" ".join(cli("--url", "", "ls", code=2).stderr.replace(b"'", b"").split())
+
     @one_server
     def test_environment_of_the_specification(self, server: EmbeddedServer, url: str) -> None:
         variables = {"REDIS_SERVER": "127.0.0.1", "REDIS_PORT": str(server.port), "REDIS_DB": "3"}

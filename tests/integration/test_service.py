@@ -193,6 +193,21 @@ async def test_what_fails_is_tried_again_while_the_others_go_on(
     await nothing_is_held(queue)
 
 
+async def test_the_last_failure_says_that_a_message_becomes_a_dead_letter(
+    open_queue: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = await open_queue(max_attempts=2)
+    work = Work()
+    work.fails[b"bad"] = [ValueError("first"), ValueError("second")]
+    await queue.put(b"bad")
+    await queue.close()
+    with caplog.at_level(logging.ERROR, "apressure"):
+        assert await in_time(serve(work, queue, retry_delay=0.02, signals=())) == Served(handled=0, failed=2)
+    assert "it goes back in" in caplog.records[0].message
+    assert "it becomes a dead letter in" in caplog.records[1].message
+    await AsyncQueue("jobs:dead", client=queue.client).delete()
+
+
 async def test_without_room_for_retries_nothing_overtakes(open_queue: Opener) -> None:
     queue = await open_queue()
     work = Work()
