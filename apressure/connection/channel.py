@@ -11,6 +11,7 @@ in `_transport_of` alone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 from collections import deque
@@ -172,7 +173,7 @@ class Channel(asyncio.Protocol):
         It copies what it cannot send at once, and that again and again: too much for a message of many megabytes.
         """
         outgoing = self._outgoing
-        while outgoing and not self._paused:
+        while outgoing and not self._paused and not self._transport.is_closing():
             small = []
             while outgoing and len(outgoing[0]) <= PIECE:
                 small.append(outgoing.popleft())
@@ -194,7 +195,16 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
             self._reason = f"the connection was lost: {exc}"
+            self._hear_last_words()
         self._end()
+
+    def _hear_last_words(self) -> None:
+        """Where writing failed, why the server hung up may be in the socket, unread: the message is too large, say."""
+        socket = self._transport.get_extra_info("socket")
+        if socket is None or not self._pending or self._transport.get_extra_info("sslcontext") is not None:
+            return
+        with contextlib.suppress(OSError):
+            self.data_received(os.read(socket.fileno(), PIECE))
 
     def _end(self) -> None:
         if not self.up:

@@ -17,7 +17,7 @@ from typing import Any
 from apressure.connection import background, durability
 from apressure.connection.channel import ConnectionLost
 from apressure.connection.command import is_large
-from apressure.connection.replies import NOT_EXECUTED
+from apressure.connection.replies import NOT_EXECUTED, UNREADABLE
 from apressure.connection.request import Request
 from apressure.connection.script import Script, answer_of
 from apressure.connection.server import AnyChannel, Place
@@ -262,7 +262,7 @@ class Link:
 
     def _fail(self, request: Request, error: Exception) -> None:
         """Finish with an error. What it says of this try says nothing of an earlier one whose reply was lost."""
-        if request.doubtful:
+        if request.doubtful and UNREADABLE not in str(error):
             error = OutcomeUnknownError(f"{str(error).rstrip('.')}; the operation may have been carried out, or not")
         self._finish(request, error)
 

@@ -20,6 +20,9 @@ NOT_EXECUTED = frozenset({"LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "N
 PASSES = NOT_EXECUTED | {"OOM", "MISCONF", "READONLY"}
 """Codes of refusals that come to an end, if perhaps not soon."""
 
+UNREADABLE = "invalid bulk length"
+"""In the reply to a message that is larger than the server reads: no try of that command was carried out."""
+
 # Redis before 7 puts a preface before the error of a command that a script ran.
 _FROM_SCRIPT = re.compile(r"ERR Error running script .*?@user_script: ?\d+: -?([A-Z]+ .*)", re.DOTALL)
 
@@ -91,6 +94,12 @@ def error_from_reply(text: str) -> ServerError:
         return PermissionDeniedError(
             f"{text} (the server's user needs the command and the key; what the script did before that stays)",
             code="NOPERM",
+        )
+    if UNREADABLE in text:
+        return ServerError(
+            f"{text} (the message is larger than the server takes: raise its proto-max-bulk-len, or lower the client's "
+            "max_message_size; nothing was written)",
+            code=code,
         )
     if "command on a stale replica" in text:  # what MASTERDOWN is inside a script
         code = "MASTERDOWN"

@@ -12,34 +12,26 @@ from typing import Any
 from apressure.connection.settle import resolve
 from apressure.exceptions import DurabilityError, OutcomeUnknownError, PressureError
 from apressure.queue.lanes import Entry, Lane
+from apressure.queue.portions import MAX_BYTES, MAX_MESSAGES, Portion
 from apressure.queue.steps import EMPTY, FULL, Steps
 from apressure.queue.waits import Wait, Waits
 
 logger = logging.getLogger("apressure")
 
-MAX_MESSAGES = 2000
-"""The most messages in one step, so that it does not hold up the server for more than a few milliseconds."""
 
-MAX_BYTES = 1 << 20
-"""The most bytes in one step of several messages."""
-
-
-class Put(Entry[int]):
+class Put(Entry[None]):
     """Messages on their way into the queue.
 
     Attributes:
-        messages: What to put, a portion: small enough for one step.
-        done: How many of them are in the queue.
+        portion: What to put: small enough for one step.
     """
 
-    done = 0
-
-    def __init__(self, messages: Sequence[bytes]) -> None:
-        self.messages = messages
+    def __init__(self, portion: Portion) -> None:
+        self.portion = portion
 
     def fail(self, error: Exception) -> None:
         if isinstance(error, PressureError):
-            error.accepted = self.done
+            error.accepted = self.portion.accepted
         super().fail(error)
 
 
@@ -65,14 +57,15 @@ class PutLane(Lane[Put]):
         self._size = 0
         self._served = 0
 
-    def put(self, messages: Sequence[bytes], timeout: float | None = None, now: bool = False) -> Awaitable[Any]:
+    def put(self, portion: Portion, timeout: float | None = None, now: bool = False) -> Awaitable[Any]:
         """Put messages in order, waiting for room."""
-        return self.run(Put(messages), timeout, now)
+        return self.run(Put(portion), timeout, now)
 
     def _send(self) -> None:
-        first = self._entries[0]
-        if len(self._entries) == 1 and len(first.messages) - first.done <= self._window:
-            messages: Sequence[bytes] = first.messages[first.done :]
+        first = self._first
+        portion = first.portion
+        if len(self._entries) == 1 and len(portion) - portion.accepted <= self._window:
+            messages: Sequence[bytes] = portion[portion.accepted :] if portion.accepted else portion
             self._batch = [(first, len(messages))]
             first.in_flight = True
         else:
@@ -96,8 +89,8 @@ class PutLane(Lane[Put]):
                 break
             if entry.future.cancelled():
                 continue
-            begin = len(messages)
-            for message in entry.messages[entry.done : entry.done + self._window - begin]:
+            begin, portion = len(messages), entry.portion
+            for message in portion[portion.accepted : portion.accepted + self._window - begin]:
                 size += len(message)
                 if size > MAX_BYTES and messages:
                     break
@@ -119,11 +112,12 @@ class PutLane(Lane[Put]):
         for entry, sent in batch:
             taken = min(sent, accepted)
             accepted -= taken
-            entry.done += taken
-            if entry.done == len(entry.messages):
+            portion = entry.portion
+            portion.accepted += taken
+            if portion.accepted == len(portion):
                 self._served += 1
                 self._remove(entry)
-                entry.resolve(entry.done)
+                entry.resolve(None)
         return FULL if full else None
 
     def _fail(self, in_flight: Sequence[Put], error: Exception) -> None:
@@ -139,7 +133,7 @@ class PutLane(Lane[Put]):
         super()._fail(in_flight, error)
 
     def _timeout(self, entry: Put) -> Exception:
-        return (self._blocked_by or FULL).error(self._steps.name, entry.done)
+        return (self._blocked_by or FULL).error(self._steps.name, entry.portion.accepted)
 
     def _recover(self, entry: Put) -> None:  # noqa: ARG002
         return None  # the message is wholly in

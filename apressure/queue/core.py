@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from apressure.codecs import Codec
 from apressure.connection import background
 from apressure.connection.client import Client
+from apressure.connection.settle import answered, settled
 from apressure.exceptions import (
     ClientClosedError,
     DecodeError,
@@ -18,11 +19,12 @@ from apressure.exceptions import (
     Role,
     ScriptingRefusedError,
 )
-from apressure.queue.batching import MAX_BYTES, MAX_MESSAGES, PutLane
+from apressure.queue.batching import PutLane
 from apressure.queue.dead import DeadLetters, beside
 from apressure.queue.delivery import Delivery
 from apressure.queue.keys import Keys
 from apressure.queue.lease import Lease
+from apressure.queue.portions import MAX_BYTES, MAX_MESSAGES, Portion, stream
 from apressure.queue.scripted import Scripted
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ class Core(Generic[T]):
     async def aclose(self) -> None:
         """Give back what is in flight, fail what waits, and release connections."""
         try:
-            if self._by_hand is not None and self._by_hand.stands:
+            if self._by_hand is not None and self._by_hand.stands and self.client.here:
                 with contextlib.suppress(PressureError):  # what was in flight returns by itself
                     await self._by_hand.leave(hurry=True)
         finally:
@@ -117,7 +119,7 @@ class Core(Generic[T]):
 
     def put(
         self,
-        messages: Sequence[bytes],
+        messages: Portion,
         timeout: float | None,
         force: bool = False,
         now: bool = False,
@@ -147,19 +149,17 @@ class Core(Generic[T]):
         deadline = None if timeout is None else loop.time() + timeout
         count = 0
 
-        async def put(portion: list[bytes]) -> None:
+        async def put(portion: Portion) -> None:
             nonlocal count
             remaining = None if deadline is None else max(0.0, deadline - loop.time())
             try:
                 await self.put(portion, remaining, force, lane=lane)
-            except PressureError as error:
-                count += error.accepted
-                raise
-            count += len(portion)
+            finally:
+                count += portion.accepted
 
         try:
             if isinstance(items, AsyncIterable):
-                await _stream(items, self.encode, put)
+                await stream(items, self.encode, put)
             else:
                 for portion in self._portions(items):
                     await put(portion)
@@ -182,10 +182,20 @@ class Core(Generic[T]):
             items.extend(decode(message) for message in messages)  # (`map` takes a StopIteration for the end)
         except Exception as error:
             # Only the message in the error may leave the queue with it, and only if it is the first.
-            await self.operations.give_back(messages, max(1, len(items)))
+            await self._give_back(messages, max(1, len(items)))
             if not items:
                 raise self._not_decoded(messages[0], error) from error
         return items
+
+    async def _give_back(self, messages: Sequence[bytes], kept: int) -> None:
+        """Make all but the first `kept` messages the first in line again. Cancelled, those too: nobody gets them."""
+        what, patience = "giving back what was got", self.client.settings.settle_timeout
+        giving = background.start(self.operations.give_back(messages, kept), what)
+        try:
+            await answered(giving, None, patience)
+        except asyncio.CancelledError:
+            await settled(background.start(self.operations.give_back(messages, 0, kept), what), patience)
+            raise
 
     async def receive(self, timeout: float | None, lease: float) -> Delivery[T]:
         """Receive a message by hand, under a lease that lasts as long as something is in flight."""
@@ -253,10 +263,10 @@ class Core(Generic[T]):
             raise self._too_large(message)
         return message
 
-    def _portions(self, items: Iterable[T]) -> Iterator[list[bytes]]:
+    def _portions(self, items: Iterable[T]) -> Iterator[Portion]:
         """Encode items in portions of a step's size."""
         encode, largest = self._codec.encode, self._max_size
-        portion: list[bytes] = []
+        portion = Portion()
         size = 0
         for item in items:
             message = encode(item)
@@ -265,12 +275,12 @@ class Core(Generic[T]):
                 raise self._too_large(message)
             if portion and size + length > MAX_BYTES:
                 yield portion
-                portion, size = [], 0
+                portion, size = Portion(), 0
             portion.append(message)
             size += length
             if size >= MAX_BYTES or len(portion) >= MAX_MESSAGES:
                 yield portion
-                portion, size = [], 0
+                portion, size = Portion(), 0
         if portion:
             yield portion
 
@@ -354,33 +364,3 @@ def check_positive(value: int, name: str) -> None:
         raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, not {value}")
-
-
-async def _stream(
-    items: AsyncIterable[T], encode: Callable[[T], bytes], put: Callable[[list[bytes]], Awaitable[None]]
-) -> None:
-    """Put what an asynchronous iterable yields as it comes: what arrives during one step leaves with the next."""
-    gathered: list[bytes] = []
-    size = 0
-    sender: asyncio.Task[None] | None = None
-
-    async def send() -> None:
-        nonlocal size
-        while gathered:
-            portion = gathered[:]
-            gathered.clear()
-            size = 0
-            await put(portion)
-
-    try:
-        # A group, since a put that fails has to end the wait for an item that may never come.
-        async with asyncio.TaskGroup() as group:
-            async for item in items:
-                gathered.append(encode(item))
-                size += len(gathered[-1])
-                if sender is None or sender.done():
-                    sender = group.create_task(send())
-                elif len(gathered) >= MAX_MESSAGES or size >= MAX_BYTES:
-                    await sender
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None

@@ -88,5 +88,6 @@ class Delivery(Generic[T]):
 
     def _check(self) -> None:
         self._lease.check()
+        self._lease.client.check()  # on another event loop nobody would answer
         if self._number not in self._lease.unsettled:
             raise RuntimeError("this delivery was acknowledged or given back before")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -81,7 +81,7 @@ class Lane(ABC, Generic[E]):
         self._steps = steps
         self._waits = waits
         self._settle_timeout = settle_timeout
-        self._entries: deque[E] = deque()
+        self._entries: OrderedDict[E, None] = OrderedDict()  # in order, and each can leave at once
         self._busy = False
         self._sent = 0
         self._parked: asyncio.Future[None] | None = None
@@ -93,6 +93,10 @@ class Lane(ABC, Generic[E]):
         """How many operations are in the lane."""
         return len(self._entries)
 
+    @property
+    def _first(self) -> E:
+        return next(iter(self._entries))
+
     async def run(self, entry: E, timeout: float | None, now: bool) -> Any:
         """Bring an entry through the lane and return its result; `now` as with a timeout of 0."""
         loop = asyncio.get_running_loop()
@@ -100,7 +104,7 @@ class Lane(ABC, Generic[E]):
         if now or (timeout is not None and timeout <= 0):
             entry.now, timeout = True, None
         entry.sent_before = self._sent
-        self._entries.append(entry)
+        self._entries[entry] = None
         if not self._busy and (self._parked is None or entry.now):
             self._flush()
         timer = None
@@ -145,8 +149,8 @@ class Lane(ABC, Generic[E]):
         parked, self._parked = self._parked, None
         if parked is not None:
             parked.cancel()
-        while self._entries and self._entries[0].future.cancelled():
-            self._entries.popleft()  # its caller will notice in this turn of the loop
+        while self._entries and self._first.future.cancelled():
+            self._entries.popitem(last=False)  # its caller will notice in this turn of the loop
         if self._entries and not self._busy:
             self._noted = self._waits.note()
             self._sent += 1
@@ -229,10 +233,7 @@ class Lane(ABC, Generic[E]):
             entry.fail(self._timeout(entry))
 
     def _remove(self, entry: E) -> None:
-        if self._entries and self._entries[0] is entry:
-            self._entries.popleft()
-        elif entry in self._entries:
-            self._entries.remove(entry)
+        self._entries.pop(entry, None)
         if not self._entries and self._parked is not None:
             parked, self._parked = self._parked, None
             parked.cancel()

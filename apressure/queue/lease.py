@@ -41,6 +41,7 @@ class Lease:
     """
 
     def __init__(self, queue: Scripted, seconds: float, held: bool) -> None:
+        self.client = queue.client
         self._queue = queue
         self._seconds = seconds
         self._held = held
@@ -178,7 +179,7 @@ class Lease:
         """
         self.stop()
         loop = asyncio.get_running_loop()
-        settle_timeout = self._queue.client.settings.settle_timeout
+        settle_timeout = self.client.settings.settle_timeout
         deadline = loop.time() + settle_timeout if hurry else None
 
         async def wait(future: asyncio.Future[Any]) -> bool:
@@ -392,6 +393,6 @@ class Lease:
         try:
             await asyncio.wait((future,))
         except asyncio.CancelledError:
-            await settled(future, self._queue.client.settings.settle_timeout)
+            await settled(future, self.client.settings.settle_timeout)
             raise
         return future.result()

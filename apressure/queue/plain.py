@@ -24,6 +24,7 @@ from apressure.exceptions import (
     ServerError,
 )
 from apressure.queue.keys import Keys
+from apressure.queue.portions import Portion
 from apressure.queue.turns import Interrupted, Turn, Turns
 from apressure.queue.waits import Wait, Waits
 
@@ -107,22 +108,19 @@ class Plain:
             raise Wait("empty").error(self.name)
         return message
 
-    async def put(self, messages: Sequence[bytes], timeout: float | None, force: bool, now: bool) -> None:
-        done = 0
-
+    async def put(self, portion: Portion, timeout: float | None, force: bool, now: bool) -> None:
         async def one(turn: Turn) -> None:
-            nonlocal done
-            while done < len(messages):
+            while portion.accepted < len(portion):
                 if turn.interrupted:
                     raise Interrupted
                 async with turn:
-                    await self._put_one(turn, messages[done], force, done)
-                done += 1
+                    await self._put_one(turn, portion[portion.accepted], force, portion.accepted)
+                    portion.accepted += 1
 
         try:
             await self._turns.run("producer", one, 0 if now else timeout, Wait("full"))
         except PressureError as error:
-            error.accepted = done
+            error.accepted = portion.accepted
             raise
 
     async def get(self, max_items: int, timeout: float | None, now: bool) -> list[bytes]:
@@ -132,9 +130,9 @@ class Plain:
 
         return await self._turns.run("consumer", some, 0 if now else timeout, Wait("empty"), undo=self.give_back)
 
-    async def give_back(self, messages: Sequence[bytes], first: int = 0) -> None:
-        """Make messages that were got, from the first-th on, the first in line again, and undo the statistics."""
-        messages = messages[first:]
+    async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
+        """Make those from the first to the end of the messages that were got the first in line again, not counted."""
+        messages = messages[first:end]
         if not messages:
             return
         await self._ask(b"RPUSH", self.keys.messages, *reversed(messages))

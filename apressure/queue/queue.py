@@ -13,6 +13,7 @@ from apressure.exceptions import QueueClosedError
 from apressure.queue.administration import Administration
 from apressure.queue.core import Core, check_positive, check_timeout
 from apressure.queue.delivery import Delivery
+from apressure.queue.portions import Portion
 from apressure.queue.roles import Consumer, Producer
 
 T = TypeVar("T")
@@ -129,7 +130,7 @@ class AsyncQueue(Administration[T]):
         Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
         then raises: the item is wholly in, or wholly out. `timeout=` gives a certain answer.
         """
-        await self._core.put([self._core.encode(item)], timeout, force)
+        await self._core.put(Portion((self._core.encode(item),)), timeout, force)
 
     async def put_nowait(self, item: T) -> None:
         """Put an item without waiting (specification: Put, Non-Blocking).
@@ -140,7 +141,7 @@ class AsyncQueue(Administration[T]):
 
         Cancelled, the item is wholly in, or wholly out.
         """
-        await self._core.put([self._core.encode(item)], None, now=True)
+        await self._core.put(Portion((self._core.encode(item),)), None, now=True)
 
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, force: bool = False

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterable, Callable, Iterable
+from time import monotonic
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
@@ -20,12 +21,16 @@ from apressure.queue.batching import PutLane
 from apressure.queue.core import Core
 from apressure.queue.delivery import Delivery
 from apressure.queue.lease import Lease, Received
+from apressure.queue.portions import Portion
 
 T = TypeVar("T")
 
 MAX_PREFETCH = 1000
 PREFETCH_SECONDS = 0.05
 """An adaptive prefetch takes about as many messages as the body of the loop works off in this time."""
+
+TURN_SECONDS = 0.05
+"""How long a body that waits for nothing keeps the event loop from turning, apart from its latest item."""
 
 READ_AHEAD = 16
 """From so many on, half of what is prefetched is asked for while the body works on the other half."""
@@ -71,11 +76,11 @@ class Producer(Generic[T]):
         Raises:
             LeaseLostError: The producer is exclusive and has lost its role. Nothing was put.
         """
-        await self._queue.put([self._queue.encode(item)], timeout, lane=self._lane())
+        await self._queue.put(Portion((self._queue.encode(item),)), timeout, lane=self._lane())
 
     async def put_nowait(self, item: T) -> None:
         """Put an item, as `AsyncQueue.put_nowait` does."""
-        await self._queue.put([self._queue.encode(item)], None, now=True, lane=self._lane())
+        await self._queue.put(Portion((self._queue.encode(item),)), None, now=True, lane=self._lane())
 
     async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
         """Put items in order, as `AsyncQueue.put_many` does."""
@@ -152,7 +157,9 @@ class _Exclusive:
             hurry = True
             raise
         finally:
-            self.lane = None
+            if self.lane is not None:
+                scripted.drop_lane(self.lane)
+                self.lane = None
             self.stop()
             self._queue.leave("producer")
             if self._error is None:
@@ -224,6 +231,7 @@ class Consumer(Generic[T]):
         self._half = 0
         self._worked = 0
         self._since = 0.0
+        self._turn_at = 0.0
 
     async def __aenter__(self) -> Self:
         scripted = self._queue.scripted("the consumer role")
@@ -292,7 +300,7 @@ class Consumer(Generic[T]):
             RuntimeError: Another task iterates already, or the block has ended.
         """
         lease = self._lease
-        if lease is None or asyncio.current_task(self._loop) is not self._task:
+        if lease is None or self._task is None or asyncio.current_task(self._loop) is not self._task:
             lease = self._checked()
         if lease.error is not None or lease.unsure is not None:
             lease.check()
@@ -301,6 +309,11 @@ class Consumer(Generic[T]):
             self._current = None
         buffer = lease.buffer
         if buffer:
+            if monotonic() > self._turn_at:
+                # Or nobody would renew the lease, send acknowledgements or cancel before the buffer is empty.
+                await asyncio.sleep(0)
+                self._turn_at = monotonic() + TURN_SECONDS
+                lease.check()
             received = buffer.popleft()
             if len(buffer) + 1 == self._half:  # the half that was asked for has come already
                 self._plan(lease, lease.handed_out - 1)
@@ -313,6 +326,7 @@ class Consumer(Generic[T]):
                 await lease.flush()
                 self._ended = True
                 raise StopAsyncIteration from None
+            self._turn_at = monotonic() + TURN_SECONDS
             self._begin(lease)
         if self._manual:
             return Delivery(lease, received, self._queue.decode)  # type: ignore[return-value]
@@ -359,6 +373,7 @@ class Consumer(Generic[T]):
     def _checked(self) -> Lease:
         if self._lease is None:
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
+        self._queue.client.check()
         task = asyncio.current_task()
         if self._task is None or self._task.done():
             self._task = task

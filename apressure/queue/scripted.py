@@ -16,9 +16,10 @@ from apressure.exceptions import (
     QueueDoesNotExistError,
     Role,
 )
-from apressure.queue.batching import MAX_MESSAGES, GetLane, Got, PutLane
+from apressure.queue.batching import GetLane, Got, PutLane
 from apressure.queue.dead import DeadLetters
 from apressure.queue.keys import Keys
+from apressure.queue.portions import MAX_MESSAGES, Portion
 from apressure.queue.steps import Steps
 from apressure.queue.waits import Reason, Wait, Waits
 
@@ -39,6 +40,7 @@ class Scripted:
         self.dead = dead
         self.steps = Steps(client, keys, name)
         self.waits = Waits(self.steps.link.place, keys, self.steps.unclaim)
+        self._put_lanes: set[PutLane] = set()
         self._puts = self.put_lane()
         self._forced = self.put_lane(force=True)
         self._gets = GetLane(self.steps, self.waits, client.settings.settle_timeout)
@@ -47,7 +49,7 @@ class Scripted:
     @property
     def waiting_putters(self) -> int:
         """Tasks that are putting."""
-        return self._puts.waiting + self._forced.waiting
+        return sum(lane.waiting for lane in self._put_lanes)
 
     @property
     def waiting_getters(self) -> int:
@@ -55,8 +57,14 @@ class Scripted:
         return self._gets.waiting
 
     def put_lane(self, token: bytes = b"", force: bool = False) -> PutLane:
-        """Return a lane for puts: the queue's own, or one under an exclusive producer's lease."""
-        return PutLane(self.steps, self.waits, self.client.settings.settle_timeout, token, force)
+        """Return a lane for puts: the queue's own, or one under an exclusive producer's lease, which ends with it."""
+        lane = PutLane(self.steps, self.waits, self.client.settings.settle_timeout, token, force)
+        self._put_lanes.add(lane)
+        return lane
+
+    def drop_lane(self, lane: PutLane) -> None:
+        """An exclusive producer's lease has ended, and its lane with it."""
+        self._put_lanes.discard(lane)
 
     async def create(self, bound: int) -> None:
         await self.steps.create(bound)
@@ -73,16 +81,16 @@ class Scripted:
             raise answer.error(self.name)
         return answer
 
-    def put(self, messages: Sequence[bytes], timeout: float | None, force: bool, now: bool) -> Awaitable[None]:
-        return (self._forced if force else self._puts).put(messages, timeout, now)
+    def put(self, portion: Portion, timeout: float | None, force: bool, now: bool) -> Awaitable[None]:
+        return (self._forced if force else self._puts).put(portion, timeout, now)
 
     def get(self, max_items: int, timeout: float | None, now: bool) -> Awaitable[list[bytes]]:
         return self._gets.get(max_items, timeout, now)
 
-    async def give_back(self, messages: Sequence[bytes], first: int = 0) -> None:
-        """Make messages that were got, from the first-th on, the first in line again."""
-        if rest := messages[first:]:
-            await asyncio.wait((self._gets.give_back(rest, messages.order if isinstance(messages, Got) else None),))
+    async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
+        """Make those from the first to the end of the messages that were got the first in line again."""
+        if some := messages[first:end]:
+            await asyncio.wait((self._gets.give_back(some, messages.order if isinstance(messages, Got) else None),))
 
     async def close(self, timeout: float | None, token: bytes = b"") -> None:
         await self.waits.until(lambda: self.steps.close(self.waits.take_claim("producer"), token), timeout, self.name)
@@ -156,7 +164,8 @@ class Scripted:
     def end(self, error: PressureError) -> int:
         """Fail every operation that waits; returns how many."""
         others = sum(other.end(error) for other in self._others)
-        return self._puts.end(error) + self._forced.end(error) + self._gets.end(error) + self.waits.end(error) + others
+        puts = sum(lane.end(error) for lane in self._put_lanes)
+        return puts + self._gets.end(error) + self.waits.end(error) + others
 
     def release(self, error: PressureError) -> None:
         """Let go of the waiters' connections; what would wait from now on gets the error."""

@@ -130,6 +130,19 @@ async def test_unblock_ends_every_blocked_operation_of_the_object(
     assert await in_time(empty.get()) == b"later"
 
 
+async def test_unblock_ends_what_an_exclusive_producer_puts(open_queue: Opener, db: redis.Redis) -> None:
+    queue = await open_queue(bound=1)
+    async with queue.producer(exclusive=True, close=False) as producer:
+        await producer.put(b"x")
+        tasks = [asyncio.create_task(producer.put(b"y")) for _ in range(3)]
+        await blocked(db)
+        assert (await queue.statistics()).waiting_putters == 3
+        assert await queue.unblock() == 3
+        outcomes = await in_time(asyncio.gather(*tasks, return_exceptions=True))
+        assert [type(outcome) for outcome in outcomes] == [OperationUnblockedError] * 3
+    assert await queue.get_many(5) == [b"x"]
+
+
 async def test_unblock_ends_a_close_that_waits_for_the_role(
     open_queue: Opener, db: redis.Redis, scripting: bool
 ) -> None:

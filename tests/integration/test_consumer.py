@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -421,3 +423,49 @@ async def test_acknowledgements_mean_the_same_after_a_failover_that_lost_deliver
     # The second one was acknowledged where nobody knows of it any more: it comes again.
     assert (statistics.consumed_messages, statistics.in_flight, statistics.length) == (5, 0, 1)
     assert await queue.get() == ITEMS[1]
+
+
+async def test_a_body_that_waits_for_nothing_keeps_its_lease(open_queue: Opener) -> None:
+    """Twenty items are in the buffer, and last longer than the lease: no item does."""
+    queue = await open_queue()
+    await queue.put_many(ITEMS * 3)
+    await queue.close()
+    seen = 0
+    async with queue.consumer(prefetch=20, lease=0.6) as consumer:
+        async for _ in consumer:
+            time.sleep(0.06)
+            seen += 1
+    assert seen == 30
+    assert (await queue.statistics()).consumed_messages == 30
+
+
+async def test_a_body_that_waits_for_nothing_can_be_cancelled(open_queue: Opener) -> None:
+    queue = await open_queue()
+    await queue.put_many(ITEMS * 10)
+    seen = 0
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1), queue.consumer(prefetch=100) as consumer:
+            async for _ in consumer:
+                time.sleep(0.05)
+                seen += 1
+    assert 0 < seen < 100
+    statistics = await queue.statistics()
+    assert (statistics.consumed_messages, statistics.in_flight, statistics.length) == (seen, 0, 100 - seen)
+
+
+async def test_another_event_loop_is_told_so(open_queue: Opener) -> None:
+    queue = await open_queue()
+    await queue.put_many(ITEMS)
+
+    def elsewhere(call: Callable[[], Coroutine[Any, Any, object]]) -> Awaitable[object]:
+        return asyncio.to_thread(lambda: asyncio.run(asyncio.wait_for(call(), 5)))
+
+    async with queue.consumer(ack="manual") as consumer:
+        with pytest.raises(RuntimeError, match="another event loop"):
+            await elsewhere(lambda: anext(consumer))  # type: ignore[arg-type]
+        delivery = await anext(consumer)
+        for operation in (delivery.ack, delivery.nack, lambda: delivery.extend(5)):
+            with pytest.raises(RuntimeError, match="another event loop"):
+                await elsewhere(operation)
+        await delivery.ack()
+    assert (await queue.statistics()).consumed_messages == 1

@@ -144,3 +144,14 @@ async def test_a_delivery_is_the_same_commands_with_many_in_flight(open_queue: O
     assert seen[0] == seen[1]
     assert len(seen[1]) > 1
     assert names(seen[1]).isdisjoint(LONG | LONG_HASH)
+
+
+@pytest.mark.parametrize("small", [3, 30, 85, 300])
+async def test_large_messages_behind_small_ones_do_not_pile_up_in_one_step(open_queue: Opener, small: int) -> None:
+    queue = await open_queue()
+    large = b"x" * 500_000
+    await queue.put_many([MESSAGE] * small + [large] * 100)
+    longest = 0
+    while await queue.qsize():
+        longest = max(longest, sum(map(len, await queue.get_many(1000))))
+    assert longest < 17 * len(large)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from typing import Any
 
@@ -84,6 +85,36 @@ async def test_of_many_only_the_first_may_leave_with_its_error(open_queue: Opene
     assert raised.value.raw == b"{garbage"
     assert await queue.get_many(10) == [3]
     assert (await queue.statistics()).consumed_messages == 3
+
+
+class Cancelling:
+    """Numbers; what is none has the task cancelled that decodes it, in the next turn of the event loop."""
+
+    def encode(self, item: int) -> bytes:
+        return b"%d" % item
+
+    def decode(self, message: bytes) -> int:
+        try:
+            return int(message)
+        except ValueError:
+            task = asyncio.current_task()
+            assert task is not None
+            asyncio.get_running_loop().call_soon(task.cancel)
+            raise
+
+
+@pytest.mark.parametrize("messages", [[b"1", b"2", b"{garbage", b"4"], [b"{garbage", b"2"]])
+async def test_cancelled_over_what_cannot_be_decoded_nothing_is_lost(
+    open_queue: Opener, scripting: bool, messages: list[bytes]
+) -> None:
+    raw = await open_queue()
+    await raw.put_many(messages)
+    queue = await open_queue(codec=Cancelling(), create=False, scripting=scripting)
+    getter = asyncio.create_task(queue.get_many(10))
+    with pytest.raises(asyncio.CancelledError):
+        await in_time(getter)
+    assert (await raw.statistics()).consumed_messages == 0
+    assert await raw.get_many(10) == messages
 
 
 async def test_the_consumer_role_does_not_lose_what_it_cannot_decode(open_queue: Opener) -> None:

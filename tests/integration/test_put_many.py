@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import anyio
 import pytest
 import redis
 
-from apressure import QueueClosedError, QueueDoesNotExistError, QueueFullError, QueueInUseError
+from apressure import QueueClosedError, QueueDoesNotExistError, QueueEmptyError, QueueFullError, QueueInUseError
 from tests.integration.conftest import Opener, blocked, in_time
 
 
@@ -110,6 +112,60 @@ async def test_an_asynchronous_generator_that_raises_ends_with_its_error_after_w
         await in_time(queue.put_many(generate()))
     assert "2 items were put before" in "".join(raised.value.__notes__)
     assert await queue.get_many(5) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_an_asynchronous_generator_that_raises_during_a_step_ends_with_how_many_are_in(
+    open_queue: Opener, scripting: bool, turns: int
+) -> None:
+    queue = await open_queue(scripting=scripting)
+    await queue.qsize()  # it is connected
+
+    async def generate() -> AsyncIterator[bytes]:
+        yield b"1"
+        yield b"2"
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        raise QueueEmptyError("source", name="source")
+
+    with pytest.raises(QueueEmptyError, match="source") as raised:
+        await in_time(queue.put_many(generate()))
+    assert raised.value.accepted == await queue.qsize()
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["asyncio", "anyio"])
+async def test_a_cancellation_in_the_turn_of_a_failure_is_not_forgotten(open_queue: Opener, native: bool) -> None:
+    queue = await open_queue(bound=1)
+    after = []
+
+    async def generate() -> AsyncIterator[bytes]:
+        yield b"1"
+        yield b"2"
+        try:
+            await asyncio.Event().wait()
+        finally:  # the put has failed, and has ended the wait for a third item
+            cancel()
+            await asyncio.sleep(0)
+
+    async def work() -> None:
+        with anyio.CancelScope() as scope:
+            scopes.append(scope)
+            with contextlib.suppress(QueueFullError):
+                await queue.put_many(generate(), timeout=0.05)
+            after.append("suppressed")
+        after.append("beyond the scope")
+
+    def cancel() -> None:
+        if native:
+            task.cancel()
+        else:
+            scopes[0].cancel()
+
+    scopes: list[anyio.CancelScope] = []
+    task = asyncio.create_task(work())
+    await in_time(asyncio.wait((task,)))
+    assert after == ([] if native else ["beyond the scope"])
+    assert task.cancelled() is native
 
 
 async def test_an_asynchronous_generator_does_not_hide_that_the_queue_was_closed(open_queue: Opener) -> None:

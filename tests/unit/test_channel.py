@@ -27,6 +27,9 @@ class FakeTransport(asyncio.Transport):
         """After how many more pieces the channel is to pause; 0 for never."""
         self.channel: Channel | None = None
 
+    def is_closing(self) -> bool:
+        return self.aborted
+
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))
         if self.full:

@@ -321,16 +321,24 @@ end
 -- command, key: another end, and another list.
 -- Returns: {{messages}...} | number of messages | their bytes
 local function pop(max, command, key)
+  command, key = command or 'RPOP', key or LIST
   local portions, messages, bytes = {}, 0, 0
   local portion = 1
   while messages < max and bytes < 1048576 do
-    local popped = call(command or 'RPOP', key or LIST, math.min(portion, max - messages))
+    local popped = call(command, key, math.min(portion, max - messages))
     if not popped or #popped == 0 then break end
     for i = 1, #popped do bytes = bytes + #popped[i] end
     messages = messages + #popped
     portions[#portions + 1] = popped
     local fit = bytes > 0 and math.floor((1048576 - bytes) * messages / bytes) or 200
-    portion = math.max(1, math.min(200, 4 * portion, fit))
+    portion = math.min(200, 4 * portion, fit, max - messages)
+    if portion > 16 then
+      -- Many large messages may stand behind small ones.
+      local right = command == 'RPOP'
+      local last = call('LINDEX', key, right and -portion or portion - 1) or call('LINDEX', key, right and 0 or -1) or ''
+      portion = math.min(portion, math.floor((1048576 - bytes) / math.max(1, #last)))
+    end
+    portion = math.max(1, portion)
   end
   return portions, messages, bytes
 end
