@@ -334,8 +334,9 @@ local function pop(max, command, key)
     portion = math.min(200, 4 * portion, fit, max - messages)
     if portion > 16 then
       -- Many large messages may stand behind small ones.
-      local right = command == 'RPOP'
-      local last = call('LINDEX', key, right and -portion or portion - 1) or call('LINDEX', key, right and 0 or -1) or ''
+      local last, furthest = -portion, 0
+      if command == 'LPOP' then last, furthest = portion - 1, -1 end
+      last = call('LINDEX', key, last) or call('LINDEX', key, furthest) or ''
       portion = math.min(portion, math.floor((1048576 - bytes) / math.max(1, #last)))
     end
     portion = math.max(1, portion)
