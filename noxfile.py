@@ -50,7 +50,8 @@ def chaos(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure, as ratios to redis-py and to other libraries in the same run. `nox -s bench -- --quick` takes a minute.
 
-    `nox -s bench -- files` measures queues in directories, beside vsqs, and `nox -s bench -- spark` Spark over queues.
+    `nox -s bench -- files` measures queues in directories, beside vsqs, `nox -s bench -- spark` Spark over queues, and
+    `nox -s bench -- resources` what waiting queues and a million messages cost.
     The other libraries are in environments of their own, which stay for the next run.
     """
     install_wheel(session, group("bench"))
@@ -58,9 +59,9 @@ def bench(session: nox.Session) -> None:
     arguments = [str(Path(word).absolute()) if word.endswith(".json") else word for word in session.posargs]
     session.chdir(place_for_tests(session))
     module = "tests.benchmarks"
-    if arguments[:1] in (["files"], ["spark"]):
+    if arguments[:1] in (["files"], ["resources"], ["spark"]):
         module = f"{module}.{arguments.pop(0)}"
-    if not module.endswith("spark"):
+    if not module.endswith(("resources", "spark")):
         arguments = ["--libraries", str(libraries), *arguments]
     session.run("python", "-m", module, *arguments)
 

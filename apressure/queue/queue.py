@@ -169,7 +169,7 @@ class AsyncQueue(Administration[T]):
     async def get(self, timeout: float | None = None) -> T:
         """Get an item, waiting while the queue is empty (specification: Get): at-most-once.
 
-        When a getter waits and a large item comes, the item crosses the wire twice.
+        When a large item comes while getters wait, it crosses the wire once more for each client that waits.
 
         Args:
             timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.

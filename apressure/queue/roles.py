@@ -232,6 +232,7 @@ class Consumer(Generic[T]):
         self._worked = 0
         self._since = 0.0
         self._turn_at = 0.0
+        self._turned = True
 
     async def __aenter__(self) -> Self:
         scripted = self._queue.scripted("the consumer role")
@@ -310,10 +311,7 @@ class Consumer(Generic[T]):
         buffer = lease.buffer
         if buffer:
             if monotonic() > self._turn_at:
-                # Or nobody would renew the lease, send acknowledgements or cancel before the buffer is empty.
-                await asyncio.sleep(0)
-                self._turn_at = monotonic() + TURN_SECONDS
-                lease.check()
+                await self._turn(lease)
             received = buffer.popleft()
             if len(buffer) + 1 == self._half:  # the half that was asked for has come already
                 self._plan(lease, lease.handed_out - 1)
@@ -326,7 +324,6 @@ class Consumer(Generic[T]):
                 await lease.flush()
                 self._ended = True
                 raise StopAsyncIteration from None
-            self._turn_at = monotonic() + TURN_SECONDS
             self._begin(lease)
         if self._manual:
             return Delivery(lease, received, self._queue.decode)  # type: ignore[return-value]
@@ -349,6 +346,22 @@ class Consumer(Generic[T]):
     def redelivered(self) -> bool:
         """The current item was delivered before, and not acknowledged by whoever had it."""
         return self.attempts > 1
+
+    async def _turn(self, lease: Lease) -> None:
+        """Have the event loop turn where the body waits for nothing.
+
+        Or nobody would renew the lease, send acknowledgements or cancel before the buffer is empty.
+        """
+        if not self._turned:
+            self._turned = True  # also where this is cancelled: whoever comes back then does not wait
+            await asyncio.sleep(0)
+            lease.check()
+        self._turned = False
+        asyncio.get_running_loop().call_soon(self._has_turned)
+        self._turn_at = monotonic() + TURN_SECONDS
+
+    def _has_turned(self) -> None:
+        self._turned = True
 
     def _plan(self, lease: Lease, worked: int) -> None:
         """Decide how many to have in hand: what the body works off in a moment, never more than the bound.

@@ -1,6 +1,6 @@
 """What queues cost while nothing happens, what a message costs the server, and whether a long queue costs more.
 
-Usage: python -m tests.benchmarks.resources [--only WORD] [--queues N] [--messages N] [--json FILE]
+Usage: python -m tests.benchmarks.resources [--only WORD] [--queues N] [--messages N] [--json FILE] [--table FILE]
 
 Each line is a figure, what it is compared with, and what it is to be at most: a ratio where there is something to
 compare with, else the figure itself.
@@ -14,7 +14,6 @@ import dataclasses
 import gc
 import hashlib
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -30,6 +29,7 @@ import redis.asyncio
 from apressure import AsyncQueue, Client
 from apressure.embedded import EmbeddedServer
 from apressure.queue.keys import Keys
+from tests.benchmarks.__main__ import machine
 from tests.benchmarks.cases import LIST, MESSAGE, NAME
 from tests.servers import SERVERS, CannotRun, admin, binary_of
 
@@ -288,6 +288,22 @@ async def _operation(
     return lambda: anext(items)
 
 
+def table(results: dict[str, Any]) -> str:
+    """The results as a table: the figure, and its ratio to what it is compared with; in bold where it is too much."""
+    servers = results["servers"]
+    lines = [f"| | goal | {' | '.join(servers)} |", f"| --- | --- |{' --- |' * len(servers)}"]
+    for rows in zip(*servers.values(), strict=True):
+        first = rows[0]
+        what = ", ".join(word for word in (first["case"], first["unit"]) if word)
+        cells = []
+        for row in rows:
+            compared = row["ours"] if row["ratio"] is None else row["ratio"]
+            number = f"{compared:.3g}" if row["reached"] else f"**{compared:.3g}**"
+            cells.append(number if row["ratio"] is None else f"{row['ours']:,.3g} / {row['other']:,.3g} = {number}")
+        lines.append(f"| {what} | ≤ {first['goal']:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 # --- the program -----------------------------------------------------------------------------------------------------
 
 
@@ -308,8 +324,12 @@ def main() -> None:
     parser.add_argument("--queues", type=int, default=1000)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--json", type=Path, help="write the results to this file, too")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="print these results as a table; measure nothing")
     parser.add_argument("--wait", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(options.table.read_text())))
+        return
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
     if options.wait:
@@ -331,7 +351,7 @@ def main() -> None:
                 print(cost, flush=True)
                 rows.append(cost.result)
     if options.json:
-        options.json.write_text(json.dumps({"cores": os.cpu_count(), "servers": results}, indent=2))
+        options.json.write_text(json.dumps({"machine": machine(), "servers": results}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

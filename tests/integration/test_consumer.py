@@ -453,6 +453,24 @@ async def test_a_body_that_waits_for_nothing_can_be_cancelled(open_queue: Opener
     assert (statistics.consumed_messages, statistics.in_flight, statistics.length) == (seen, 0, 100 - seen)
 
 
+async def test_what_came_at_the_end_of_a_timeout_is_there_without_waiting(open_queue: Opener) -> None:
+    queue = await open_queue()
+    await queue.put_many(ITEMS[:2])
+    async with queue.consumer(prefetch=2) as consumer:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await anext(consumer)
+        time.sleep(0.06)  # the machine is busy
+        async with asyncio.timeout(0):
+            assert await anext(consumer) == ITEMS[0]
+        time.sleep(0.06)  # the body is
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await anext(consumer)
+        async with asyncio.timeout(0):
+            assert await anext(consumer) == ITEMS[1]
+
+
 async def test_another_event_loop_is_told_so(open_queue: Opener) -> None:
     queue = await open_queue()
     await queue.put_many(ITEMS)

@@ -12,7 +12,7 @@ import pytest
 
 from apressure.files import FileQueueOptions
 from apressure.spark import options
-from tests.benchmarks import spark
+from tests.benchmarks import resources, spark
 from tests.benchmarks.plot import draw
 from tests.benchmarks.table import tables
 
@@ -134,6 +134,15 @@ def test_the_figures_of_files_are_those_of_their_results() -> None:
     results = json.loads((BENCHMARKS / "files.json").read_text())
     assert tables(results) in (ROOT / "README.md").read_text()
     assert results["repetitions"] >= 5
+
+
+def test_the_figures_of_resources_are_those_of_their_results() -> None:
+    results = json.loads((BENCHMARKS / "resources.json").read_text())
+    text = (BENCHMARKS / "README.md").read_text()
+    assert resources.table(results) in text
+    for rows in results["servers"].values():  # the sizes that the goals are for
+        assert any(row["case"].startswith("1,000 queues") for row in rows)
+        assert any(row["case"].startswith("1,000,000 messages") for row in rows)
 
 
 def test_the_plots_of_the_readme_are_drawn_from_the_results() -> None:
