@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from apressure.connection.blocking import Blocking
+from apressure.connection.discovery import slot_of
 from apressure.connection.script import Call, Script
 from apressure.exceptions import (
     QueueClosedError,
@@ -78,11 +79,15 @@ class Steps:
         server: Where it is.
         prefix: The prefix of its keys.
         name: Its name.
+
+    Raises:
+        ValueError: The server is a cluster, and would spread the queue's keys over several nodes.
     """
 
     def __init__(self, server: Blocking, prefix: str, name: str) -> None:
         self.server = server
         self.keys = SparkKeys(prefix, name)
+        slot_of(server.settings.address, self.keys.queue.specified)
         self.name = name
         self._uid = server.settings.client_id
 
