@@ -32,7 +32,7 @@ from apressure.spark.options import Options
 MOST: Final = 4000
 """The most messages that one script moves, so that the server is never busy with it for long."""
 SLICE: Final = 1.0
-"""Seconds that one wait at the server may last."""
+"""Seconds that one wait at the server may last; less where its answers are given up sooner."""
 
 
 class BatchLostError(QueueError):
@@ -284,19 +284,20 @@ class Steps:
             end.)
         """
         deadline = time.monotonic() + timeout
+        longest = min(SLICE, self.server.settings.response_timeout / 2)
         held = False
         while True:
             answer = step(held)
             held = False
             if isinstance(answer, Full):
-                self.await_room(SLICE)
+                self.await_room(longest)
                 deadline = time.monotonic() + timeout
             elif isinstance(answer, Busy):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return answer
-                lease = answer.lease / 1000 + 0.01 if answer.lease >= 0 else SLICE
-                held = self.claim(answer.role, max(0.01, min(left, lease, SLICE)))
+                lease = answer.lease / 1000 + 0.01 if answer.lease >= 0 else longest
+                held = self.claim(answer.role, max(0.01, min(left, lease, longest)))
             else:
                 return answer
 

@@ -14,7 +14,7 @@ from apressure import AuthenticationError, ServerError, ServerUnavailableError
 from apressure.connection.blocking import Blocking
 from apressure.embedded import EmbeddedServer
 from apressure.spark.options import Options
-from apressure.spark.steps import Steps
+from apressure.spark.steps import Busy, Steps
 from tests.servers import admin
 from tests.topologies import cluster
 
@@ -84,3 +84,16 @@ def test_a_cluster_that_is_none_or_refuses(make_server: Callable[..., EmbeddedSe
         options = Options.of({"url": f"redis+cluster://{nodes}", "queue": "{q}", "retryTimeout": "0.2"})
         with pytest.raises(error, match=says):
             Steps(Blocking(options.settings()), "__pressure__", "{q}").measure()
+
+
+def test_waiting_is_shorter_than_the_patience_with_an_answer(make_server: Callable[..., EmbeddedServer]) -> None:
+    server = make_server()
+    options = {"url": server.url, "queue": "jobs", "responseTimeout": "0.4", "pollWait": "0.1", "retryTimeout": "1"}
+    steps = Steps(Blocking(Options.of(options).settings()), "__pressure__", "jobs")
+    steps.create(0)
+    with admin(server) as plain:
+        plain.lpush(steps.keys.queue.messages, "x")
+        plain.delete(steps.keys.queue.free("consumer"))
+    epoch, _, _ = steps.adopt("g")
+    assert isinstance(steps.patiently(lambda held: steps.seal("g", epoch, 0, 5, held=held), 2.5), Busy)
+    steps.server.close()
