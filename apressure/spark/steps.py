@@ -63,7 +63,10 @@ def script(name: str, package: str = "apressure.spark") -> Script:
 
 
 def server_of(options: Options) -> Blocking:
-    """The connection of this process for these options: Spark's workers live on, and need not connect for each task."""
+    """The connection of this process for these options: Spark's workers live on, and need not connect for each task.
+
+    A worker has one thread that does something.
+    """
     return _server_of(options, os.getpid())
 
 
