@@ -30,7 +30,7 @@ from apressure.spark.keys import SparkKeys, bounds, name_of_bound
 from apressure.spark.options import Options
 
 MOST: Final = 4000
-"""The most messages that one script moves, so that the server is never busy with it for long."""
+"""The most messages that one script moves, or looks at, so that the server is never busy with it for long."""
 SLICE: Final = 1.0
 """Seconds that one wait at the server may last; less where its answers are given up sooner."""
 
@@ -182,6 +182,15 @@ class Steps:
         """How many messages have ever left the queue at its right end, how many are in it, and whether it is closed."""
         _, left, length, closed = self._run("measure", "", ())
         return left, length, bool(closed)
+
+    def snapshot(self, left: int, begin: int, end: int) -> tuple[int, list[bytes]]:
+        """Messages of the snapshot that was measured when so many had left the queue, by their places in it.
+
+        Returns:
+            How many have left since, and those of the messages that are there, newest first.
+        """
+        _, moved, found = self._run("snapshot", "", (), left, begin, end)
+        return moved, found
 
     def await_message(self, seconds: float) -> None:
         """Wait until there is a message. Nothing is taken."""
