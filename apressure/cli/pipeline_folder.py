@@ -82,12 +82,11 @@ class Folder:
         """
         path = path.absolute()
         path.mkdir(parents=True, exist_ok=True)
-        ours = (path / _FILE).exists()
-        if not ours and any(found.name not in (_LOCK, _NEW) for found in path.iterdir()):
-            raise UsageError(f"{path} has something else in it than a pipeline: name another folder with --into")
+        if not (path / _LOCK).exists():  # nothing is written where something else is
+            _is_ours(path)
         with _locked(path):
             name = f"{{flights-{secrets.token_hex(4)}}}"  # in braces, for clusters
-            run = _read(path) if ours else Run(rows or ALL_FLIGHTS, bound or BOUND, name)
+            run = _read(path) if _is_ours(path) else Run(rows or ALL_FLIGHTS, bound or BOUND, name)
             for name, wanted, there in (("--rows", rows, run.rows), ("--bound", bound, run.bound)):
                 if wanted not in (None, there):
                     raise UsageError(
@@ -120,6 +119,14 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a pipeline has begun there; False for a folder with nothing in it yet."""
+    names = {found.name for found in path.iterdir()}
+    if _FILE not in names and names - {_LOCK, _NEW}:
+        raise UsageError(f"{path} has something else in it than a pipeline: name another folder with --into")
+    return _FILE in names
 
 
 def _read(path: Path) -> Run:

@@ -19,10 +19,10 @@ from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import (
     AskError,
-    BusyLoadingError,
     ClusterDownError,
     ClusterError,
     ReadOnlyError,
+    RedisClusterException,
     RedisError,
     ResponseError,
     TryAgainError,
@@ -33,7 +33,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
-from redis.sentinel import MasterNotFoundError, Sentinel
+from redis.sentinel import Sentinel
 
 from apressure.connection.addresses import NAMELESS
 from apressure.connection.command import NO_HEAD, pack
@@ -51,10 +51,9 @@ _TWINS: dict[type[Any], type[Any]] = {
 }
 
 _PASSING = (
-    AskError, BusyLoadingError, ClusterDownError, ClusterError, MasterNotFoundError, ReadOnlyError,
-    RedisConnectionError, RedisTimeoutError, TryAgainError,
+    AskError, ClusterError, ReadOnlyError, RedisClusterException, RedisConnectionError, RedisTimeoutError, TryAgainError
 )  # fmt: skip
-"""What may be over the next time. (MovedError is an AskError.)"""
+"""What may be over with the next connection. (MovedError is an AskError; RedisClusterException is no RedisError.)"""
 
 
 class Blocking:
@@ -79,9 +78,9 @@ class Blocking:
 
     def close(self) -> None:
         """Release the connection. The next command opens one again."""
-        if self._redis is not None:
-            self._redis.close()
-            self._redis = None
+        server, self._redis = self._redis, None
+        if server is not None:
+            server.close()
 
     def run(self, call: Call, *arguments: Any) -> Any:
         """Run a script and return its answer.
@@ -180,10 +179,12 @@ class Blocking:
         while True:
             try:
                 return send(self._connected())
-            except RedisError as error:
-                passing = isinstance(error, _PASSING) or str(error).partition(" ")[0] in NOT_EXECUTED
+            except (RedisError, RedisClusterException) as raised:
+                error = _reason(raised)
+                broken = isinstance(error, _PASSING)
+                passing = broken or str(error).partition(" ")[0] in NOT_EXECUTED
                 wrong = isinstance(error, RedisAuthenticationError)
-                if isinstance(error, (AskError, RedisConnectionError, RedisTimeoutError, ReadOnlyError, ClusterError)):
+                if broken:
                     self.close()
                 if not passing or wrong or time.monotonic() + pause > deadline:
                     _refuse(error, self.settings.address.text, self.settings.retry_timeout)
@@ -227,7 +228,17 @@ class Blocking:
         return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=kind, **common))
 
 
-def _refuse(error: RedisError, where: str = "the server", tried: float = 0.0) -> NoReturn:
+def _reason(error: Exception) -> Any:
+    """Where no node of a cluster could be asked: what the last one said. Otherwise the error itself."""
+    if not isinstance(error, RedisClusterException):
+        return error
+    cause = error.__cause__
+    if isinstance(cause, RedisClusterException):  # "Cluster mode is not enabled", whatever the node refused
+        cause = cause.__context__
+    return cause if isinstance(cause, RedisError) else error
+
+
+def _refuse(error: RedisError | RedisClusterException, where: str = "the server", tried: float = 0.0) -> NoReturn:
     """Raise what this error of redis-py's is called here."""
     known: PressureError
     if isinstance(error, RedisAuthenticationError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from apressure.connection import background
@@ -246,6 +247,26 @@ class Cluster(_Asked):
             (address.connection_options["host"], address.connection_options["port"]): slot
             for slot, address in self._slots.items()
         }
+
+
+def slot_of(address: Address, keys: Iterable[bytes]) -> int | None:
+    """The slot of the cluster that has these keys; None where there are none, and for all other servers.
+
+    Raises:
+        ValueError: They are in several slots.
+    """
+    if address.service is not None or not address.nodes:
+        return None
+    from redis.crc import key_slot
+
+    slots = {key_slot(key) for key in keys}
+    if len(slots) > 1:
+        raise ValueError(
+            "a cluster would spread the keys of this queue over several nodes: put (a part of) its name into "
+            "braces, as in '{jobs}', or the prefix, as in prefix='{app}'; what is in the first braces of a key "
+            "decides where it goes"
+        )
+    return slots.pop() if slots else None
 
 
 def of(settings: Settings) -> Discovery:

@@ -74,18 +74,7 @@ class Server:
         Raises:
             ValueError: The server is a cluster, and would spread the keys over several nodes.
         """
-        slot = None
-        if isinstance(self._discovery, discovery.Cluster):
-            from redis.crc import key_slot
-
-            slots = {key_slot(key) for key in keys}
-            if len(slots) > 1:
-                raise ValueError(
-                    "a cluster would spread the keys of this queue over several nodes: put (a part of) its name into "
-                    "braces, as in '{jobs}', or the prefix, as in prefix='{app}'; what is in the first braces of a key "
-                    "decides where it goes"
-                )
-            slot = slots.pop() if slots else None
+        slot = discovery.slot_of(self.settings.address, keys)
         if slot not in self._places:
             self._places[slot] = Place(self, self._discovery, slot)
         return self._places[slot]

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -122,10 +122,10 @@ def close_queue(queue: str, **options: Any) -> None:
     """
     from apressure.spark.steps import Busy
 
-    steps, timeout = _queues({"queue": queue, **options})
-    answer = steps[0].patiently(steps[0].close, timeout)
-    if isinstance(answer, Busy):
-        raise steps[0].in_use(answer)
+    with _queues({"queue": queue, **options}) as ((steps,), timeout):
+        answer = steps.patiently(steps.close, timeout)
+        if isinstance(answer, Busy):
+            raise steps.in_use(answer)
 
 
 def await_end(query: StreamingQuery, **options: Any) -> None:
@@ -140,24 +140,29 @@ def await_end(query: StreamingQuery, **options: Any) -> None:
         QueueDoesNotExistError: There is no such queue.
         ValueError: The queues are a pattern: nobody knows which queues there will be.
     """
-    queues, _ = _queues(options)
-    while not query.awaitTermination(1):  # (it takes whole seconds)
-        if all(closed and not length for _, length, closed in (steps.measure() for steps in queues)):
-            query.processAllAvailable()
-            query.stop()
-            return
+    with _queues(options) as (queues, _):
+        while not query.awaitTermination(1):  # (it takes whole seconds)
+            if all(closed and not length for _, length, closed in (steps.measure() for steps in queues)):
+                query.processAllAvailable()
+                query.stop()
+                return
 
 
-def _queues(options: Mapping[str, Any]) -> tuple[list[Steps], float]:
-    """The steps of the queues that options name, and how long to wait for a role."""
+@contextlib.contextmanager
+def _queues(options: Mapping[str, Any]) -> Iterator[tuple[list[Steps], float]]:
+    """The steps of the queues that options name, over a connection of their own, and how long to wait for a role."""
+    from apressure.connection.blocking import Blocking
     from apressure.spark.options import Options
-    from apressure.spark.steps import Steps, server_of
+    from apressure.spark.steps import Steps
 
     checked = Options.of({key: str(value) for key, value in options.items() if value is not None})
     if not checked.names:
         raise ValueError("name the queues, with commas between them: of a pattern nobody knows when it ends")
-    server = server_of(checked)
-    return [Steps(server, server.settings.prefix, name) for name in checked.names], checked.role_timeout
+    server = Blocking(checked.settings())
+    try:
+        yield [Steps(server, server.settings.prefix, name) for name in checked.names], checked.role_timeout
+    finally:
+        server.close()
 
 
 def _version(text: str) -> tuple[int, ...]:

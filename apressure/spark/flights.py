@@ -10,6 +10,7 @@ import dataclasses
 
 from apressure.connection.blocking import Blocking
 from apressure.connection.settings import Settings
+from apressure.exceptions import QueueDoesNotExistError
 from apressure.spark.keys import check_group
 from apressure.spark.steps import Steps
 
@@ -57,7 +58,7 @@ def give_back(settings: Settings, name: str, group: str) -> int:
     read may be read again by others. Interrupted, it may be repeated.
 
     Raises:
-        QueueDoesNotExistError: The queue is gone: create it first.
+        QueueDoesNotExistError: The queue is gone: create it first. Its query goes on.
         GroupTakenError: The query was started again in between.
         ValueError: That is no name of a group.
     """
@@ -68,7 +69,12 @@ def give_back(settings: Settings, name: str, group: str) -> int:
         committed, last, _ = steps.flights().get(group, (0, 0, -1))
         if not any(steps.lengths(group, committed + 1, last)):
             return 0
+        if not steps.exists():  # before its query is refused, which could go on with what it has
+            raise QueueDoesNotExistError(
+                f"the queue {name!r} does not exist: create it, and then what was taken from it can go back", name=name
+            )
         epoch, _, sealed = steps.adopt(group)
+        committed, last, _ = steps.flights()[group]  # its query may have gone on until now
         # What comes last is at the left end: it goes first, so that the oldest is the first in line in the end.
         return sum(steps.give_back(group, epoch, number, max(last, sealed)) for number in range(last, committed, -1))
     finally:

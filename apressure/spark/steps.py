@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from apressure.connection.blocking import Blocking
+from apressure.connection.discovery import slot_of
 from apressure.connection.script import Call, Script
 from apressure.exceptions import (
     QueueClosedError,
@@ -29,9 +30,9 @@ from apressure.spark.keys import SparkKeys, bounds, name_of_bound
 from apressure.spark.options import Options
 
 MOST: Final = 4000
-"""The most messages that one script moves, so that the server is never busy with it for long."""
+"""The most messages that one script moves, or looks at, so that the server is never busy with it for long."""
 SLICE: Final = 1.0
-"""Seconds that one wait at the server may last."""
+"""Seconds that one wait at the server may last; less where its answers are given up sooner."""
 
 
 class BatchLostError(QueueError):
@@ -62,7 +63,10 @@ def script(name: str, package: str = "apressure.spark") -> Script:
 
 
 def server_of(options: Options) -> Blocking:
-    """The connection of this process for these options: Spark's workers live on, and need not connect for each task."""
+    """The connection of this process for these options: Spark's workers live on, and need not connect for each task.
+
+    A worker has one thread that does something.
+    """
     return _server_of(options, os.getpid())
 
 
@@ -78,11 +82,15 @@ class Steps:
         server: Where it is.
         prefix: The prefix of its keys.
         name: Its name.
+
+    Raises:
+        ValueError: The server is a cluster, and would spread the queue's keys over several nodes.
     """
 
     def __init__(self, server: Blocking, prefix: str, name: str) -> None:
         self.server = server
         self.keys = SparkKeys(prefix, name)
+        slot_of(server.settings.address, self.keys.queue.specified)
         self.name = name
         self._uid = server.settings.client_id
 
@@ -174,6 +182,15 @@ class Steps:
         """How many messages have ever left the queue at its right end, how many are in it, and whether it is closed."""
         _, left, length, closed = self._run("measure", "", ())
         return left, length, bool(closed)
+
+    def snapshot(self, left: int, begin: int, end: int) -> tuple[int, list[bytes]]:
+        """Messages of the snapshot that was measured when so many had left the queue, by their places in it.
+
+        Returns:
+            How many have left since, and those of the messages that are there, newest first.
+        """
+        _, moved, found = self._run("snapshot", "", (), left, begin, end)
+        return moved, found
 
     def await_message(self, seconds: float) -> None:
         """Wait until there is a message. Nothing is taken."""
@@ -279,19 +296,20 @@ class Steps:
             end.)
         """
         deadline = time.monotonic() + timeout
+        longest = min(SLICE, self.server.settings.response_timeout / 2)
         held = False
         while True:
             answer = step(held)
             held = False
             if isinstance(answer, Full):
-                self.await_room(SLICE)
+                self.await_room(longest)
                 deadline = time.monotonic() + timeout
             elif isinstance(answer, Busy):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return answer
-                lease = answer.lease / 1000 + 0.01 if answer.lease >= 0 else SLICE
-                held = self.claim(answer.role, max(0.01, min(left, lease, SLICE)))
+                lease = answer.lease / 1000 + 0.01 if answer.lease >= 0 else longest
+                held = self.claim(answer.role, max(0.01, min(left, lease, longest)))
             else:
                 return answer
 

@@ -17,6 +17,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import psutil
 import pytest
 
 from apressure import AsyncQueue, QueueInUseError, nycflights
-from apressure.cli.pipeline_folder import Folder, FolderInUseError
+from apressure.cli.pipeline_folder import Folder, FolderInUseError, Run
 from apressure.embedded import EmbeddedServer
 from apressure.spark import pipeline
 from apressure.spark.options import Options
@@ -307,6 +308,22 @@ class TestBadInput:
             Folder.taken(place.into, 10, 5),
         ):
             pass
+
+    def test_a_folder_that_another_command_has_just_begun(self, place: Pipeline) -> None:
+        """It was new when the second command looked, and was killed later."""
+        with ThreadPoolExecutor() as pool:
+            with Folder.taken(place.into, 10, 5) as folder:
+                (place.into / "pipeline.json").unlink()
+
+                def second() -> Run:
+                    with Folder.taken(place.into, None, None) as folder:
+                        return folder.run
+
+                run = pool.submit(second)
+                time.sleep(0.3)  # it waits for the lock
+                folder.save()
+                (place.into / "checkpoint").mkdir()
+            assert run.result() == folder.run
 
     def test_a_damaged_folder(self, place: Pipeline) -> None:
         with Folder.taken(place.into, 10, 5):

@@ -93,6 +93,7 @@ def test_the_room_can_be_imported_without_pyspark() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.timeout(400)  # it starts a Java of its own
 def test_spark_finds_the_source_by_itself(ground: Ground, tmp_path: Path) -> None:
     ground.create()
     ground.plain.lpush(ground.steps().keys.queue.messages, *map(str, range(7)))
@@ -111,11 +112,11 @@ def test_spark_finds_the_source_by_itself(ground: Ground, tmp_path: Path) -> Non
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["7"]
+    assert done.stdout.split() == ["7"], done.stderr
 
 
 def test_the_workers_use_this_python(spark: Any) -> None:

@@ -62,6 +62,7 @@ class Nodes(Group):
             self.followers[primary].append(number)
         for number in range(nodes, len(self.servers)):
             until(lambda n=number: follows(self.servers[n]), "the replica follows")  # type: ignore[misc]
+        self.wait_for_replicas()
         self.wait()
 
     @property

@@ -123,9 +123,10 @@ def heard(primary: EmbeddedServer, replicas: int) -> None:
     """Wait until so many replicas have what the primary has by now; clients may go on writing.
 
     (A WAIT on a connection that has not written anything waits for nothing. And a replica whose link is up hears of
-    nothing before it has acknowledged its first copy, up to a second later.)
+    nothing before it has acknowledged its first copy, up to a second later: where nothing has been sent yet, this waits
+    for the primary's ping.)
     """
-    wanted = information(primary)["master_repl_offset"]
+    wanted = max(1, information(primary)["master_repl_offset"])
 
     def have() -> bool:
         seen = information(primary)

@@ -10,7 +10,7 @@ from apressure.embedded import EmbeddedServer
 from tests.topologies.group import HOST, PATIENCE, QUICK, Group, ask, follows, heard, information, until
 
 TILT: Final = 30.0
-"""Seconds for which a Sentinel does nothing after the machine has stood still for two."""
+"""Seconds for which a Sentinel that could not be hurried does nothing after the machine has stood still for two."""
 
 
 class Watched(Group):
@@ -34,6 +34,7 @@ class Watched(Group):
         self.servers += [self._start_replica() for _ in range(self._replicas)]
         for replica in self.servers[1:]:
             self._wait_for_replica(replica)
+        self.wait_for_replicas()
         # The name makes it a sentinel: an embedded server takes no arguments.
         program = self._folder / f"{self.kind}-sentinel"
         program.symlink_to(self._binary)
@@ -136,7 +137,11 @@ class Watched(Group):
             self.wait_for_sentinels()
 
     def switch(self) -> None:
-        """SENTINEL FAILOVER: nobody dies, the old primary becomes a replica while clients are connected to it."""
+        """SENTINEL FAILOVER: nobody dies, the old primary becomes a replica while clients are connected to it.
+
+        What was written before is there after it.
+        """
+        self.wait_for_replicas()  # (Sentinel does not)
         old = self.primary
         for patience in (5.0, 5.0, TILT + PATIENCE):  # it may be given up: no replica that is good enough just now
             until(lambda: ask(self.guards[0], "SENTINEL", "FAILOVER", self.service), "Sentinel agrees to a failover")
@@ -158,7 +163,8 @@ def _pairs(words: list[bytes]) -> dict[str, str]:
 def _hurry(guard: EmbeddedServer) -> bool:
     """Make a sentinel look oftener than it does by itself; Redis 6.2 cannot."""
     # What a sentinel knows of a replica is too old for it after five pings, and renewed once a second.
-    periods = {"info": 300, "ping": 300, "publish": 300, "ask": 200}
+    # "tilt" is for how long it does nothing after the machine has stood still.
+    periods = {"info": 300, "ping": 300, "publish": 300, "ask": 200, "tilt": 3000}
     try:
         for name, value in periods.items():
             ask(guard, "SENTINEL", "DEBUG", f"{name}-period", value)

@@ -78,13 +78,33 @@ def test_giving_back_goes_on_after_a_crash(place: Place, monkeypatch: pytest.Mon
     assert set(place.plain.hgetall(place.steps.keys.state("g"))) == {b"epoch", b"committed", b"sealed", b"rows"}
 
 
+def test_what_a_query_took_before_it_was_refused_goes_back_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.put(texts(100))
+    epoch, _, _ = place.steps.adopt("g")
+    assert seal(place.steps, epoch, 0, 10) == 1
+    original = Steps.adopt
+
+    def adopt(self: Steps, group: str) -> tuple[int, int, int]:
+        for done in (1, 2):
+            place.steps.commit("g", epoch, done, done)
+            assert seal(place.steps, epoch, done, 10) == done + 1
+        assert place.steps.seal("g", epoch, 3, 5000) == 4
+        return original(self, group)
+
+    monkeypatch.setattr(Steps, "adopt", adopt)
+    assert flights.give_back(place.steps.server.settings, "jobs", "g") == 80
+    assert place.waiting() == texts(80, 20)
+    assert flights.look(place.steps.server.settings, "jobs") == []
+
+
 def test_a_queue_that_is_gone_gets_nothing_back(place: Place) -> None:
     place.put(texts(3))
     epoch, _, _ = place.steps.adopt("g")
     seal(place.steps, epoch, 0, 10)
     place.plain.delete(place.steps.keys.queue.bound)
     settings = place.steps.server.settings
-    with pytest.raises(QueueDoesNotExistError):
+    with pytest.raises(QueueDoesNotExistError, match="create it"):
         flights.give_back(settings, "jobs", "g")
     (flight,) = flights.look(settings, "jobs")
     assert flight.messages == 3
+    assert place.steps.slices("g", epoch, 1, 1) == [(0, 3)]  # its query is not refused

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -137,3 +139,22 @@ def test_nothing_goes_into_a_closed_queue(url: str, place: Place) -> None:
     with pytest.raises(QueueClosedError, match="closed"):
         place.steps.record("w", 0, 0, [part])
     assert place.waiting() == []
+
+
+def test_threads_that_close_a_queue_share_no_connection_and_leave_none(url: str, place: Place) -> None:
+    role = place.steps.keys.queue.free("producer")
+    place.plain.lpop(role)
+    before = len(place.plain.client_list())
+    with ThreadPoolExecutor(4) as pool:
+        closing = [pool.submit(close_queue, "jobs", url=url) for _ in range(4)]
+        time.sleep(0.5)
+        during = len(place.plain.client_list())
+        place.plain.lpush(role, 1)
+        for one in closing:
+            one.result()
+    assert during == before + 4
+    assert place.steps.measure() == (0, 0, True)
+    deadline = time.monotonic() + 5
+    while len(place.plain.client_list()) > before:  # the server sees the ends a little later
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -68,6 +68,7 @@ def use_everything(server: EmbeddedServer, rules: list[str]) -> None:
             assert steps.slices("g", epoch, 1, 1) == [(0, 10)]
             steps.commit("g", epoch, 1, 1)
             assert steps.length() == steps.measure()[1] == 0
+            assert steps.snapshot(0, 0, 1) == (5002, [])
             assert flights.look(blocking.settings, "orders")[0].batches == 1
             assert flights.give_back(blocking.settings, "orders", "g") == 4992
             plain.set(keys.bound, 4993)

@@ -124,3 +124,8 @@ def test_a_primary_that_changes(watched: Watched) -> None:
     watched.switch()
     assert steps.measure() == (100, 0, False)
     steps.server.close()
+
+
+def test_a_name_that_a_cluster_would_spread_is_refused(nodes: Nodes) -> None:
+    with pytest.raises(ValueError, match=r"put .* its name into braces"):
+        steps_of(nodes.url, "jobs")
