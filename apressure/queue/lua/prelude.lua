@@ -321,11 +321,11 @@ end
 -- command, key: another end, and another list.
 -- Returns: {{messages}...} | number of messages | their bytes
 local function pop(max, command, key)
-  command, key = command or 'RPOP', key or LIST
+  key = key or LIST
   local portions, messages, bytes = {}, 0, 0
   local portion = 1
   while messages < max and bytes < 1048576 do
-    local popped = call(command, key, math.min(portion, max - messages))
+    local popped = call(command or 'RPOP', key, math.min(portion, max - messages))
     if not popped or #popped == 0 then break end
     for i = 1, #popped do bytes = bytes + #popped[i] end
     messages = messages + #popped
