@@ -248,6 +248,8 @@ class Directory:
                 return None
             try:
                 return self._open_taken(filename, most)
+            except FileNotFoundError:  # its time has run out already, and somebody has requeued it
+                return None
             except OSError:
                 self._rename(self._fd, filename, self._fd, ready)
                 raise

@@ -89,7 +89,7 @@ class Receiver:
                     if got:
                         break  # these first; the next one to ask is told
                     raise
-                self._index.discard(names.id_of(key))
+                self._store.went(names.id_of(key))
                 if taken is None:
                     if not got:
                         await self._store.refresh()
@@ -99,10 +99,14 @@ class Receiver:
                 else:
                     got.append(Got(key, filename, taken.data, taken.before + 1, until))
         except BaseException:
-            await self._worker.surely(self._put_all_back, got)
+            await self.give_back(got)
             raise
         self.received += len(got)
         return got
+
+    async def give_back(self, got: list[Got]) -> None:
+        """Undo a `take`, of which nobody has heard. Cancelled, that is done all the same."""
+        await self._worker.surely(self._put_all_back, got)
 
     def _put_all_back(self, got: list[Got]) -> None:
         for one in got:
@@ -133,7 +137,7 @@ class Receiver:
         assert name is not None
         outcome = await self._worker.do(self._directory.requeue, filename, name.key)
         if outcome is not None:
-            self._index.discard(filename)
+            self._store.went(filename)
         return outcome
 
     async def _bury(self, key: int, filename: str, times: int) -> None:
@@ -169,7 +173,7 @@ class Receiver:
         except FileExistsError:  # another one has its id: this one comes again when its time runs out
             return True
         if renamed:
-            self._index.discard(before)
+            self._store.went(before)
         return renamed
 
     async def remove(self, filename: str) -> bool:
@@ -177,7 +181,7 @@ class Receiver:
         removed = await self._worker.do(self._directory.remove, filename)
         if removed:
             self.deleted += 1
-            self._index.discard(filename)
+            self._store.went(filename)
         return removed
 
     async def delete(self, key: int) -> bool:
@@ -189,5 +193,5 @@ class Receiver:
                 return False
             if await self.remove(filename):
                 return True
-            self._index.discard(filename)  # it is called something else by now
+            self._store.went(filename)  # it is called something else by now
         return False

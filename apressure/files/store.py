@@ -103,6 +103,18 @@ class Store:
         elif self.index.empty:
             self.directory.check()
 
+    def went(self, filename: str) -> None:
+        """A name went, by what this object did.
+
+        After a call in the thread it may be back by now, and told of: then what the kernel tells says it all.
+        """
+        watcher = self.watcher
+        if self.worker.always and watcher is not None and watcher.ordered:
+            watcher.drain()
+            if not watcher.stale:
+                return
+        self.index.discard(filename)
+
     def _open(self) -> Notified | Listed:
         settings = self.settings
         self.directory.open(settings.create)
@@ -115,7 +127,7 @@ class Store:
             if key not in self.own and max(now - seen, wall - names.time_of(key) / 1e6) > ABANDONED:
                 filename = names.new_name(key)
                 await self.worker.do(self.directory.remove, filename)
-                self.index.discard(filename)
+                self.went(filename)
 
     def look(self, passed: bool) -> Outlook:
         """Say who of those who wait may try again; see `Waits`."""
