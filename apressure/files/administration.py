@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, Self
@@ -44,18 +45,19 @@ class Administration:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._closed = False
+        self._running = 0
         self._breathed = 0.0
 
     def __repr__(self) -> str:
         return f"<FileQueue {str(self.path)!r}>"
 
     async def __aenter__(self) -> Self:
-        self._check()
-        try:
-            await self._store.refresh()
-        except BaseException:
-            await self.aclose()  # the block is never entered, so nobody else would
-            raise
+        with self._operation():
+            try:
+                await self._store.refresh()
+            except BaseException:
+                await self.aclose()  # the block is never entered, so nobody else would
+                raise
         return self
 
     async def __aexit__(
@@ -66,8 +68,9 @@ class Administration:
     async def aclose(self) -> None:
         """Release this object's descriptors; the queue stays as it is. Closing twice is allowed.
 
-        Tasks that still wait get ClientClosedError. What was received and not settled comes again when its visibility
-        timeout ends; `nack` gives it back earlier.
+        Tasks that still wait get ClientClosedError; a step that is being made is made to its end before the descriptors
+        go, and what it received is given back. What was received before and not settled comes again when its
+        visibility timeout ends; `nack` gives it back earlier.
         """
         if self._closed:
             return
@@ -75,7 +78,8 @@ class Administration:
         if self._loop is asyncio.get_running_loop() and self._pid == os.getpid():
             self._waits.fail(ClientClosedError("the queue object was closed (aclose) while the operation waited"))
             self._waits.stop(self._loop)
-            self._store.close()
+            if not self._running:
+                self._store.close()
 
     async def delete(self, message_id: str) -> bool:
         """Delete a message, whatever its state and whoever has received it (specification: Deleted).
@@ -94,10 +98,9 @@ class Administration:
         key = names.key_of(message_id)
         if key is None:
             raise ValueError(f"not a message's id: {message_id!r}")
-        await self._begin()
-        deleted = await self._receiver.delete(key)
-        self._waits.nudge()
-        return deleted
+        with self._operation():
+            await self._breathe()
+            return await self._receiver.delete(key)
 
     async def qsize(self) -> int:
         """Return how many messages wait. Cancelled, nothing has changed."""
@@ -105,8 +108,9 @@ class Administration:
 
     async def statistics(self) -> FileQueueStatistics:
         """Return a snapshot of the queue. Cancelled, nothing has changed."""
-        await self._begin()
-        await self._store.refresh()
+        with self._operation():
+            await self._breathe()
+            await self._store.refresh()
         index = self._store.index
         oldest, expiry = index.oldest(), index.next_expiry()
         return FileQueueStatistics(
@@ -173,53 +177,60 @@ class Administration:
         if max_items is not None:
             positive(max_items, "max_items")
         deadline = deadline_of(timeout)
-        await self._begin()
         name = self._settings.dead_letters if source is None else names.check_queue_name(source)
         dead = self._store.beside(name)
         ticket = self._waits.publishers.ticket()
         moved = 0
-        try:
+        with self._operation(), contextlib.closing(dead):
             try:
                 found = await self._store.worker.in_thread(_oldest_first, dead)
             except QueueDoesNotExistError:
                 if source is not None:
                     raise
                 return 0  # nothing has died yet
-            for filename in found[:max_items]:
-                await self._breathe()
-                while (adopted := await self._publisher.adopt(dead, filename)) is None:
-                    await self._wait(self._waits.publishers, ticket, deadline)
-                moved += adopted
-        except PressureError as error:
-            error.accepted = moved
-            raise
-        finally:
-            dead.close()
-            if not self._closed:
-                self._waits.nudge()
+            try:
+                for filename in found[:max_items]:
+                    await self._breathe()
+                    while (adopted := await self._publisher.adopt(dead, filename)) is None:
+                        await self._wait(self._waits.publishers, ticket, deadline)
+                    moved += adopted
+            except PressureError as error:
+                error.accepted = moved
+                raise
         return moved
 
     async def _wait(self, line: Line, ticket: int, deadline: float | None) -> None:
         """Wait in a line, or raise what has become of the wait at its deadline."""
+        self._check()
         if deadline is not None and asyncio.get_running_loop().time() >= deadline:
             if line is self._waits.receivers:
                 raise QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
             raise QueueFullError(f"the queue {self.name!r} is full: it has {self.capacity} messages", name=self.name)
         await self._waits.wait(line, ticket, self._store.fileno(), deadline)
+        self._check()  # who was woken may find the object closed
 
     async def _each(self, act: Callable[[str], Any], *, waiting: bool, in_flight: bool) -> int:
-        await self._begin()
-        await self._store.refresh()
         count = 0
-        for filename in self._store.index.filenames(waiting=waiting, in_flight=in_flight):
-            await self._breathe()
-            count += bool(await act(filename))
-        self._waits.nudge()
+        with self._operation():
+            await self._store.refresh()
+            for filename in self._store.index.filenames(waiting=waiting, in_flight=in_flight):
+                await self._breathe()
+                count += bool(await act(filename))
         return count
 
-    async def _begin(self) -> None:
+    @contextlib.contextmanager
+    def _operation(self) -> Iterator[None]:
+        """What each operation is in: descriptors and the thread stay until it has ended, and then others may try."""
         self._check()
-        await self._breathe()
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._closed:
+                self._waits.nudge()
+            elif not self._running:
+                self._store.close()
 
     async def _breathe(self) -> None:
         """Let other tasks run now and then: no operation suspends by itself where there is nothing to wait for."""
@@ -227,6 +238,7 @@ class Administration:
         if self._loop.time() - self._breathed > _BREATH:
             await asyncio.sleep(0)
             self._breathed = self._loop.time()
+            self._check()
 
     def _check(self) -> None:
         """Raise a clear error where the object cannot be used: closed, another event loop, after a fork, no asyncio."""

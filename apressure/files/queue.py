@@ -74,7 +74,7 @@ class FileQueue(Administration, Generic[T]):
         super().__init__(settings)
         self._codec: Codec[T] = codecs.resolve(codec)
         self._largest = settings.max_message_size
-        self._settler = Settler(self.name, self._receiver, self._decode, self._check, self._waits.nudge)
+        self._settler = Settler(self.name, self._receiver, self._decode, self._operation)
 
     async def publish(self, item: T, timeout: float | None = None) -> str:
         """Publish an item, waiting while the queue is full (specification: New).
@@ -186,34 +186,32 @@ class FileQueue(Administration, Generic[T]):
             ) from error
 
     async def _publish(self, portion: list[bytes], deadline: float | None, done: list[str] | None = None) -> list[str]:
-        await self._begin()
         done = [] if done is None else done
         ticket = self._waits.publishers.ticket()
         first = 0
-        while first < len(portion):
-            try:
+        with self._operation():
+            await self._breathe()
+            while first < len(portion):
                 ids = await self._publisher.publish(portion[first:] if first else portion)
-            finally:
-                if not self._closed:
-                    self._waits.nudge()
-            first += len(ids)
-            done += ids
-            if not ids:
-                await self._wait(self._waits.publishers, ticket, deadline)
+                first += len(ids)
+                done += ids
+                if not ids:
+                    await self._wait(self._waits.publishers, ticket, deadline)
         return done
 
     async def _receive(self, most: int, timeout: float | None, seconds: float | None) -> list[FileMessage[T]]:
         deadline = deadline_of(timeout)
         if seconds is not None:
             visibility(seconds)
-        await self._begin()
         ticket = self._waits.receivers.ticket()
-        while True:
-            got = await self._receiver.take(most, seconds)
-            self._waits.nudge()
-            if got:
-                return [FileMessage(self._settler, one) for one in got]
-            await self._wait(self._waits.receivers, ticket, deadline)
+        with self._operation():
+            await self._breathe()
+            while not (got := await self._receiver.take(most, seconds)):
+                await self._wait(self._waits.receivers, ticket, deadline)
+            if self._closed:  # nobody could settle them any more
+                await self._receiver.give_back(got)
+                self._check()
+        return [FileMessage(self._settler, one) for one in got]
 
     def _encode(self, item: T) -> bytes:
         message = self._codec.encode(item)
