@@ -53,6 +53,8 @@ class Receiver:
         self._directory = store.directory
         self._worker = store.worker
         self._dead: Directory | None = None
+        self._place = -1
+        """The last name in the dead-letter queue that was not the message's own."""
         self.received = 0
         self.deleted = 0
         self.buried = 0
@@ -142,8 +144,8 @@ class Receiver:
 
     async def _bury(self, key: int, filename: str, times: int) -> None:
         """Move what was handed out too often to the dead-letter queue."""
-        settings, place, moved = self._settings, key, False
-        for _ in range(100):
+        settings, place, step, moved = self._settings, key, 1, False
+        while True:
             if self._dead is None:
                 dead = self._store.beside(settings.dead_letters)
                 await self._worker.do(dead.open, True)
@@ -153,8 +155,9 @@ class Receiver:
                 moved = await self._worker.do(self._directory.move, filename, self._dead, there)
                 if not moved:
                     self._dead.check()
-            except FileExistsError:
-                place = names.following(place, 0, "us" if place & 1 else "ms")
+            except FileExistsError:  # several queues may have one for their dead letters
+                place = self._place = names.following(max(place, self._place) + step, 0, "us" if key & 1 else "ms")
+                step *= 2
             except QueueDoesNotExistError:
                 self._dead = None  # it was deleted, and is made again
             else:
