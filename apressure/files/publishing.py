@@ -8,6 +8,7 @@ overwrite.
 
 from __future__ import annotations
 
+import copy
 import errno
 from collections import deque
 from collections.abc import Sequence
@@ -174,7 +175,7 @@ class Publisher:
         done, error = self._directory.commit([one for commit in commits for one in commit.reservations])
         for commit in commits:
             count = len(commit.reservations)
-            commit.outcome = min(done, count), error
+            commit.outcome = min(done, count), copy.copy(error)  # each task raises its own
             if done < count:
                 error = None  # it is this one's; those behind it were abandoned, and try again
             done = max(0, done - count)

@@ -21,11 +21,11 @@ from apressure.files.watcher import Listed, Notified, watch
 from apressure.files.worker import Worker
 
 ABANDONED: Final = 30.0
-"""Seconds after which a message that is still being written is one whose publisher has died. One that lives publishes
-it once more under another name."""
+"""Seconds after which a message that is still being written, and is not locked, is one whose publisher has died. One
+that lives, on a file system without locks, publishes it once more under another name."""
 
 _ROUND: Final = 1.0
-"""Seconds between two looks at whether the directory is there at all, while somebody waits."""
+"""Seconds between two looks at what nobody tells of: is the directory there at all, and what have publishers left."""
 
 
 class Store:
@@ -50,6 +50,7 @@ class Store:
         self.watcher: Notified | Listed | None = None
         self.own: set[int] = set()
         self._listing = asyncio.Lock()
+        self._round = 0.0
 
     def beside(self, name: str) -> Directory:
         """Return a directory beside this one, or this one; it is not opened."""
@@ -98,10 +99,14 @@ class Store:
                     bring()
                     if not watcher.ordered:
                         break  # whoever asked meanwhile lists for itself
-        if self.index.unfinished:
-            await self._sweep()
-        elif self.index.empty:
+        if self.index.empty or self._is_round():
             self.directory.check()
+        if self._is_round():
+            self._round = self.settings.clock()
+            await self._sweep()
+
+    def _is_round(self) -> bool:
+        return abs(self.settings.clock() - self._round) >= _ROUND
 
     def went(self, filename: str) -> None:
         """A name went, by what this object did.
@@ -126,8 +131,8 @@ class Store:
         for key, seen in list(self.index.unfinished.items()):
             if key not in self.own and max(now - seen, wall - names.time_of(key) / 1e6) > ABANDONED:
                 filename = names.new_name(key)
-                await self.worker.do(self.directory.remove, filename)
-                self.went(filename)
+                if await self.worker.do(self.directory.sweep, filename):
+                    self.went(filename)
 
     def look(self, passed: bool) -> Outlook:
         """Say who of those who wait may try again; see `Waits`."""
@@ -157,6 +162,8 @@ class Store:
         if settings.capacity is not None:
             room = index.room(settings.capacity)
             now = time.monotonic()
-            if any(now - seen > ABANDONED and key not in self.own for key, seen in index.unfinished.items()):
+            if self._is_round() and any(
+                now - seen > ABANDONED and key not in self.own for key, seen in index.unfinished.items()
+            ):
                 room = max(room, 1)  # whoever tries sweeps first
         return Outlook(max(messages, tries), max(room, tries), again)
