@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from apressure.exceptions import StorageError
-from apressure.files import names
+from apressure.files import marks, names
 from apressure.files.directory import Directory, Reservation
 from apressure.files.store import Store
 
@@ -120,7 +120,7 @@ class Publisher:
     def _names(self, count: int) -> list[int]:
         """Names for new messages, which nobody has as far as the index knows."""
         settings = self._settings
-        newest = max(self._index.newest, self._last)
+        newest = max(self._index.newest, self._last, self._store.noted)
         keys = []
         now = settings.clock()
         for _ in range(count):
@@ -145,6 +145,8 @@ class Publisher:
             if reservation is None:
                 break
             reserved.append(reservation)
+        if reserved and names.time_of(reserved[-1].key) > self._store.now:
+            marks.note(self._directory.fileno(), reserved[-1].key)
         return reserved
 
     def _forget(self, reservations: Sequence[Reservation]) -> None:

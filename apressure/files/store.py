@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from apressure.exceptions import QueueDoesNotExistError
-from apressure.files import names
+from apressure.files import marks, names
 from apressure.files.directory import Directory
 from apressure.files.index import Index
 from apressure.files.options import Settings
@@ -40,6 +40,7 @@ class Store:
         worker: What may take long is done there.
         watcher: What tells of changes; None before the first refresh.
         own: What this object is writing.
+        noted: The newest key that the directory knew of when it was listed.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -49,6 +50,7 @@ class Store:
         self.worker = Worker(settings.threads)
         self.watcher: Notified | Listed | None = None
         self.own: set[int] = set()
+        self.noted = -1
         self._listing = asyncio.Lock()
         self._round = 0.0
 
@@ -95,7 +97,7 @@ class Store:
         if watcher.stale:
             async with self._listing:
                 while watcher.stale:
-                    bring = await self.worker.in_thread(watcher.listed, self.directory.list)
+                    bring = await self.worker.in_thread(watcher.listed, self._list)
                     bring()
                     if not watcher.ordered:
                         break  # whoever asked meanwhile lists for itself
@@ -124,6 +126,11 @@ class Store:
         settings = self.settings
         self.directory.open(settings.create)
         return watch(self.index, self.directory.fileno(), self.directory.path, settings.name, settings.notify)
+
+    def _list(self) -> list[str]:
+        found = self.directory.list()
+        self.noted = marks.newest(self.directory.fileno())
+        return found
 
     async def _sweep(self) -> None:
         """Delete what publishers left that died while they wrote."""

@@ -65,6 +65,21 @@ async def test_a_name_that_is_in_flight_is_not_given_again(make: Make, clock: Cl
     assert int(second) == int(first) + 2
 
 
+async def test_an_id_is_not_given_again_when_the_queue_is_empty(make: Make, clock: Clock) -> None:
+    queue, idle = make(clock=clock), make(clock=clock)
+    await idle.statistics()
+    try:
+        os.setxattr(queue.path, "user.test", b"")
+    except OSError:
+        pytest.skip("extended attributes in the temporary directory")
+    ids = await queue.publish_many([b"x"] * 100)  # names run ahead of the clock
+    await drain(queue)
+    for publisher in (make(clock=clock), idle):
+        ids.append(await publisher.publish(b"new"))
+        await drain(publisher)
+    assert ids == sorted(set(ids), key=int)
+
+
 async def test_there_is_no_name_after_the_last_one(make: Make) -> None:
     queue = make()
     await queue.statistics()
