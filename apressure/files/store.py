@@ -45,6 +45,7 @@ class Store:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._parent = settings.parent.absolute()  # the process may go elsewhere
         self.index = Index()
         self.directory = self.beside(settings.name)
         self.worker = Worker(settings.threads)
@@ -56,7 +57,7 @@ class Store:
 
     def beside(self, name: str) -> Directory:
         """Return a directory beside this one, or this one; it is not opened."""
-        return Directory(self.settings.parent, name, self.settings.max_message_size, self.settings.fsync)
+        return Directory(self._parent, name, self.settings.max_message_size, self.settings.fsync)
 
     def close(self) -> None:
         """Let go of descriptors, after what the thread is doing."""

@@ -245,6 +245,33 @@ async def test_a_directory_that_goes(make: Make, how: str) -> None:
         await fresh.publish(b"c")
 
 
+async def test_what_is_above_the_directory_is_replaced(make: Make, clock: Clock) -> None:
+    queue = make("spool/orders", clock=clock)
+    await queue.publish(b"a")
+    queue.path.parent.rename(queue.path.parent.with_name("elsewhere"))
+    queue.path.mkdir(parents=True)
+    clock.now += 2
+    with pytest.raises(QueueDoesNotExistError, match="deleted or moved"):
+        await queue.publish(b"b")
+    assert files(queue) == []
+
+
+async def test_a_relative_path_stays_where_it_was(
+    tmp_path: Path, mode: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("home", "other"):
+        (tmp_path / place).mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    async with FileQueue("spool/orders", max_attempts=1, **mode) as queue:
+        await queue.publish(b"a")
+        monkeypatch.chdir(tmp_path / "other")
+        await (await queue.receive()).nack()
+        with pytest.raises(QueueEmptyError):
+            await queue.receive(timeout=0)
+        assert listing(tmp_path / "other") == []
+        assert listing(tmp_path / "home" / "spool") == ["orders", "orders.dead"]
+
+
 async def test_a_queue_that_is_not_there_and_is_not_to_be_made(make: Make) -> None:
     with pytest.raises(QueueDoesNotExistError, match="no directory"):
         await make(create=False).receive()
