@@ -71,15 +71,23 @@ class Administration:
         Tasks that still wait get ClientClosedError; a step that is being made is made to its end before the descriptors
         go, and what it received is given back. What was received before and not settled comes again when its
         visibility timeout ends; `nack` gives it back earlier.
+
+        Raises:
+            RuntimeError: The object belongs to another event loop, which goes on.
         """
-        if self._closed:
-            return
-        self._closed = True
-        if self._loop is asyncio.get_running_loop() and self._pid == os.getpid():
+        if self._closed or self._loop is None:
+            pass
+        elif self._pid != os.getpid():
+            self._store.release()  # the descriptors were copied, and nothing goes on here
+        elif self._loop.is_closed():
+            self._store.close()
+        else:
+            self._check()
             self._waits.fail(ClientClosedError("the queue object was closed (aclose) while the operation waited"))
             self._waits.stop(self._loop)
             if not self._running:
                 self._store.close()
+        self._closed = True
 
     async def delete(self, message_id: str) -> bool:
         """Delete a message, whatever its state and whoever has received it (specification: Deleted).
@@ -176,7 +184,7 @@ class Administration:
         """
         if max_items is not None:
             positive(max_items, "max_items")
-        deadline = deadline_of(timeout)
+        deadline = self._deadline(timeout)
         name = self._settings.dead_letters if source is None else names.check_queue_name(source)
         dead = self._store.beside(name)
         ticket = self._waits.publishers.ticket()
@@ -198,6 +206,10 @@ class Administration:
                 error.accepted = moved
                 raise
         return moved
+
+    def _deadline(self, timeout: float | None) -> float | None:
+        self._check()
+        return deadline_of(timeout)
 
     async def _wait(self, line: Line, ticket: int, deadline: float | None) -> None:
         """Wait in a line, or raise what has become of the wait at its deadline."""
@@ -242,6 +254,8 @@ class Administration:
 
     def _check(self) -> None:
         """Raise a clear error where the object cannot be used: closed, another event loop, after a fork, no asyncio."""
+        if self._pid not in {0, os.getpid()}:
+            raise RuntimeError("this queue object belongs to the process that forked: make one after the fork")
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -252,8 +266,6 @@ class Administration:
             self._loop, self._pid = loop, os.getpid()
         if self._loop is not loop:
             raise RuntimeError("this queue object belongs to another event loop: make one for each")
-        if self._pid != os.getpid():
-            raise RuntimeError("this queue object belongs to the process that forked: make one after the fork")
 
 
 def _oldest_first(directory: Directory) -> list[str]:

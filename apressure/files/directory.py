@@ -109,6 +109,9 @@ class Directory:
                 raise QueueDoesNotExistError(
                     f"the queue {self.name!r} does not exist: there is no directory {self.path}", name=self.name
                 ) from None
+            except NotADirectoryError:
+                what = "a symbolic link: open what it leads to" if self.path.is_symlink() else "no directory"
+                raise NotADirectoryError(errno.ENOTDIR, f"this is {what}") from None
 
     def _sync_parent(self) -> None:
         if self._fsync:

@@ -11,7 +11,7 @@ from apressure.codecs import Codec
 from apressure.exceptions import DecodeError, PressureError, StorageError
 from apressure.files.administration import Administration
 from apressure.files.message import FileMessage, Settler
-from apressure.files.options import FileQueueOptions, deadline_of, positive, resolve, visibility
+from apressure.files.options import FileQueueOptions, positive, resolve, visibility
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class FileQueue(Administration, Generic[T]):
         Cancelled while it waits, nothing was published. Cancelled while it writes, it waits until that is done, then
         raises: the item is wholly in.
         """
-        return (await self._publish([self._encode(item)], deadline_of(timeout)))[0]
+        return (await self._publish([self._encode(item)], self._deadline(timeout)))[0]
 
     async def publish_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> list[str]:
         """Publish any number of items in order, as many in one go as there is room for.
@@ -120,7 +120,7 @@ class FileQueue(Administration, Generic[T]):
             raise TypeError(
                 f"publish_many takes an iterable of items, not {type(items).__name__}: use publish for one item"
             )
-        deadline = deadline_of(timeout)
+        deadline = self._deadline(timeout)
         done: list[str] = []
         try:
             if isinstance(items, AsyncIterable):
@@ -200,7 +200,7 @@ class FileQueue(Administration, Generic[T]):
         return done
 
     async def _receive(self, most: int, timeout: float | None, seconds: float | None) -> list[FileMessage[T]]:
-        deadline = deadline_of(timeout)
+        deadline = self._deadline(timeout)
         if seconds is not None:
             visibility(seconds)
         ticket = self._waits.receivers.ticket()

@@ -61,9 +61,10 @@ class Store:
 
     def close(self) -> None:
         """Let go of descriptors, after what the thread is doing."""
-        self.worker.close(self._close)
+        self.worker.close(self.release)
 
-    def _close(self) -> None:
+    def release(self) -> None:
+        """Let go of descriptors at once."""
         if self.watcher is not None:
             self.watcher.close()
         self.directory.close()
@@ -88,7 +89,7 @@ class Store:
         if watcher is None:
             async with self._listing:
                 if self.watcher is None:
-                    self.watcher = await self.worker.in_thread(self._open, undo=lambda _: self._close())
+                    self.watcher = await self.worker.in_thread(self._open, undo=lambda _: self.release())
                     self.worker.always |= not self.watcher.ordered
                 watcher = self.watcher
         watcher.drain()

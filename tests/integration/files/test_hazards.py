@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,14 +18,11 @@ import apressure.files.renaming
 import apressure.files.store
 import apressure.files.watcher
 from apressure import (
-    ClientClosedError,
     FileQueue,
     MissingExtraError,
-    QueueDoesNotExistError,
-    QueueEmptyError,
     StorageError,
 )
-from tests.integration.files.conftest import Clock, Make, drain, files, listing
+from tests.integration.files.conftest import Clock, Make, drain, files
 
 
 async def test_two_publishers_in_the_same_moment(make: Make, clock: Clock) -> None:
@@ -223,75 +219,6 @@ async def test_a_small_disk(disk: Path, mode: dict[str, Any]) -> None:
         assert caught.value.errno == errno.ENOSPC
 
 
-@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
-async def test_a_directory_that_goes(make: Make, how: str) -> None:
-    queue = make()
-    await queue.publish(b"a")
-    if how == "deleted":
-        shutil.rmtree(queue.path)
-    else:
-        queue.path.rename(queue.path.with_name("elsewhere"))
-    if how == "replaced":
-        queue.path.mkdir()
-    with pytest.raises(QueueDoesNotExistError, match="deleted or moved"):
-        for _ in range(2):
-            await queue.receive(timeout=0)
-    with pytest.raises(QueueDoesNotExistError):
-        await queue.publish(b"b")
-    if how != "deleted":
-        assert len(listing(queue.path.with_name("elsewhere"))) == 1
-    await queue.aclose()
-    async with make() as fresh:
-        await fresh.publish(b"c")
-
-
-async def test_what_is_above_the_directory_is_replaced(make: Make, clock: Clock) -> None:
-    queue = make("spool/orders", clock=clock)
-    await queue.publish(b"a")
-    queue.path.parent.rename(queue.path.parent.with_name("elsewhere"))
-    queue.path.mkdir(parents=True)
-    clock.now += 2
-    with pytest.raises(QueueDoesNotExistError, match="deleted or moved"):
-        await queue.publish(b"b")
-    assert files(queue) == []
-
-
-async def test_a_relative_path_stays_where_it_was(
-    tmp_path: Path, mode: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place in ("home", "other"):
-        (tmp_path / place).mkdir()
-    monkeypatch.chdir(tmp_path / "home")
-    async with FileQueue("spool/orders", max_attempts=1, **mode) as queue:
-        await queue.publish(b"a")
-        monkeypatch.chdir(tmp_path / "other")
-        await (await queue.receive()).nack()
-        with pytest.raises(QueueEmptyError):
-            await queue.receive(timeout=0)
-        assert listing(tmp_path / "other") == []
-        assert listing(tmp_path / "home" / "spool") == ["orders", "orders.dead"]
-
-
-async def test_a_queue_that_is_not_there_and_is_not_to_be_made(make: Make) -> None:
-    with pytest.raises(QueueDoesNotExistError, match="no directory"):
-        await make(create=False).receive()
-    async with make():
-        await make(create=False).publish(b"")
-
-
-async def test_a_queue_is_no_link_and_no_file(make: Make, tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "orders").symlink_to(tmp_path / "real")
-    with pytest.raises(StorageError):
-        await make().publish(b"")
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError):
-        await make("file").publish(b"")
-    with pytest.raises(StorageError, match="file is no directory"):
-        await make("file/orders").publish(b"")
-    assert listing(tmp_path / "real") == []
-
-
 async def test_a_message_that_is_too_large_to_read_stays(make: Make) -> None:
     await make().publish(b"1234567890")
     small = make(max_message_size=5)
@@ -393,6 +320,24 @@ async def test_a_message_that_is_being_renamed_is_there(tmp_path: Path, monkeypa
         assert (seen.length, seen.in_flight) == (0, 0)
 
 
+async def test_a_process_with_too_many_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FileQueue(tmp_path / "q", fsync=False) as queue, FileQueue(tmp_path / "q", fsync=False) as other:
+        await queue.publish(b"a")
+        await queue.statistics()
+        await other.receive()
+        (name,) = files(queue)
+        (queue.path / name).rename(tmp_path / "elsewhere")  # a name went, and none came
+
+        def refuse(*_: Any) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        monkeypatch.setattr(os, "scandir", refuse)
+        with pytest.raises(StorageError, match="Too many open files"):
+            await queue.statistics()
+        monkeypatch.undo()
+        assert (await queue.statistics()).in_flight == 0
+
+
 async def test_who_waits_gets_the_message_also_when_notifications_were_lost(tmp_path: Path) -> None:
     async with FileQueue(tmp_path / "q", fsync=False) as queue, FileQueue(tmp_path / "q", fsync=False) as other:
         receiving = asyncio.create_task(queue.receive(timeout=20))
@@ -434,73 +379,3 @@ async def test_too_many_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(asyncinotify.Inotify, "_finalizer", lambda self: None, raising=False)
     with pytest.raises(StorageError, match="max_user_instances"):
         await FileQueue(tmp_path / "q").publish(b"")
-
-
-async def test_an_object_belongs_to_its_event_loop_and_process(tmp_path: Path) -> None:
-    queue = FileQueue(tmp_path / "q", fsync=False)
-    await queue.publish(b"a")
-    with pytest.raises(RuntimeError, match="another event loop"):
-        await asyncio.to_thread(lambda: asyncio.run(queue.receive()))
-    pid = os.getpid()
-    queue._pid = pid + 1  # as after a fork
-    with pytest.raises(RuntimeError, match="forked"):
-        await queue.receive()
-    queue._pid = pid
-    await queue.aclose()
-    with pytest.raises(ClientClosedError):
-        await queue.receive()
-
-
-async def test_descriptors_and_threads_end_with_the_object(make: Make) -> None:
-    await make("warm-up").publish(b"")
-    before = len(listing(Path("/proc/self/fd")))
-    for number in range(5):
-        async with make(f"queue{number}") as queue:
-            await queue.publish(b"")
-            with pytest.raises(QueueEmptyError):
-                await asyncio.gather(queue.receive(timeout=0.01), queue.receive(timeout=0.01))
-    for _ in range(200):
-        if len(listing(Path("/proc/self/fd"))) <= before:
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("descriptors were left open")
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("a/../b", ValueError), ("../a", ValueError), ("..", ValueError), (".", ValueError), ("", ValueError),
-        ("/", ValueError), (".hidden", ValueError), ("a\0b", ValueError), ("x" * 256, ValueError),
-        ("1415776871123", ValueError), ("12.new", ValueError), ("5.6", ValueError), (5, TypeError), (b"a", TypeError),
-    ],
-)  # fmt: skip
-def test_names_of_queues(name: Any, wrong: type[Exception]) -> None:
-    with pytest.raises(wrong):
-        FileQueue(name)
-
-
-@pytest.mark.parametrize("name", ["/etc", "a/b", "..", "../a", "", ".", "a\\b", "\0", "a/"])
-def test_names_that_may_not_leave_their_directory(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="name"):
-        FileQueue(name, directory=tmp_path)
-    with pytest.raises(ValueError, match="name"):
-        FileQueue("a", directory=tmp_path, max_attempts=1, dead_letters=name)
-
-
-@pytest.mark.parametrize(
-    ("options", "wrong"),
-    [
-        ({"capacity": 0}, ValueError), ({"capacity": True}, TypeError), ({"visibility_timeout": 0}, ValueError),
-        ({"visibility_timeout": "1"}, TypeError), ({"unit": "s"}, ValueError), ({"max_attempts": 0}, ValueError),
-        ({"dead_letters": "b"}, ValueError), ({"max_attempts": 1, "dead_letters": "a"}, ValueError),
-        ({"nothing": 1}, TypeError), ({"codec": "yaml"}, ValueError), ({"poll_interval": 0}, ValueError),
-        ({"max_message_size": 0}, ValueError),
-    ],
-)  # fmt: skip
-def test_options_of_no_use(options: Any, wrong: type[Exception]) -> None:
-    with pytest.raises(wrong):
-        FileQueue("a", **options)
-
-
-def test_a_queue_object_shows_its_path_and_no_more() -> None:
-    assert repr(FileQueue("spool/orders", codec="json")) == "<FileQueue 'spool/orders'>"
