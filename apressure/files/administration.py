@@ -89,6 +89,11 @@ class Administration:
                 self._store.close()
         self._closed = True
 
+    @property
+    def published(self) -> int:
+        """How many messages this object has published until now."""
+        return self._publisher.published
+
     async def delete(self, message_id: str) -> bool:
         """Delete a message, whatever its state and whoever has received it (specification: Deleted).
 
@@ -130,7 +135,7 @@ class Administration:
             capacity=self.capacity,
             oldest=None if oldest is None else datetime.fromtimestamp(names.time_of(oldest) / 1e6, UTC),
             next_expiry=None if expiry is None else datetime.fromtimestamp(expiry[0] / 1e6, UTC),
-            published=self._publisher.published,
+            published=self.published,
             received=self._receiver.received,
             deleted=self._receiver.deleted,
             buried=self._receiver.buried,
