@@ -178,10 +178,10 @@ class Notified:
                 os.read(self._fd, _BUFFER)
         except BlockingIOError:
             pass
-        found = list_all()
+        found = Index.of(list_all(), time.monotonic())
 
         def bring() -> None:
-            self._index.fill(found, time.monotonic())
+            self._index.become(found)
             self._leaving = None
             self.stale = False
             self.drain()  # what changed meanwhile; the listing may have it already, or not
@@ -214,10 +214,10 @@ class Listed:
 
     def listed(self, list_all: Callable[[], list[str]]) -> Callable[[], None]:
         answers = self._asked
-        found = list_all()
+        found = Index.of(list_all(), time.monotonic())
 
         def bring() -> None:
-            self._index.fill(found, time.monotonic())
+            self._index.become(found)
             self._answered = answers
 
         return bring

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from typing import Any
 
 import pytest
 
 from apressure import FileQueue, QueueEmptyError, QueueFullError
+from apressure.files.index import Index
 from tests.integration.files.conftest import Make, drain, files
 
 
@@ -53,6 +55,19 @@ async def test_a_publisher_that_is_cancelled_when_others_were_quicker_leaves_not
         await publishing
     assert not [name for name in files(queue) if name.endswith(".new")]
     assert not queue._store.own
+
+
+async def test_a_listing_is_read_in_the_thread(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, threads = Index.of, []
+
+    def noted(*arguments: Any) -> Index:
+        threads.append(threading.current_thread())
+        return of(*arguments)
+
+    monkeypatch.setattr(Index, "of", noted)
+    await make().statistics()
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_a_visibility_timeout_that_ends_while_the_message_is_being_taken(
