@@ -41,7 +41,7 @@ class Administration:
         self._store = Store(settings)
         self._publisher = Publisher(self._store)
         self._receiver = Receiver(self._store)
-        self._waits = Waits(self._store.look)
+        self._waits = Waits(self._store.look, self._store.fileno)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._closed = False
@@ -83,8 +83,7 @@ class Administration:
             self._store.close()
         else:
             self._check()
-            self._waits.fail(ClientClosedError("the queue object was closed (aclose) while the operation waited"))
-            self._waits.stop(self._loop)
+            self._waits.close(ClientClosedError("the queue object was closed (aclose) while the operation waited"))
             if not self._running:
                 self._store.close()
         self._closed = True
@@ -141,7 +140,7 @@ class Administration:
             buried=self._receiver.buried,
             waiting_publishers=len(self._waits.publishers),
             waiting_receivers=len(self._waits.receivers),
-            notified=self._store.fileno() != -1,
+            notified=self._store.notified,
         )
 
     async def purge(self, in_flight: bool = False) -> int:
@@ -223,7 +222,7 @@ class Administration:
             if line is self._waits.receivers:
                 raise QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
             raise QueueFullError(f"the queue {self.name!r} is full: it has {self.capacity} messages", name=self.name)
-        await self._waits.wait(line, ticket, self._store.fileno(), deadline)
+        await self._waits.wait(line, ticket, deadline)
         self._check()  # who was woken may find the object closed
 
     async def _each(self, act: Callable[[str], Any], *, waiting: bool, in_flight: bool) -> int:
@@ -244,9 +243,8 @@ class Administration:
             yield
         finally:
             self._running -= 1
-            if not self._closed:
-                self._waits.nudge()
-            elif not self._running:
+            self._waits.nudge()
+            if self._closed and not self._running:
                 self._store.close()
 
     async def _breathe(self) -> None:

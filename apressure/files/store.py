@@ -70,8 +70,13 @@ class Store:
         self.directory.close()
 
     def fileno(self) -> int:
-        """Return what is readable when something has changed; -1 for nothing."""
-        return -1 if self.watcher is None else self.watcher.fileno()
+        """Return what is readable when something has changed; -1 for nothing, or for nothing before a listing."""
+        return -1 if self.watcher is None or self.watcher.stale else self.watcher.fileno()
+
+    @property
+    def notified(self) -> bool:
+        """The kernel tells of changes."""
+        return self.watcher is not None and self.watcher.ordered
 
     @property
     def now(self) -> int:

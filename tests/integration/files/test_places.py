@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import time
@@ -132,6 +133,17 @@ async def test_an_object_belongs_to_its_process(tmp_path: Path) -> None:
                 os._exit(code)
         assert os.waitpid(child, 0) == (child, 0)
         assert (await queue.receive(timeout=0)).raw == b"a"
+
+
+async def test_an_object_that_nobody_has_any_more_ends(make: Make, tmp_path: Path, mode: dict[str, Any]) -> None:
+    await make("warm-up").publish(b"")
+    before = len(listing(Path("/proc/self/fd")))
+    queue: FileQueue[bytes] = FileQueue(tmp_path / "q", **mode)
+    await queue.publish(b"")
+    await asyncio.sleep(0.1)
+    del queue
+    gc.collect()
+    gone(before)
 
 
 async def test_descriptors_and_threads_end_with_the_object(make: Make) -> None:
