@@ -146,7 +146,7 @@ class Store:
             if key not in self.own and max(now - seen, wall - names.time_of(key) / 1e6) > ABANDONED:
                 filename = names.new_name(key)
                 if await self.worker.do(self.directory.sweep, filename):
-                    self.went(filename)
+                    self.index.discard(filename)
 
     def look(self, passed: bool) -> Outlook:
         """Say who of those who wait may try again; see `Waits`."""
