@@ -9,7 +9,7 @@ import json as jsons
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -127,11 +127,11 @@ class _Pump:
         self.left = len(items)
         for portion in map(list, _portions(iter(items))):
             while portion:
-                before = (await queue.statistics()).published
+                before = queue.published
                 try:
                     await queue.publish_many(portion if self._timeout is None else portion[:1], self._timeout)
                 finally:
-                    done = (await queue.statistics()).published - before
+                    done = queue.published - before
                     self.left -= done
                     self._meter.add(done, sum(map(len, portion[:done])))
                 del portion[:done]
@@ -172,7 +172,7 @@ def sink(
 
     async def command() -> None:
         framing = framing_of(null, length_prefixed)
-        newest = -1
+        newest = datetime.fromtimestamp(0, UTC)
         with Meter(f"sink {name}", shown=is_shown(progress, busy=1), total=number) as meter:
             async with FileQueue(
                 name, directory=directory, visibility_timeout=visibility, max_attempts=max_attempts,
@@ -189,9 +189,9 @@ def sink(
                             break
                         if discard:
                             await message.ack()
-                            if int(message.id) < newest and not message.redelivered:
-                                complain(f"apressure: {message.id} came after {newest}")
-                            newest = max(newest, int(message.id))
+                            if message.published < newest and not message.redelivered:
+                                complain(f"apressure: {message.id} came after one of {newest}")
+                            newest = max(newest, message.published)
                         else:
                             await _write(message, output, framing, visibility)
                         meter.add(1, len(message.raw))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, Self
@@ -40,22 +41,23 @@ class Administration:
         self._store = Store(settings)
         self._publisher = Publisher(self._store)
         self._receiver = Receiver(self._store)
-        self._waits = Waits(self._store.look)
+        self._waits = Waits(self._store.look, self._store.fileno)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._closed = False
+        self._running = 0
         self._breathed = 0.0
 
     def __repr__(self) -> str:
         return f"<FileQueue {str(self.path)!r}>"
 
     async def __aenter__(self) -> Self:
-        self._check()
-        try:
-            await self._store.refresh()
-        except BaseException:
-            await self.aclose()  # the block is never entered, so nobody else would
-            raise
+        with self._operation():
+            try:
+                await self._store.refresh()
+            except BaseException:
+                await self.aclose()  # the block is never entered, so nobody else would
+                raise
         return self
 
     async def __aexit__(
@@ -66,16 +68,30 @@ class Administration:
     async def aclose(self) -> None:
         """Release this object's descriptors; the queue stays as it is. Closing twice is allowed.
 
-        Tasks that still wait get ClientClosedError. What was received and not settled comes again when its visibility
-        timeout ends; `nack` gives it back earlier.
+        Tasks that still wait get ClientClosedError; a step that is being made is made to its end before the descriptors
+        go, and what it received is given back. What was received before and not settled comes again when its
+        visibility timeout ends; `nack` gives it back earlier.
+
+        Raises:
+            RuntimeError: The object belongs to another event loop, which goes on.
         """
-        if self._closed:
-            return
-        self._closed = True
-        if self._loop is asyncio.get_running_loop() and self._pid == os.getpid():
-            self._waits.fail(ClientClosedError("the queue object was closed (aclose) while the operation waited"))
-            self._waits.stop(self._loop)
+        if self._closed or self._loop is None:
+            pass
+        elif self._pid != os.getpid():
+            self._store.release()  # the descriptors were copied, and nothing goes on here
+        elif self._loop.is_closed():
             self._store.close()
+        else:
+            self._check()
+            self._waits.close(ClientClosedError("the queue object was closed (aclose) while the operation waited"))
+            if not self._running:
+                self._store.close()
+        self._closed = True
+
+    @property
+    def published(self) -> int:
+        """How many messages this object has published until now."""
+        return self._publisher.published
 
     async def delete(self, message_id: str) -> bool:
         """Delete a message, whatever its state and whoever has received it (specification: Deleted).
@@ -94,10 +110,9 @@ class Administration:
         key = names.key_of(message_id)
         if key is None:
             raise ValueError(f"not a message's id: {message_id!r}")
-        await self._begin()
-        deleted = await self._receiver.delete(key)
-        self._waits.nudge()
-        return deleted
+        with self._operation():
+            await self._breathe()
+            return await self._receiver.delete(key)
 
     async def qsize(self) -> int:
         """Return how many messages wait. Cancelled, nothing has changed."""
@@ -105,8 +120,9 @@ class Administration:
 
     async def statistics(self) -> FileQueueStatistics:
         """Return a snapshot of the queue. Cancelled, nothing has changed."""
-        await self._begin()
-        await self._store.refresh()
+        with self._operation():
+            await self._breathe()
+            await self._store.refresh()
         index = self._store.index
         oldest, expiry = index.oldest(), index.next_expiry()
         return FileQueueStatistics(
@@ -118,13 +134,13 @@ class Administration:
             capacity=self.capacity,
             oldest=None if oldest is None else datetime.fromtimestamp(names.time_of(oldest) / 1e6, UTC),
             next_expiry=None if expiry is None else datetime.fromtimestamp(expiry[0] / 1e6, UTC),
-            published=self._publisher.published,
+            published=self.published,
             received=self._receiver.received,
             deleted=self._receiver.deleted,
             buried=self._receiver.buried,
             waiting_publishers=len(self._waits.publishers),
             waiting_receivers=len(self._waits.receivers),
-            notified=self._store.fileno() != -1,
+            notified=self._store.notified,
         )
 
     async def purge(self, in_flight: bool = False) -> int:
@@ -172,54 +188,64 @@ class Administration:
         """
         if max_items is not None:
             positive(max_items, "max_items")
-        deadline = deadline_of(timeout)
-        await self._begin()
+        deadline = self._deadline(timeout)
         name = self._settings.dead_letters if source is None else names.check_queue_name(source)
         dead = self._store.beside(name)
         ticket = self._waits.publishers.ticket()
         moved = 0
-        try:
+        with self._operation(), contextlib.closing(dead):
             try:
                 found = await self._store.worker.in_thread(_oldest_first, dead)
             except QueueDoesNotExistError:
                 if source is not None:
                     raise
                 return 0  # nothing has died yet
-            for filename in found[:max_items]:
-                await self._breathe()
-                while (adopted := await self._publisher.adopt(dead, filename)) is None:
-                    await self._wait(self._waits.publishers, ticket, deadline)
-                moved += adopted
-        except PressureError as error:
-            error.accepted = moved
-            raise
-        finally:
-            dead.close()
-            if not self._closed:
-                self._waits.nudge()
+            try:
+                for filename in found[:max_items]:
+                    await self._breathe()
+                    while (adopted := await self._publisher.adopt(dead, filename)) is None:
+                        await self._wait(self._waits.publishers, ticket, deadline)
+                    moved += adopted
+            except PressureError as error:
+                error.accepted = moved
+                raise
         return moved
+
+    def _deadline(self, timeout: float | None) -> float | None:
+        self._check()
+        return deadline_of(timeout)
 
     async def _wait(self, line: Line, ticket: int, deadline: float | None) -> None:
         """Wait in a line, or raise what has become of the wait at its deadline."""
+        self._check()
         if deadline is not None and asyncio.get_running_loop().time() >= deadline:
             if line is self._waits.receivers:
                 raise QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
             raise QueueFullError(f"the queue {self.name!r} is full: it has {self.capacity} messages", name=self.name)
-        await self._waits.wait(line, ticket, self._store.fileno(), deadline)
+        await self._waits.wait(line, ticket, deadline)
+        self._check()  # who was woken may find the object closed
 
     async def _each(self, act: Callable[[str], Any], *, waiting: bool, in_flight: bool) -> int:
-        await self._begin()
-        await self._store.refresh()
         count = 0
-        for filename in self._store.index.filenames(waiting=waiting, in_flight=in_flight):
-            await self._breathe()
-            count += bool(await act(filename))
-        self._waits.nudge()
+        with self._operation():
+            await self._store.refresh()
+            for filename in self._store.index.filenames(waiting=waiting, in_flight=in_flight):
+                await self._breathe()
+                count += bool(await act(filename))
         return count
 
-    async def _begin(self) -> None:
+    @contextlib.contextmanager
+    def _operation(self) -> Iterator[None]:
+        """What each operation is in: descriptors and the thread stay until it has ended, and then others may try."""
         self._check()
-        await self._breathe()
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            self._waits.nudge()
+            if self._closed and not self._running:
+                self._store.close()
 
     async def _breathe(self) -> None:
         """Let other tasks run now and then: no operation suspends by itself where there is nothing to wait for."""
@@ -227,9 +253,12 @@ class Administration:
         if self._loop.time() - self._breathed > _BREATH:
             await asyncio.sleep(0)
             self._breathed = self._loop.time()
+            self._check()
 
     def _check(self) -> None:
         """Raise a clear error where the object cannot be used: closed, another event loop, after a fork, no asyncio."""
+        if self._pid not in {0, os.getpid()}:
+            raise RuntimeError("this queue object belongs to the process that forked: make one after the fork")
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -240,8 +269,6 @@ class Administration:
             self._loop, self._pid = loop, os.getpid()
         if self._loop is not loop:
             raise RuntimeError("this queue object belongs to another event loop: make one for each")
-        if self._pid != os.getpid():
-            raise RuntimeError("this queue object belongs to the process that forked: make one after the fork")
 
 
 def _oldest_first(directory: Directory) -> list[str]:

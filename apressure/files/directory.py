@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -16,14 +17,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from apressure.exceptions import QueueDoesNotExistError, StorageError
+from apressure.files.marks import handed_out, mark
 from apressure.files.names import id_of, new_name
 from apressure.files.renaming import Renaming
-
-_MARK: Final = 946_684_800
-_MARKS: Final = 100_000
-"""A message's modification time says how often it was handed out: two seconds each from the year 2000 on, since some
-file systems count in twos. Younger times are those of writing: never. It moves with the file through all its names,
-other clients leave it alone, and every file system has it."""
 
 _OPEN: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -113,6 +109,9 @@ class Directory:
                 raise QueueDoesNotExistError(
                     f"the queue {self.name!r} does not exist: there is no directory {self.path}", name=self.name
                 ) from None
+            except NotADirectoryError:
+                what = "a symbolic link: open what it leads to" if self.path.is_symlink() else "no directory"
+                raise NotADirectoryError(errno.ENOTDIR, f"this is {what}") from None
 
     def _sync_parent(self) -> None:
         if self._fsync:
@@ -174,14 +173,30 @@ class Directory:
             except FileNotFoundError:
                 self.check()
                 raise
+        _lock(fd)
         return Reservation(key, fd, data)
 
     def abandon(self, reservations: Sequence[Reservation]) -> None:
-        """Leave messages unwritten."""
+        """Leave messages unwritten. What cannot be deleted is swept later."""
         for reservation in reservations:
             with contextlib.suppress(OSError):  # nobody wants what could not be written
                 reservation.close()
-            self.remove(new_name(reservation.key))
+            with contextlib.suppress(OSError):
+                self.remove(new_name(reservation.key))
+
+    def sweep(self, filename: str) -> bool:
+        """Delete what a publisher has left. False where it lives: until it has written, it holds a lock on its file."""
+        fd = -1
+        with contextlib.suppress(OSError):  # not there any more, or nothing that one could read
+            fd = os.open(filename, os.O_RDONLY | os.O_NONBLOCK | _OPEN, dir_fd=self._fd)
+        try:
+            if fd != -1 and not _lock(fd):
+                return False
+            self.remove(filename)
+            return True
+        finally:
+            if fd != -1:
+                os.close(fd)
 
     def commit(self, reservations: Sequence[Reservation]) -> tuple[int, StorageError | None]:
         """Write messages, and let them be received, in order.
@@ -244,12 +259,18 @@ class Directory:
             if status.st_size > self._largest:
                 reason = f"it has {status.st_size} bytes, and at most {self._largest} are allowed"
                 raise OSError(errno.EFBIG, f"{reason} (max_message_size)")
-            if not self._rename(self._fd, ready, self._fd, filename):
-                return None
+            try:
+                if not self._rename(self._fd, ready, self._fd, filename):
+                    return None
+            except FileExistsError as error:
+                raise self._refused("receive from", error, ready) from None
             try:
                 return self._open_taken(filename, most)
+            except FileNotFoundError:  # its time has run out already, and somebody has requeued it
+                return None
             except OSError:
-                self._rename(self._fd, filename, self._fd, ready)
+                with contextlib.suppress(FileExistsError):  # it comes again when its time runs out
+                    self._rename(self._fd, filename, self._fd, ready)
                 raise
 
     def _open_taken(self, filename: str, most: int | None) -> Taken:
@@ -257,11 +278,11 @@ class Directory:
         fd = os.open(filename, os.O_RDONLY | os.O_NONBLOCK | _OPEN, dir_fd=self._fd)
         try:
             status = os.fstat(fd)
-            before = _handed_out(status)
+            before = handed_out(status)
             if most is not None and before >= most:
                 return Taken(b"", before)
             data = _read(fd, status.st_size)
-            _mark(fd, before + 1)
+            mark(fd, before + 1)
             return Taken(data, before)
         finally:
             os.close(fd)
@@ -286,8 +307,8 @@ class Directory:
                 status = os.stat(filename, dir_fd=self._fd, follow_symlinks=False)
                 if not stat.S_ISREG(status.st_mode):
                     return None
-                if not _handed_out(status):
-                    _mark(filename, 1, self._fd)
+                if not handed_out(status):
+                    mark(filename, 1, self._fd)
                 return self._rename(self._fd, filename, self._fd, id_of(key))
             except FileNotFoundError:
                 return False
@@ -297,7 +318,7 @@ class Directory:
     def put_back(self, filename: str, key: int, before: int) -> None:
         """Undo a `take`, of which nobody has heard. What cannot be undone comes again when its time runs out."""
         with contextlib.suppress(OSError):
-            _mark(filename, before or None, self._fd)
+            mark(filename, before or None, self._fd)
             self._rename(self._fd, filename, self._fd, id_of(key))
 
     def remove(self, filename: str) -> bool:
@@ -321,7 +342,7 @@ class Directory:
             if not self._rename(self._fd, filename, target.fileno(), name):
                 return False
             with contextlib.suppress(FileNotFoundError):  # somebody was quick
-                _mark(name, None, target.fileno())
+                mark(name, None, target.fileno())
             return True
 
     @contextlib.contextmanager
@@ -334,12 +355,23 @@ class Directory:
         except OSError as error:
             if isinstance(error, StorageError):
                 raise
-            about = f" (message {message})" if message else ""
-            raise StorageError(
-                f"cannot {doing} the queue {self.name!r}{about} at {self.path}: {error.strerror or error}",
-                name=self.name,
-                errno=error.errno or errno.EIO,
-            ) from error
+            raise self._refused(doing, error, message) from error
+
+    def _refused(self, doing: str, error: OSError, message: str) -> StorageError:
+        about = f" (message {message})" if message else ""
+        reason = f"cannot {doing} the queue {self.name!r}{about} at {self.path}: {error.strerror or error}"
+        return StorageError(reason, name=self.name, errno=error.errno or errno.EIO)
+
+
+def _lock(fd: int) -> bool:
+    """Lock a message that is being written, until it is closed. False where its publisher has."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
 
 
 def _write(fd: int, data: bytes) -> None:
@@ -365,15 +397,3 @@ def _read(fd: int, size: int) -> bytes:
     while data:
         parts.append(data := os.read(fd, 1 << 20))
     return b"".join(parts)
-
-
-def _handed_out(status: os.stat_result) -> int:
-    seconds = int(status.st_mtime) - _MARK
-    return seconds // 2 if 0 <= seconds < 2 * _MARKS else 0
-
-
-def _mark(file: int | str, times: int | None, directory: int | None = None) -> None:
-    """Note how often a message was handed out; None for never."""
-    seconds = None if times is None else (_MARK + 2 * min(times, _MARKS - 1),) * 2
-    with contextlib.suppress(PermissionError):  # somebody else's file, in a shared directory: it stays unmarked
-        os.utime(file, seconds, dir_fd=directory)

@@ -8,6 +8,7 @@ when a file that it names is not there.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterable
 
 from apressure.files.names import NEW, FileName, id_of, key_of, parse
@@ -29,9 +30,6 @@ class Index:
         self.newest = -1
         self.unfinished: dict[int, float] = {}
         self.behind: set[int] = set()
-        self._forget()
-
-    def _forget(self) -> None:
         self._ready: set[int] = set()
         self._line: list[int] = []
         """A heap of the keys that wait, and of some that do not any more."""
@@ -41,14 +39,21 @@ class Index:
         self._expiries: list[tuple[int, str]] = []
         """A heap of times and names, also of some that have gone."""
 
-    def fill(self, filenames: Iterable[str], now: float) -> None:
-        """Forget what is there, and take a full listing for it. See `add`."""
-        before, self.unfinished, self.behind = self.unfinished, {}, set()
-        self._forget()
+    @classmethod
+    def of(cls, filenames: Iterable[str], now: float) -> Index:
+        """Return what a full listing shows, which takes some time; see `add`."""
+        index = cls()
         for filename in filenames:
-            self.add(filename, now)
-        for key in self.unfinished.keys() & before.keys():
-            self.unfinished[key] = before[key]
+            index.add(filename, now)
+        index.behind = set(index.unfinished)  # listings have no order: none of them was the first for sure
+        return index
+
+    def become(self, listed: Index) -> None:
+        """Forget what is there, and take over what a listing shows, which is then of no use any more."""
+        for key in listed.unfinished.keys() & self.unfinished.keys():
+            listed.unfinished[key] = self.unfinished[key]
+        listed.newest = max(listed.newest, self.newest)
+        vars(self).update(vars(listed))
 
     def add(self, filename: str, now: float) -> None:
         """A name appeared.
@@ -159,7 +164,7 @@ class Index:
         return min(keys, default=None)
 
     def room(self, capacity: int, reserved: int | None = None, ordered: bool = True) -> int:
-        """Return how many messages may be added, each of those being written counted as one that is there.
+        """Return how many messages may be added at least, each of those being written counted as one that is there.
 
         Args:
             capacity: The most messages that may be there.
@@ -167,9 +172,11 @@ class Index:
                 several that ask, the first ones get what there is. None for how much there is now.
             ordered: That order is known. Otherwise all others count as earlier ones.
         """
+        free = capacity - len(self._ready) - len(self._taken)
         ahead = len(self.unfinished)
-        if reserved is not None:
-            ahead = next((place for place, key in enumerate(self.unfinished) if key == reserved), ahead)
-            if not ordered:
-                ahead = len(self.unfinished.keys() - {reserved})
-        return capacity - len(self._ready) - len(self._taken) - ahead
+        if not ordered:
+            ahead -= reserved in self.unfinished
+        elif reserved is not None and ahead >= free:  # otherwise there is room at any place
+            first = itertools.islice(self.unfinished, max(free, 0))
+            ahead = next((place for place, key in enumerate(first) if key == reserved), ahead)
+        return free - ahead

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
@@ -21,8 +22,7 @@ class Settler(Generic[T]):
         name: The queue's name.
         receiver: Its steps.
         decode: Decodes a message.
-        check: Raises where the queue object cannot be used any more.
-        settled: Called after something has been settled.
+        operation: What settling a message is in. It raises where the queue object cannot be used any more.
     """
 
     def __init__(
@@ -30,24 +30,19 @@ class Settler(Generic[T]):
         name: str,
         receiver: Receiver,
         decode: Callable[[bytes], T],
-        check: Callable[[], None],
-        settled: Callable[[], None],
+        operation: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.name = name
         self.decode = decode
         self._receiver = receiver
-        self._check = check
-        self._settled = settled
+        self._operation = operation
 
     async def settle(self, filename: str, after: str | None) -> bool:
         """Rename, or delete, what was taken. False where it is not there any more."""
-        self._check()
-        if after is None:
-            there = await self._receiver.remove(filename)
-        else:
-            there = await self._receiver.rename(filename, after)
-        self._settled()
-        return there
+        with self._operation():
+            if after is None:
+                return await self._receiver.remove(filename)
+            return await self._receiver.rename(filename, after)
 
     def until(self, seconds: float | None) -> float:
         """Return when a visibility timeout ends that begins now, in seconds since 1970."""

@@ -8,12 +8,13 @@ overwrite.
 
 from __future__ import annotations
 
+import copy
 import errno
 from collections import deque
 from collections.abc import Sequence
 
 from apressure.exceptions import StorageError
-from apressure.files import names
+from apressure.files import marks, names
 from apressure.files.directory import Directory, Reservation
 from apressure.files.store import Store
 
@@ -88,31 +89,38 @@ class Publisher:
                     await self._store.refresh()
                 if watcher.stale and watcher.ordered:
                     continue  # too much happened at once to know who was first
-                for reservation in reserved:
-                    if self._is_doubtful(reservation.key, watcher.ordered):
-                        break
-                    capacity = settings.capacity
-                    if capacity is not None and index.room(capacity, reservation.key, watcher.ordered) <= 0:
-                        if not kept:
-                            return []
-                        break  # somebody was quicker, or will be gone when this one tries again
-                    kept += 1
-                if kept:
+                kept, full = self._keep(reserved, watcher.ordered)
+                if kept or full:
                     self._store.own.update(reservation.key for reservation in reserved[:kept])
                     return reserved[:kept]
             finally:
                 if kept < len(reserved):
-                    self._forget(reserved[kept:])
-                    await self._worker.surely(self._directory.abandon, reserved[kept:])
+                    try:
+                        await self._abandon(reserved[kept:])
+                    except BaseException:  # cancelled: nobody is told of the others
+                        await self._abandon(reserved[:kept])
+                        raise
 
-    def _is_doubtful(self, key: int, ordered: bool) -> bool:
-        """Whether another message has that name, or had it, or has a later one: they are given as they appear."""
-        return self._index.filename_of(key) is not None or (ordered and key in self._index.behind)
+    async def _abandon(self, reserved: Sequence[Reservation]) -> None:
+        """Leave messages unwritten. Cancelled, that is done all the same."""
+        self._forget(reserved)
+        await self._worker.surely(self._directory.abandon, reserved)
+
+    def _keep(self, reserved: Sequence[Reservation], ordered: bool) -> tuple[int, bool]:
+        """Return how many of the names are good, the first ones, and whether the next one has no room."""
+        index, capacity = self._index, self._settings.capacity
+        for count, reservation in enumerate(reserved):
+            key = reservation.key
+            if index.filename_of(key) is not None or (ordered and key in index.behind):
+                return count, False  # another message has that name, or a later one: they are given as they appear
+            if capacity is not None and index.room(capacity, key, ordered) <= 0:
+                return count, True  # somebody was quicker, or will be gone when this one tries again
+        return len(reserved), False
 
     def _names(self, count: int) -> list[int]:
         """Names for new messages, which nobody has as far as the index knows."""
         settings = self._settings
-        newest = max(self._index.newest, self._last)
+        newest = max(self._index.newest, self._last, self._store.noted)
         keys = []
         now = settings.clock()
         for _ in range(count):
@@ -137,6 +145,8 @@ class Publisher:
             if reservation is None:
                 break
             reserved.append(reservation)
+        if reserved and names.time_of(reserved[-1].key) > self._store.now:
+            marks.note(self._directory.fileno(), reserved[-1].key)
         return reserved
 
     def _forget(self, reservations: Sequence[Reservation]) -> None:
@@ -167,7 +177,7 @@ class Publisher:
         done, error = self._directory.commit([one for commit in commits for one in commit.reservations])
         for commit in commits:
             count = len(commit.reservations)
-            commit.outcome = min(done, count), error
+            commit.outcome = min(done, count), copy.copy(error)  # each task raises its own
             if done < count:
                 error = None  # it is this one's; those behind it were abandoned, and try again
             done = max(0, done - count)
@@ -188,5 +198,4 @@ class Publisher:
             except FileExistsError:
                 continue
             finally:
-                self._forget(reserved)
-                await self._worker.surely(self._directory.abandon, reserved)
+                await self._abandon(reserved)

@@ -11,7 +11,7 @@ from apressure.codecs import Codec
 from apressure.exceptions import DecodeError, PressureError, StorageError
 from apressure.files.administration import Administration
 from apressure.files.message import FileMessage, Settler
-from apressure.files.options import FileQueueOptions, deadline_of, positive, resolve, visibility
+from apressure.files.options import FileQueueOptions, positive, resolve, visibility
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class FileQueue(Administration, Generic[T]):
         super().__init__(settings)
         self._codec: Codec[T] = codecs.resolve(codec)
         self._largest = settings.max_message_size
-        self._settler = Settler(self.name, self._receiver, self._decode, self._check, self._waits.nudge)
+        self._settler = Settler(self.name, self._receiver, self._decode, self._operation)
 
     async def publish(self, item: T, timeout: float | None = None) -> str:
         """Publish an item, waiting while the queue is full (specification: New).
@@ -96,7 +96,7 @@ class FileQueue(Administration, Generic[T]):
         Cancelled while it waits, nothing was published. Cancelled while it writes, it waits until that is done, then
         raises: the item is wholly in.
         """
-        return (await self._publish([self._encode(item)], deadline_of(timeout)))[0]
+        return (await self._publish([self._encode(item)], self._deadline(timeout)))[0]
 
     async def publish_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> list[str]:
         """Publish any number of items in order, as many in one go as there is room for.
@@ -120,7 +120,7 @@ class FileQueue(Administration, Generic[T]):
             raise TypeError(
                 f"publish_many takes an iterable of items, not {type(items).__name__}: use publish for one item"
             )
-        deadline = deadline_of(timeout)
+        deadline = self._deadline(timeout)
         done: list[str] = []
         try:
             if isinstance(items, AsyncIterable):
@@ -186,34 +186,32 @@ class FileQueue(Administration, Generic[T]):
             ) from error
 
     async def _publish(self, portion: list[bytes], deadline: float | None, done: list[str] | None = None) -> list[str]:
-        await self._begin()
         done = [] if done is None else done
         ticket = self._waits.publishers.ticket()
         first = 0
-        while first < len(portion):
-            try:
+        with self._operation():
+            await self._breathe()
+            while first < len(portion):
                 ids = await self._publisher.publish(portion[first:] if first else portion)
-            finally:
-                if not self._closed:
-                    self._waits.nudge()
-            first += len(ids)
-            done += ids
-            if not ids:
-                await self._wait(self._waits.publishers, ticket, deadline)
+                first += len(ids)
+                done += ids
+                if not ids:
+                    await self._wait(self._waits.publishers, ticket, deadline)
         return done
 
     async def _receive(self, most: int, timeout: float | None, seconds: float | None) -> list[FileMessage[T]]:
-        deadline = deadline_of(timeout)
+        deadline = self._deadline(timeout)
         if seconds is not None:
             visibility(seconds)
-        await self._begin()
         ticket = self._waits.receivers.ticket()
-        while True:
-            got = await self._receiver.take(most, seconds)
-            self._waits.nudge()
-            if got:
-                return [FileMessage(self._settler, one) for one in got]
-            await self._wait(self._waits.receivers, ticket, deadline)
+        with self._operation():
+            await self._breathe()
+            while not (got := await self._receiver.take(most, seconds)):
+                await self._wait(self._waits.receivers, ticket, deadline)
+            if self._closed:  # nobody could settle them any more
+                await self._receiver.give_back(got)
+                self._check()
+        return [FileMessage(self._settler, one) for one in got]
 
     def _encode(self, item: T) -> bytes:
         message = self._codec.encode(item)

@@ -53,6 +53,8 @@ class Receiver:
         self._directory = store.directory
         self._worker = store.worker
         self._dead: Directory | None = None
+        self._place = -1
+        """The last name in the dead-letter queue that was not the message's own."""
         self.received = 0
         self.deleted = 0
         self.buried = 0
@@ -89,7 +91,7 @@ class Receiver:
                     if got:
                         break  # these first; the next one to ask is told
                     raise
-                self._index.discard(names.id_of(key))
+                self._store.went(names.id_of(key))
                 if taken is None:
                     if not got:
                         await self._store.refresh()
@@ -99,10 +101,14 @@ class Receiver:
                 else:
                     got.append(Got(key, filename, taken.data, taken.before + 1, until))
         except BaseException:
-            await self._worker.surely(self._put_all_back, got)
+            await self.give_back(got)
             raise
         self.received += len(got)
         return got
+
+    async def give_back(self, got: list[Got]) -> None:
+        """Undo a `take`, of which nobody has heard. Cancelled, that is done all the same."""
+        await self._worker.surely(self._put_all_back, got)
 
     def _put_all_back(self, got: list[Got]) -> None:
         for one in got:
@@ -133,13 +139,13 @@ class Receiver:
         assert name is not None
         outcome = await self._worker.do(self._directory.requeue, filename, name.key)
         if outcome is not None:
-            self._index.discard(filename)
+            self._store.went(filename)
         return outcome
 
     async def _bury(self, key: int, filename: str, times: int) -> None:
         """Move what was handed out too often to the dead-letter queue."""
-        settings, place, moved = self._settings, key, False
-        for _ in range(100):
+        settings, place, step, moved = self._settings, key, 1, False
+        while True:
             if self._dead is None:
                 dead = self._store.beside(settings.dead_letters)
                 await self._worker.do(dead.open, True)
@@ -149,8 +155,9 @@ class Receiver:
                 moved = await self._worker.do(self._directory.move, filename, self._dead, there)
                 if not moved:
                     self._dead.check()
-            except FileExistsError:
-                place = names.following(place, 0, "us" if place & 1 else "ms")
+            except FileExistsError:  # several queues may have one for their dead letters
+                place = self._place = names.following(max(place, self._place) + step, 0, "us" if key & 1 else "ms")
+                step *= 2
             except QueueDoesNotExistError:
                 self._dead = None  # it was deleted, and is made again
             else:
@@ -169,7 +176,7 @@ class Receiver:
         except FileExistsError:  # another one has its id: this one comes again when its time runs out
             return True
         if renamed:
-            self._index.discard(before)
+            self._store.went(before)
         return renamed
 
     async def remove(self, filename: str) -> bool:
@@ -177,7 +184,7 @@ class Receiver:
         removed = await self._worker.do(self._directory.remove, filename)
         if removed:
             self.deleted += 1
-            self._index.discard(filename)
+            self._store.went(filename)
         return removed
 
     async def delete(self, key: int) -> bool:
@@ -189,5 +196,5 @@ class Receiver:
                 return False
             if await self.remove(filename):
                 return True
-            self._index.discard(filename)  # it is called something else by now
+            self._store.went(filename)  # it is called something else by now
         return False

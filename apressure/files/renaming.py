@@ -16,6 +16,7 @@ class Renaming:
     """Renames files, by Linux's renameat2 where the file system has it, and otherwise in two steps, link and unlink.
 
     A client that dies between the two steps leaves a message under both of its names: it may be delivered twice.
+    So does one whose second step fails in a directory where nothing can be deleted.
     """
 
     def __init__(self) -> None:
@@ -55,4 +56,8 @@ class Renaming:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(target, dir_fd=target_fd)
             return False
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(target, dir_fd=target_fd)
+            raise
         return True

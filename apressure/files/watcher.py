@@ -124,16 +124,16 @@ class Notified:
 
     def _wait_for_renames(self) -> None:
         # Renaming holds the directory's lock until both of its changes are told, and reading it takes that lock.
+        fd = -1
         try:
             fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directory)
+            with os.scandir(fd) as entries:  # this takes another descriptor
+                next(entries, None)
         except OSError:  # too many files are open: whoever lists says so
             self.stale = True
-            return
-        try:
-            with os.scandir(fd) as entries:
-                next(entries, None)
         finally:
-            os.close(fd)
+            if fd != -1:
+                os.close(fd)
 
     def _read(self) -> None:
         while not self.stale:
@@ -178,10 +178,10 @@ class Notified:
                 os.read(self._fd, _BUFFER)
         except BlockingIOError:
             pass
-        found = list_all()
+        found = Index.of(list_all(), time.monotonic())
 
         def bring() -> None:
-            self._index.fill(found, time.monotonic())
+            self._index.become(found)
             self._leaving = None
             self.stale = False
             self.drain()  # what changed meanwhile; the listing may have it already, or not
@@ -214,10 +214,10 @@ class Listed:
 
     def listed(self, list_all: Callable[[], list[str]]) -> Callable[[], None]:
         answers = self._asked
-        found = list_all()
+        found = Index.of(list_all(), time.monotonic())
 
         def bring() -> None:
-            self._index.fill(found, time.monotonic())
+            self._index.become(found)
             self._answered = answers
 
         return bring

@@ -55,7 +55,7 @@ def test_the_index_says_what_is_there(changes: list[tuple[str, str]]) -> None:
             there.pop(name, None)
             index.discard(name)
         else:
-            index.fill(list(there), number)
+            index.become(Index.of(list(there), number))
         check(index, there)
 
 
@@ -68,7 +68,7 @@ def test_being_told_twice_makes_no_difference(changes: list[tuple[str, str]]) ->
             there.pop(name, None)
         else:
             there[name] = None
-    index.fill(list(there), 0)
+    index.become(Index.of(list(there), 0))
     for change, name in changes:
         if change == "discard":
             index.discard(name)
@@ -98,6 +98,13 @@ def test_names_that_come_late_are_told_apart(keys: list[int]) -> None:
     for key in keys:
         index.discard(names.new_name(key))
     assert not index.behind
+
+
+@given(st.lists(KEYS, unique=True, min_size=1))
+def test_names_of_a_listing_are_in_no_order(keys: list[int]) -> None:
+    index = Index()
+    index.become(Index.of(map(names.new_name, keys), 0))
+    assert index.behind == set(keys)
 
 
 def test_heaps_do_not_grow_with_what_has_gone() -> None:

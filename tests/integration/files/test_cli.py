@@ -121,6 +121,25 @@ def test_a_pump_that_is_stopped_says_what_is_in(files: Files, signum: int, code:
     assert len(files.names()) == 3
 
 
+def test_a_pump_whose_directory_goes_says_what_is_in(files: Files) -> None:
+    with files.running(*files.of("pump", "orders", "-c", "3"), stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"1\n2\n3\n4\n5\n")
+        process.stdin.flush()
+        wait_until(lambda: (files.directory / "orders").exists() and len(files.names()) == 3)
+        (files.directory / "orders").rename(files.directory / "elsewhere")
+        code, _, errors = ended(process)
+        assert code
+        assert b"deleted or moved; 3 items were published, 2 that had been read were not" in errors
+    assert len(listing(files.directory / "elsewhere")) == 3
+
+
+def test_a_sink_that_discards_tells_units_apart(files: Files) -> None:
+    files.run("pump", "orders", "--microseconds", "one")
+    files.run("pump", "orders", "two")
+    assert files(*files.of("sink", "orders", "--discard", "--no-follow")).stderr == b""
+
+
 def test_a_sink_that_is_stopped_leaves_nothing_in_flight(files: Files) -> None:
     files.run("pump", "orders", "--count", "2000", "--no-fsync")
     with files.running(*files.of("sink", "orders")) as process:

@@ -115,3 +115,17 @@ async def test_purging(make: Make) -> None:
     assert (await queue.statistics()).in_flight == 10
     assert await queue.purge(in_flight=True) == 10
     assert files(queue) == []
+
+
+async def test_two_queues_have_one_for_their_dead_letters(make: Make, clock: Clock) -> None:
+    queues = [make(name, max_attempts=1, dead_letters="failed", clock=clock) for name in "ab"]
+    for queue in queues:
+        await queue.publish_many([b"%d" % number for number in range(120)])
+        await queue.receive_many(120)
+    clock.now += 60
+    for queue in queues:  # the ids are the same in both
+        with pytest.raises(QueueEmptyError):
+            await queue.receive(timeout=0)
+        assert (await queue.statistics()).buried == 120
+        assert files(queue) == []
+    assert len(files(make("failed"))) == 240

@@ -262,3 +262,13 @@ async def test_statistics(make: Make) -> None:
     assert await queue.qsize() == 2
     await message.ack()
     assert (await queue.statistics()).deleted == 1
+
+
+async def test_a_clock_that_is_in_the_year_2000_still_marks_nothing(make: Make) -> None:
+    queue = make()
+    message_id = await queue.publish(b"a")
+    os.utime(queue.path / message_id, ns=(0, 946_688_400_123_456_789))
+    for attempt in (1, 2):
+        message = await queue.receive(timeout=0)
+        assert message.attempts == attempt
+        await message.nack()

@@ -143,9 +143,7 @@ async def test_traffic_in_all_directions_at_the_same_time(tmp_path: Path) -> Non
                 got_by_us.append(message.raw.decode())
         expected = {f"{tag}:{number}" for tag, count in (("first", 300), ("second", 300), ("ours", 600))
                     for number in range(count)}  # fmt: skip
-        assert sorted(got_by_us + got_by_them) == sorted(expected)
-        assert got_by_us
-        assert got_by_them
+        assert sorted(got_by_us + got_by_them) == sorted(expected)  # who gets how much is a matter of luck
         for tag in ("first", "second", "ours"):
             numbers = [int(one.partition(":")[2]) for one in got_by_them if one.startswith(tag)]
             assert numbers == sorted(numbers)
