@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -16,6 +17,8 @@ import pytest
 from apressure import MissingExtraError
 from apressure import spark as pressure
 from tests.spark.conftest import Ground
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
 
 SESSION = """
 import sys
@@ -130,3 +133,14 @@ def test_queries_that_begin_together_add_nothing_to_what_they_share(ground: Grou
 
     before = set(_wrap_function(ground.spark.sparkContext, len).envVars())
     assert {"SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_LOCAL_DIRS", "SPARK_PYTHON_RUNTIME"} <= before
+
+
+async def test_the_code_in_the_docs_runs_as_it_is(ground: Ground, tmp_path: Path) -> None:
+    ground.create("billed")
+    ground.create("orders")
+    await ground.put([b"a", b"b"], "orders", close=True)
+    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    exec(block.replace("/data/billing", str(tmp_path / "billing")), {"URL": ground.url})
+    assert ground.waiting("billed") == ground.waiting("copies") == [b"A", b"B"]
+    for queue in ("billed", "copies"):
+        assert ground.steps(queue).measure() == (0, 2, True)
