@@ -135,6 +135,7 @@ def test_queries_that_begin_together_add_nothing_to_what_they_share(ground: Grou
     assert {"SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_LOCAL_DIRS", "SPARK_PYTHON_RUNTIME"} <= before
 
 
+@pytest.mark.timeout(400)  # several queries, one after the other
 async def test_the_code_in_the_docs_runs_as_it_is(ground: Ground, tmp_path: Path) -> None:
     ground.create("billed")
     ground.create("orders")
