@@ -199,12 +199,15 @@ class Channel(asyncio.Protocol):
         self._end()
 
     def _hear_last_words(self) -> None:
-        """Where writing failed, why the server hung up may be in the socket, unread: the message is too large, say."""
-        socket = self._transport.get_extra_info("socket")
-        if socket is None or not self._pending or self._transport.get_extra_info("sslcontext") is not None:
-            return
-        with contextlib.suppress(OSError):
-            self.data_received(os.read(socket.fileno(), PIECE))
+        """Where writing failed, why the server hung up may be in the socket, unread: the message is too large, say.
+
+        asyncio's plain transport has its socket until this is over. Others may have closed it before (uvloop), or what
+        is in it is encrypted.
+        """
+        transport = self._transport
+        if self._pending and type(transport).__module__ == "asyncio.selector_events":
+            with contextlib.suppress(OSError):
+                self.data_received(os.read(transport.get_extra_info("socket").fileno(), PIECE))
 
     def _end(self) -> None:
         if not self.up:

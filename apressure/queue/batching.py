@@ -12,7 +12,7 @@ from typing import Any
 from apressure.connection.settle import resolve
 from apressure.exceptions import DurabilityError, OutcomeUnknownError, PressureError
 from apressure.queue.lanes import Entry, Lane
-from apressure.queue.portions import MAX_BYTES, MAX_MESSAGES, Portion
+from apressure.queue.portions import MAX_BYTES, MAX_MESSAGES
 from apressure.queue.steps import EMPTY, FULL, Steps
 from apressure.queue.waits import Wait, Waits
 
@@ -23,15 +23,18 @@ class Put(Entry[None]):
     """Messages on their way into the queue.
 
     Attributes:
-        portion: What to put: small enough for one step.
+        messages: What to put, a portion: small enough for one step.
+        done: How many of them are in the queue, however the operation ends.
     """
 
-    def __init__(self, portion: Portion) -> None:
-        self.portion = portion
+    done = 0
+
+    def __init__(self, messages: Sequence[bytes]) -> None:
+        self.messages = messages
 
     def fail(self, error: Exception) -> None:
         if isinstance(error, PressureError):
-            error.accepted = self.portion.accepted
+            error.accepted = self.done
         super().fail(error)
 
 
@@ -57,15 +60,14 @@ class PutLane(Lane[Put]):
         self._size = 0
         self._served = 0
 
-    def put(self, portion: Portion, timeout: float | None = None, now: bool = False) -> Awaitable[Any]:
+    def put(self, put: Put, timeout: float | None = None, now: bool = False) -> Awaitable[Any]:
         """Put messages in order, waiting for room."""
-        return self.run(Put(portion), timeout, now)
+        return self.run(put, timeout, now)
 
     def _send(self) -> None:
         first = self._first
-        portion = first.portion
-        if len(self._entries) == 1 and len(portion) - portion.accepted <= self._window:
-            messages: Sequence[bytes] = portion[portion.accepted :] if portion.accepted else portion
+        if len(self._entries) == 1 and len(first.messages) - first.done <= self._window:
+            messages: Sequence[bytes] = first.messages[first.done :] if first.done else first.messages
             self._batch = [(first, len(messages))]
             first.in_flight = True
         else:
@@ -89,8 +91,8 @@ class PutLane(Lane[Put]):
                 break
             if entry.future.cancelled():
                 continue
-            begin, portion = len(messages), entry.portion
-            for message in portion[portion.accepted : portion.accepted + self._window - begin]:
+            begin = len(messages)
+            for message in entry.messages[entry.done : entry.done + self._window - begin]:
                 size += len(message)
                 if size > MAX_BYTES and messages:
                     break
@@ -112,9 +114,8 @@ class PutLane(Lane[Put]):
         for entry, sent in batch:
             taken = min(sent, accepted)
             accepted -= taken
-            portion = entry.portion
-            portion.accepted += taken
-            if portion.accepted == len(portion):
+            entry.done += taken
+            if entry.done == len(entry.messages):
                 self._served += 1
                 self._remove(entry)
                 entry.resolve(None)
@@ -133,7 +134,7 @@ class PutLane(Lane[Put]):
         super()._fail(in_flight, error)
 
     def _timeout(self, entry: Put) -> Exception:
-        return (self._blocked_by or FULL).error(self._steps.name, entry.portion.accepted)
+        return (self._blocked_by or FULL).error(self._steps.name, entry.done)
 
     def _recover(self, entry: Put) -> None:  # noqa: ARG002
         return None  # the message is wholly in

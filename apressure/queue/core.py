@@ -19,12 +19,12 @@ from apressure.exceptions import (
     Role,
     ScriptingRefusedError,
 )
-from apressure.queue.batching import PutLane
+from apressure.queue.batching import Put, PutLane
 from apressure.queue.dead import DeadLetters, beside
 from apressure.queue.delivery import Delivery
 from apressure.queue.keys import Keys
 from apressure.queue.lease import Lease
-from apressure.queue.portions import MAX_BYTES, MAX_MESSAGES, Portion, stream
+from apressure.queue.portions import MAX_BYTES, MAX_MESSAGES, stream
 from apressure.queue.scripted import Scripted
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Core(Generic[T]):
 
     def put(
         self,
-        messages: Portion,
+        put: Put,
         timeout: float | None,
         force: bool = False,
         now: bool = False,
@@ -130,9 +130,9 @@ class Core(Generic[T]):
             check_timeout(timeout)
         if lane is not None:
             self.client.check()
-            return lane.put(messages, timeout, now)
+            return lane.put(put, timeout, now)
         self.check("producer")
-        return self.operations.put(messages, timeout, force, now)
+        return self.operations.put(put, timeout, force, now)
 
     async def put_many(
         self,
@@ -149,13 +149,14 @@ class Core(Generic[T]):
         deadline = None if timeout is None else loop.time() + timeout
         count = 0
 
-        async def put(portion: Portion) -> None:
+        async def put(portion: list[bytes]) -> None:
             nonlocal count
             remaining = None if deadline is None else max(0.0, deadline - loop.time())
+            one = Put(portion)
             try:
-                await self.put(portion, remaining, force, lane=lane)
+                await self.put(one, remaining, force, lane=lane)
             finally:
-                count += portion.accepted
+                count += one.done
 
         try:
             if isinstance(items, AsyncIterable):
@@ -263,10 +264,10 @@ class Core(Generic[T]):
             raise self._too_large(message)
         return message
 
-    def _portions(self, items: Iterable[T]) -> Iterator[Portion]:
+    def _portions(self, items: Iterable[T]) -> Iterator[list[bytes]]:
         """Encode items in portions of a step's size."""
         encode, largest = self._codec.encode, self._max_size
-        portion = Portion()
+        portion: list[bytes] = []
         size = 0
         for item in items:
             message = encode(item)
@@ -275,12 +276,12 @@ class Core(Generic[T]):
                 raise self._too_large(message)
             if portion and size + length > MAX_BYTES:
                 yield portion
-                portion, size = Portion(), 0
+                portion, size = [], 0
             portion.append(message)
             size += length
             if size >= MAX_BYTES or len(portion) >= MAX_MESSAGES:
                 yield portion
-                portion, size = Portion(), 0
+                portion, size = [], 0
         if portion:
             yield portion
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import copy
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -81,7 +80,7 @@ class Lane(ABC, Generic[E]):
         self._steps = steps
         self._waits = waits
         self._settle_timeout = settle_timeout
-        self._entries: OrderedDict[E, None] = OrderedDict()  # in order, and each can leave at once
+        self._entries: dict[E, None] = {}  # in order, and each can leave at once
         self._busy = False
         self._sent = 0
         self._parked: asyncio.Future[None] | None = None
@@ -149,8 +148,8 @@ class Lane(ABC, Generic[E]):
         parked, self._parked = self._parked, None
         if parked is not None:
             parked.cancel()
-        while self._entries and self._first.future.cancelled():
-            self._entries.popitem(last=False)  # its caller will notice in this turn of the loop
+        while self._entries and (first := self._first).future.cancelled():
+            del self._entries[first]  # its caller will notice in this turn of the loop
         if self._entries and not self._busy:
             self._noted = self._waits.note()
             self._sent += 1

@@ -23,8 +23,8 @@ from apressure.exceptions import (
     Role,
     ServerError,
 )
+from apressure.queue.batching import Put
 from apressure.queue.keys import Keys
-from apressure.queue.portions import Portion
 from apressure.queue.turns import Interrupted, Turn, Turns
 from apressure.queue.waits import Wait, Waits
 
@@ -108,19 +108,19 @@ class Plain:
             raise Wait("empty").error(self.name)
         return message
 
-    async def put(self, portion: Portion, timeout: float | None, force: bool, now: bool) -> None:
+    async def put(self, put: Put, timeout: float | None, force: bool, now: bool) -> None:
         async def one(turn: Turn) -> None:
-            while portion.accepted < len(portion):
+            while put.done < len(put.messages):
                 if turn.interrupted:
                     raise Interrupted
                 async with turn:
-                    await self._put_one(turn, portion[portion.accepted], force, portion.accepted)
-                    portion.accepted += 1
+                    await self._put_one(turn, put.messages[put.done], force, put.done)
+                    put.done += 1
 
         try:
             await self._turns.run("producer", one, 0 if now else timeout, Wait("full"))
         except PressureError as error:
-            error.accepted = portion.accepted
+            error.accepted = put.done
             raise
 
     async def get(self, max_items: int, timeout: float | None, now: bool) -> list[bytes]:

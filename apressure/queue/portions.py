@@ -1,4 +1,4 @@
-"""How many items become steps: portions of what an iterable yields, and how far each has come."""
+"""How many items become steps: the size of a portion, and portions of what an asynchronous iterable yields."""
 
 from __future__ import annotations
 
@@ -15,21 +15,11 @@ MAX_BYTES: Final = 1 << 20
 """The most bytes in one step of several messages."""
 
 
-class Portion(list[bytes]):
-    """Messages to be put in order.
-
-    Attributes:
-        accepted: How many of them are in the queue, however the operation ended.
-    """
-
-    accepted = 0
-
-
 async def stream(
-    items: AsyncIterable[T], encode: Callable[[T], bytes], put: Callable[[Portion], Awaitable[None]]
+    items: AsyncIterable[T], encode: Callable[[T], bytes], put: Callable[[list[bytes]], Awaitable[None]]
 ) -> None:
     """Put what an asynchronous iterable yields as it comes: what arrives during one step leaves with the next."""
-    gathered = Portion()
+    gathered: list[bytes] = []
     size = 0
     sender: asyncio.Task[None] | None = None
     before = _cancellations()
@@ -37,7 +27,7 @@ async def stream(
     async def send() -> None:
         nonlocal gathered, size
         while gathered:
-            portion, gathered, size = gathered, Portion(), 0
+            portion, gathered, size = gathered, [], 0
             await put(portion)
 
     try:

@@ -11,9 +11,9 @@ from apressure.connection.client import Client
 from apressure.connection.settings import ClientOptions
 from apressure.exceptions import QueueClosedError
 from apressure.queue.administration import Administration
+from apressure.queue.batching import Put
 from apressure.queue.core import Core, check_positive, check_timeout
 from apressure.queue.delivery import Delivery
-from apressure.queue.portions import Portion
 from apressure.queue.roles import Consumer, Producer
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class AsyncQueue(Administration[T]):
         Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
         then raises: the item is wholly in, or wholly out. `timeout=` gives a certain answer.
         """
-        await self._core.put(Portion((self._core.encode(item),)), timeout, force)
+        await self._core.put(Put([self._core.encode(item)]), timeout, force)
 
     async def put_nowait(self, item: T) -> None:
         """Put an item without waiting (specification: Put, Non-Blocking).
@@ -141,7 +141,7 @@ class AsyncQueue(Administration[T]):
 
         Cancelled, the item is wholly in, or wholly out.
         """
-        await self._core.put(Portion((self._core.encode(item),)), None, now=True)
+        await self._core.put(Put([self._core.encode(item)]), None, now=True)
 
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, force: bool = False

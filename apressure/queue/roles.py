@@ -17,11 +17,10 @@ from apressure.exceptions import (
     QueueClosedError,
     QueueDoesNotExistError,
 )
-from apressure.queue.batching import PutLane
+from apressure.queue.batching import Put, PutLane
 from apressure.queue.core import Core
 from apressure.queue.delivery import Delivery
 from apressure.queue.lease import Lease, Received
-from apressure.queue.portions import Portion
 
 T = TypeVar("T")
 
@@ -76,11 +75,11 @@ class Producer(Generic[T]):
         Raises:
             LeaseLostError: The producer is exclusive and has lost its role. Nothing was put.
         """
-        await self._queue.put(Portion((self._queue.encode(item),)), timeout, lane=self._lane())
+        await self._queue.put(Put([self._queue.encode(item)]), timeout, lane=self._lane())
 
     async def put_nowait(self, item: T) -> None:
         """Put an item, as `AsyncQueue.put_nowait` does."""
-        await self._queue.put(Portion((self._queue.encode(item),)), None, now=True, lane=self._lane())
+        await self._queue.put(Put([self._queue.encode(item)]), None, now=True, lane=self._lane())
 
     async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
         """Put items in order, as `AsyncQueue.put_many` does."""

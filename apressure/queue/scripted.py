@@ -16,10 +16,10 @@ from apressure.exceptions import (
     QueueDoesNotExistError,
     Role,
 )
-from apressure.queue.batching import GetLane, Got, PutLane
+from apressure.queue.batching import GetLane, Got, Put, PutLane
 from apressure.queue.dead import DeadLetters
 from apressure.queue.keys import Keys
-from apressure.queue.portions import MAX_MESSAGES, Portion
+from apressure.queue.portions import MAX_MESSAGES
 from apressure.queue.steps import Steps
 from apressure.queue.waits import Reason, Wait, Waits
 
@@ -81,8 +81,8 @@ class Scripted:
             raise answer.error(self.name)
         return answer
 
-    def put(self, portion: Portion, timeout: float | None, force: bool, now: bool) -> Awaitable[None]:
-        return (self._forced if force else self._puts).put(portion, timeout, now)
+    def put(self, put: Put, timeout: float | None, force: bool, now: bool) -> Awaitable[None]:
+        return (self._forced if force else self._puts).put(put, timeout, now)
 
     def get(self, max_items: int, timeout: float | None, now: bool) -> Awaitable[list[bytes]]:
         return self._gets.get(max_items, timeout, now)
