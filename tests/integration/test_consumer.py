@@ -426,14 +426,14 @@ async def test_acknowledgements_mean_the_same_after_a_failover_that_lost_deliver
 
 
 async def test_a_body_that_waits_for_nothing_keeps_its_lease(open_queue: Opener) -> None:
-    """Twenty items are in the buffer, and last longer than the lease: no item does."""
+    """Thirty items are in the buffer, and last longer than the lease: no item does."""
     queue = await open_queue()
     await queue.put_many(ITEMS * 3)
     await queue.close()
     seen = 0
-    async with queue.consumer(prefetch=20, lease=0.6) as consumer:
+    async with queue.consumer(prefetch=30, lease=2.0) as consumer:
         async for _ in consumer:
-            time.sleep(0.06)
+            time.sleep(0.1)
             seen += 1
     assert seen == 30
     assert (await queue.statistics()).consumed_messages == 30
@@ -443,12 +443,20 @@ async def test_a_body_that_waits_for_nothing_can_be_cancelled(open_queue: Opener
     queue = await open_queue()
     await queue.put_many(ITEMS * 10)
     seen = 0
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.1), queue.consumer(prefetch=100) as consumer:
+
+    async def work() -> None:
+        nonlocal seen
+        async with queue.consumer(prefetch=100) as consumer:
             async for _ in consumer:
-                time.sleep(0.05)
+                time.sleep(0.02)
                 seen += 1
-    assert 0 < seen < 100
+                if seen == 2:
+                    asyncio.get_running_loop().call_soon(task.cancel)
+
+    task = asyncio.create_task(work())
+    with pytest.raises(asyncio.CancelledError):
+        await in_time(task)
+    assert 2 <= seen < 100
     statistics = await queue.statistics()
     assert (statistics.consumed_messages, statistics.in_flight, statistics.length) == (seen, 0, 100 - seen)
 
