@@ -1,7 +1,7 @@
-"""What a change has to pass. `nox` runs lint, types, imports and tests; `nox -l` lists the rest.
+"""Check a change. `nox` runs lint, types, imports and tests; `nox -l` lists the rest.
 
-The tests run against the built wheel, in a directory that has the tests and not the package, so that nothing but
-the wheel can be imported, in the processes that tests start neither. Arguments after `--` go to pytest.
+The tests run against the built wheel, in a directory that contains the tests and not the package. So the tests, and the
+processes that they start, can import only the wheel. Arguments after `--` go to pytest.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ nox.options.sessions = ["lint", "types", "imports", "tests"]
 ROOT = Path(__file__).parent
 PROJECT = nox.project.load_toml("pyproject.toml")
 SOURCES = ("apressure", "tests", "examples", "noxfile.py")
+# tests/parallel.py says how many processes `auto` means. `nox -s tests -- -n 0` runs one test at a time.
+PARALLEL = ("-n", "auto", "--dist", "loadfile")
 BESIDE_THE_TESTS = ("CHANGELOG.md", "README.md", "docs", "examples", "pyproject.toml", "tests")
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests against the built wheel. What this machine lacks, such as Java, is listed at the end."""
+    """Run the tests against the built wheel. The end of the output lists what this machine lacks, such as Java."""
     install_wheel(session, group("test"))
-    run_pytest(session)
+    run_pytest(session, *PARALLEL)
 
 
 @nox.session
 def minimum(session: nox.Session) -> None:
-    """Run the fast tests with the lowest versions of what the library depends on."""
+    """Run the fast tests with the lowest versions of the dependencies."""
     install_wheel(session, group("test"), *lowest_versions(), spark=False)
-    run_pytest(session, "-m", "not chaos and not slow")
+    run_pytest(session, *PARALLEL, "-m", "not chaos and not slow")
 
 
 @nox.session
@@ -50,9 +52,9 @@ def chaos(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure, as ratios to redis-py and to other libraries in the same run. `nox -s bench -- --quick` takes a minute.
 
-    `nox -s bench -- files` measures queues in directories, beside vsqs, `nox -s bench -- spark` Spark over queues, and
-    `nox -s bench -- resources` what waiting queues and a million messages cost.
-    The other libraries are in environments of their own, which stay for the next run.
+    `nox -s bench -- files` compares queues in directories with vsqs, `nox -s bench -- spark` measures Spark,
+    and `nox -s bench -- resources` measures the cost of waiting queues and of a million messages.
+    The other libraries get environments of their own, which the next run reuses.
     """
     install_wheel(session, group("bench"))
     libraries = Path(session.create_tmp()).absolute() / "libraries"
@@ -68,7 +70,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style and format. `nox -s lint -- --fix` repairs what can be repaired."""
+    """Check style and format. `nox -s lint -- --fix` repairs most of it."""
     session.install(*group("lint"))
     sources = present(*SOURCES)
     session.run("ruff", "check", *session.posargs, *sources)
@@ -77,48 +79,48 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check the types of the package, and those that its users see."""
+    """Check the types of the package, and of code that uses it."""
     install_dependencies(session, group("test"), group("types"))
     session.run("mypy", "--strict", *present("apressure", "tests/typing"))
 
 
 @nox.session
 def imports(session: nox.Session) -> None:
-    """Check who may know whom."""
+    """Check which room may import which."""
     session.install(*group("imports"))
     session.run("lint-imports", "--no-cache", "--no-logo")
 
 
 def group(name: str) -> list[str]:
-    """The requirements of a dependency group."""
+    """Return the requirements of a dependency group."""
     return list(nox.project.dependency_groups(PROJECT, name))
 
 
 def extras(spark: bool) -> list[str]:
-    """What every extra of the project requires, without the project itself; with Spark, or without."""
+    """Return the requirements of all extras, with or without Spark, and without the project itself."""
     optional = PROJECT["project"]["optional-dependencies"]
     wanted = [lines for name, lines in optional.items() if spark or name not in ("pipeline", "spark")]
     return [line for lines in wanted for line in lines if not line.startswith("apressure[")]
 
 
 def has_java() -> bool:
-    """Whether there is a Java at all. Without one there is no use in Spark, which is 450 MB."""
+    """Return whether Java is installed. Without it, Spark (450 MB) cannot run."""
     return shutil.which("java") is not None or "JAVA_HOME" in os.environ
 
 
 def lowest_versions() -> list[str]:
-    """The core dependencies, at the lowest versions that pyproject.toml allows."""
+    """Return the core dependencies at the lowest versions that pyproject.toml allows."""
     return [line.replace(">=", "==") for line in PROJECT["project"]["dependencies"]]
 
 
 def install_dependencies(session: nox.Session, *requirements: list[str], spark: bool = True) -> None:
-    """Install what the package and all of its extras need, and more. (Spark where there is Java.)"""
+    """Install the dependencies of the package and its extras, and further requirements. Spark needs Java."""
     core = PROJECT["project"]["dependencies"]
     session.install(*core, *extras(spark and has_java()), *(line for lines in requirements for line in lines))
 
 
 def install_wheel(session: nox.Session, requirements: list[str], *pins: str, spark: bool = True) -> None:
-    """Build the wheel and install it, with all extras, the requirements and the pinned versions."""
+    """Build the wheel, and install it with all extras, the requirements and the pinned versions."""
     install_dependencies(session, requirements, list(pins), spark=spark)
     wheels = Path(session.create_tmp()) / "wheel"
     shutil.rmtree(wheels, ignore_errors=True)
@@ -126,12 +128,12 @@ def install_wheel(session: nox.Session, requirements: list[str], *pins: str, spa
         "python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), str(ROOT), silent=True
     )
     (wheel,) = wheels.glob("apressure-*.whl")
-    # A wheel of a version that is installed already would be passed over.
+    # pip skips a wheel whose version is already installed.
     session.install("--force-reinstall", "--no-deps", str(wheel))
 
 
 def place_for_tests(session: nox.Session) -> Path:
-    """A directory with a copy of all that the tests need, and without the package."""
+    """Return a directory with a copy of everything that the tests need except the package."""
     place = Path(session.create_tmp()).absolute() / "place"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
@@ -144,11 +146,11 @@ def place_for_tests(session: nox.Session) -> Path:
 
 
 def run_pytest(session: nox.Session, *arguments: str) -> None:
-    """Run the tests of the copy with the session's own arguments first."""
+    """Run the copied tests with these arguments and those of the command line."""
     session.chdir(place_for_tests(session))
     session.run("python", "-m", "pytest", *arguments, *session.posargs)
 
 
 def present(*names: str) -> list[str]:
-    """Those of the names that exist in the project."""
+    """Return the names that exist in the project."""
     return [name for name in names if (ROOT / name).exists()]

@@ -3,15 +3,18 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from apressure.codecs import Codec, TypedCodec
+from apressure.codecs import Codec, PydanticCodec, TypedCodec
 from apressure.connection.client import Client
 from apressure.connection.settings import ClientOptions, Durability
 from apressure.exceptions import (
     AuthenticationError,
     ClientClosedError,
     ConnectionLimitError,
+    DeadlineError,
+    DeadlineOutcomeUnknownError,
     DecodeError,
     DurabilityError,
+    ExactlyOnceError,
     LeaseLostError,
     MissingExtraError,
     OperationUnblockedError,
@@ -26,6 +29,7 @@ from apressure.exceptions import (
     QueueError,
     QueueFullError,
     QueueInUseError,
+    QueueOpenError,
     ReadOnlyError,
     ScriptingRefusedError,
     ServerError,
@@ -33,16 +37,18 @@ from apressure.exceptions import (
     ServerUnavailableError,
     StorageError,
 )
+from apressure.queue.consumer import Consumer
 from apressure.queue.delivery import Delivery
+from apressure.queue.producer import Producer
 from apressure.queue.queue import AsyncQueue
-from apressure.queue.roles import Consumer, Producer
 
 if TYPE_CHECKING:
-    from apressure.files import FileMessage, FileQueue, FileQueueOptions, FileQueueStatistics
-    from apressure.queue import recovery
-    from apressure.queue.service import serve
-    from apressure.queue.serving import Served
+    from apressure.files import FileDelivery, FileQueue, FileQueueOptions, FileQueueStatistics
+    from apressure.queue.doctor import recovery
     from apressure.queue.statistics import QueueStatistics, RoleStatistics
+    from apressure.service.pipe import Piped, pipe
+    from apressure.service.results import Many
+    from apressure.service.serve import Served, serve
 
 __version__ = "0.1.0"
 
@@ -55,22 +61,28 @@ __all__ = [
     "Codec",
     "ConnectionLimitError",
     "Consumer",
+    "DeadlineError",
+    "DeadlineOutcomeUnknownError",
     "DecodeError",
     "Delivery",
     "Durability",
     "DurabilityError",
-    "FileMessage",
+    "ExactlyOnceError",
+    "FileDelivery",
     "FileQueue",
     "FileQueueOptions",
     "FileQueueStatistics",
     "LeaseLostError",
+    "Many",
     "MissingExtraError",
     "OperationUnblockedError",
     "OutOfMemoryError",
     "OutcomeUnknownError",
     "PermissionDeniedError",
+    "Piped",
     "PressureError",
     "Producer",
+    "PydanticCodec",
     "QueueAlreadyExistsError",
     "QueueClosedError",
     "QueueDoesNotExistError",
@@ -78,6 +90,7 @@ __all__ = [
     "QueueError",
     "QueueFullError",
     "QueueInUseError",
+    "QueueOpenError",
     "QueueStatistics",
     "ReadOnlyError",
     "RoleStatistics",
@@ -88,24 +101,28 @@ __all__ = [
     "ServerUnavailableError",
     "StorageError",
     "TypedCodec",
+    "pipe",
     "recovery",
     "serve",
 ]
 
-# What most programs do without is imported when it is asked for.
+# Most programs do not use these names: they are imported on first use.
 _LATER = {
-    "FileMessage": "apressure.files",
+    "FileDelivery": "apressure.files",
     "FileQueue": "apressure.files",
     "FileQueueOptions": "apressure.files",
     "FileQueueStatistics": "apressure.files",
+    "Many": "apressure.service.results",
+    "Piped": "apressure.service.pipe",
     "QueueStatistics": "apressure.queue.statistics",
     "RoleStatistics": "apressure.queue.statistics",
-    "Served": "apressure.queue.serving",
-    "recovery": "apressure.queue.recovery",
-    "serve": "apressure.queue.service",
+    "Served": "apressure.service.serve",
+    "pipe": "apressure.service.pipe",
+    "recovery": "apressure.queue.doctor.recovery",
+    "serve": "apressure.service.serve",
 }
 
-if not TYPE_CHECKING:  # with a __getattr__, a type checker would believe in every name
+if not TYPE_CHECKING:  # with a __getattr__, a type checker would accept every name
 
     def __getattr__(name: str) -> Any:
         if name not in _LATER:

@@ -1,14 +1,16 @@
-"""Bytes in, objects out: what a queue's messages are to the program.
+"""Codecs turn a program's objects into the bytes of messages, and back.
 
-The wire carries bytes. A codec turns the program's objects into them and back; it knows nothing of queues, does no
-I/O and never unpickles: a message is data from somebody else.
+A codec knows no queues, does no I/O and never unpickles: messages come from other programs.
 """
 
 from __future__ import annotations
 
 import builtins
 import json
-from typing import Any, Generic, Protocol, TypeVar, is_typeddict
+from datetime import datetime
+from inspect import iscoroutinefunction
+from types import NoneType
+from typing import Any, Generic, Protocol, TypeVar, get_origin, is_typeddict
 
 from apressure.exceptions import MissingExtraError
 
@@ -16,7 +18,7 @@ T = TypeVar("T")
 
 
 class Codec(Protocol[T]):
-    """What a codec has to offer. `decode` raises ValueError (or a subclass) for what it cannot decode."""
+    """The methods of a codec. `decode` raises ValueError (or a subclass) for a message that it cannot decode."""
 
     def encode(self, item: T, /) -> bytes: ...
 
@@ -24,7 +26,7 @@ class Codec(Protocol[T]):
 
 
 class RawCodec:
-    """Messages are bytes, and stay so."""
+    """Messages are bytes."""
 
     def encode(self, item: bytes, /) -> bytes:
         if type(item) is bytes:
@@ -52,7 +54,7 @@ class TextCodec:
 
 
 class JSONCodec:
-    """Messages are JSON in UTF-8: anything that `json.dumps` takes, NaN and infinities excepted."""
+    """Messages are JSON in UTF-8: anything that `json.dumps` takes, except NaN and infinities."""
 
     def encode(self, item: Any, /) -> bytes:
         try:
@@ -77,47 +79,45 @@ def _msgspec() -> Any:
         import msgspec
     except ImportError as error:
         raise MissingExtraError(
-            "this codec needs the package msgspec: pip install 'apressure[codecs]'", extra="codecs"
+            "this codec needs the package msgspec. Run pip install 'apressure[codecs]'", extra="codecs"
         ) from error
     return msgspec
 
 
-def _encode(encoder: Any, item: Any) -> bytes:
-    try:
-        return bytes(encoder.encode(item))
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    except OverflowError as error:
-        raise ValueError(str(error)) from error
+class _MsgspecCodec(Generic[T]):
+    def __init__(self, encoder: Any, decoder: Any) -> None:
+        self._encoder = encoder
+        self._decoder = decoder
+
+    def encode(self, item: T, /) -> bytes:
+        try:
+            return bytes(self._encoder.encode(item))
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+        except OverflowError as error:
+            raise ValueError(str(error)) from error
+
+    def decode(self, data: bytes, /) -> T:
+        try:
+            decoded: T = self._decoder.decode(data)
+            return decoded
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
 
 
-def _decode(decoder: Any, data: bytes) -> Any:
-    try:
-        return decoder.decode(data)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-class MessagePackCodec:
+class MessagePackCodec(_MsgspecCodec[Any]):
     """Messages are MessagePack, by msgspec (extra `codecs`)."""
 
     def __init__(self) -> None:
-        msgspec = _msgspec()
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder()
-
-    def encode(self, item: Any, /) -> bytes:
-        return _encode(self._encoder, item)
-
-    def decode(self, data: bytes, /) -> Any:
-        return _decode(self._decoder, data)
+        msgpack = _msgspec().msgpack
+        super().__init__(msgpack.Encoder(), msgpack.Decoder())
 
 
-class TypedCodec(Generic[T]):
-    """Messages are objects of one type, validated when they are decoded, by msgspec (extra `codecs`).
+class TypedCodec(_MsgspecCodec[T]):
+    """Messages are objects of one type. msgspec (extra `codecs`) validates them when they are decoded.
 
     Args:
-        type: A class that msgspec understands: a dataclass, attrs class, TypedDict, NamedTuple, `msgspec.Struct`, …
+        type: A class that msgspec supports: a dataclass, attrs class, TypedDict, NamedTuple, `msgspec.Struct`, …
         format: `"json"` or `"msgpack"`.
     """
 
@@ -126,44 +126,114 @@ class TypedCodec(Generic[T]):
         if format not in ("json", "msgpack"):
             raise ValueError(f"format must be 'json' or 'msgpack', not {format!r}")
         module = getattr(msgspec, format)
+        super().__init__(module.Encoder(), module.Decoder(type))
         self._type = type
         self._checked = not is_typeddict(type) and isinstance(type, builtins.type)
-        self._encoder = module.Encoder()
-        self._decoder = module.Decoder(type)
+        if (part := _unknown(msgspec.inspect, msgspec.inspect.type_info(type), set())) is not None:
+            raise TypeError(_refusal(type, part))
 
     def encode(self, item: T, /) -> bytes:
         if self._checked and not isinstance(item, self._type):
             raise TypeError(f"a message of this queue must be {self._type.__name__}, not {type(item).__name__}")
-        return _encode(self._encoder, item)
+        return super().encode(item)
+
+
+def _unknown(inspect: Any, part: Any, seen: set[int]) -> Any:
+    """Return the first class in a type that msgspec cannot decode; None if it can decode all."""
+    if id(part) in seen:  # a type may contain itself
+        return None
+    seen.add(id(part))
+    if isinstance(part, inspect.CustomType):
+        kind = get_origin(part.cls) or part.cls
+        # The decoder's own types may implement an abstract class, such as numbers.Number.
+        made = (NoneType, bool, int, float, str, list, dict, bytes, datetime)
+        return None if any(issubclass(one, kind) for one in made) else part.cls
+    if isinstance(part, (inspect.Type, inspect.Field)):
+        part = [getattr(part, name) for name in part.__struct_fields__]
+    if not isinstance(part, (list, tuple)):
+        return None
+    return next((found for one in part if (found := _unknown(inspect, one, seen)) is not None), None)
+
+
+def _refusal(type: Any, part: Any) -> str:
+    name = getattr(type, "__name__", type)
+    if part is type and _is_codec(type):
+        return f"{name} is the class of a codec. Give an instance: codec={name}()"
+    inside = "" if part is type else f", which contains {getattr(part, '__name__', part)}"
+    if _is_pydantic(part):
+        return f"msgspec cannot decode {name}{inside}, a pydantic model. Give codec=PydanticCodec({name})"
+    return (
+        f"messages cannot be decoded to {name}{inside}: msgspec does not know that class. Use a dataclass, an attrs "
+        "class, TypedDict, NamedTuple, msgspec.Struct or pydantic (2) model, or give a codec with encode and decode."
+    )
+
+
+def _is_pydantic(type: Any) -> bool:
+    """Whether it is a pydantic model, or dataclass, of version 2. Does not import pydantic."""
+    return isinstance(type, builtins.type) and hasattr(type, "__pydantic_validator__")
+
+
+class PydanticCodec(Generic[T]):
+    """Messages are JSON. pydantic 2 (extra `pydantic`) validates them when they are decoded.
+
+    Fields are encoded under their aliases, and computed fields are left out, so that messages can be decoded again.
+
+    Args:
+        type: A model, a pydantic dataclass, or any other type that pydantic supports, such as `list[Order]`.
+    """
+
+    def __init__(self, type: type[T]) -> None:
+        try:
+            from pydantic import TypeAdapter
+        except ImportError as error:
+            raise MissingExtraError(
+                "this codec needs pydantic, version 2. Run pip install 'apressure[pydantic]'", extra="pydantic"
+            ) from error
+        self._type = type
+        self._checked = _is_pydantic(type)
+        self._adapter: Any = TypeAdapter(type)
+
+    def encode(self, item: T, /) -> bytes:
+        if self._checked and not isinstance(item, self._type):
+            raise TypeError(f"a message of this queue must be {self._type.__name__}, not {type(item).__name__}")
+        encoded: bytes = self._adapter.dump_json(item, by_alias=True, round_trip=True)
+        return encoded
 
     def decode(self, data: bytes, /) -> T:
-        decoded: T = _decode(self._decoder, data)
+        decoded: T = self._adapter.validate_json(data)
         return decoded
 
 
 _NAMED: dict[str, type[Any]] = {"raw": RawCodec, "text": TextCodec, "json": JSONCodec, "msgpack": MessagePackCodec}
 
 
-def resolve(codec: Codec[Any] | type[Any] | str | None) -> Codec[Any]:
-    """Return the codec that `codec=` asks for.
+def _is_codec(codec: Any) -> bool:
+    return callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None))
+
+
+def codec_for(codec: Codec[Any] | type[Any] | str | None) -> Codec[Any]:
+    """Return the codec for the argument `codec=`.
 
     Args:
-        codec: None or `"raw"` for bytes, `"text"`, `"json"`, `"msgpack"`, a class for `TypedCodec`, or a codec.
+        codec: None or `"raw"` for bytes, `"text"`, `"json"`, `"msgpack"`, a class for `PydanticCodec` (a pydantic
+            model) or `TypedCodec` (any other class), or a codec.
 
     Raises:
         MissingExtraError: The codec needs a package that is not installed.
-        TypeError: It is none of these.
-        ValueError: It is a name that is not known.
+        TypeError: It is none of these, or messages cannot be decoded to that class.
+        ValueError: It is an unknown name.
     """
     if codec is None:
         return RawCodec()
     if isinstance(codec, str):
         if codec not in _NAMED:
-            raise ValueError(f"unknown codec {codec!r}: use one of {', '.join(map(repr, _NAMED))}")
+            raise ValueError(f"unknown codec {codec!r}. Use one of {', '.join(map(repr, _NAMED))}")
         named: Codec[Any] = _NAMED[codec]()
         return named
     if isinstance(codec, type):
-        return TypedCodec(codec)
-    if callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None)):
+        return PydanticCodec(codec) if _is_pydantic(codec) else TypedCodec(codec)
+    if _is_codec(codec):
+        if iscoroutinefunction(codec.encode) or iscoroutinefunction(codec.decode):
+            raise TypeError(f"the codec {codec!r} is asynchronous. Write encode and decode with `def`, not `async def`")
         return codec
     raise TypeError(f"codec must be a name, a class, or an object with encode and decode, not {codec!r}")

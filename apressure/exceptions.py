@@ -1,17 +1,18 @@
 """Every error that a user of apressure can catch.
 
-Errors are named by their condition, carry their data as attributes and say what to do. Where the standard
-library has a twin (`asyncio.QueueFull`, `ConnectionError`, `TimeoutError`, …) the error is that too, so code
-written for `asyncio.Queue` keeps working.
+Errors are named by their condition, have their data as attributes and say what to do. An error with a twin in the
+standard library (`asyncio.QueueFull`, `ConnectionError`, `TimeoutError`, …) is a subclass of it, so code written for
+`asyncio.Queue` keeps working.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno as errnos
 from typing import Any, Final, Literal
 
 Role = Literal["producer", "consumer"]
-"""The two roles of a queue: at most one client holds each at a time."""
+"""The two roles of a queue. At most one client holds each of them at a time."""
 
 ROLES: Final[tuple[Role, Role]] = ("producer", "consumer")
 
@@ -20,10 +21,14 @@ class PressureError(Exception):
     """The base of every error that apressure raises on purpose. They can be copied and pickled.
 
     Attributes:
-        accepted: How many items the `put_many` (or `requeue`) that raised it had put before; otherwise 0.
+        accepted: How many items a `put_many` (or `requeue`) had put before it raised this error; otherwise 0.
+        temporary: Whether the cause is an outage that may end without a change to the program, such as a server that
+            cannot be reached, is loading or is out of memory, or a lost lease. False for states of a queue, such as
+            full or closed. `serve` goes on after temporary errors.
     """
 
     accepted: int = 0
+    temporary: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -50,28 +55,25 @@ class QueueError(PressureError):
 
 
 class QueueAlreadyExistsError(QueueError):
-    """`create` found the queue, or a queue whose keys would collide with it."""
+    """`create` found an existing queue of this name, or one whose keys would collide with it."""
 
 
 class QueueDoesNotExistError(QueueError):
-    """The queue was never created, or was deleted meanwhile."""
+    """The queue was not created, or was deleted meanwhile."""
 
 
-if hasattr(asyncio, "QueueShutDown"):
-    _QueueShutDown: type[Exception] = asyncio.QueueShutDown
-else:  # Python < 3.13
-    _QueueShutDown = Exception
+_QueueShutDown: type[Exception] = getattr(asyncio, "QueueShutDown", Exception)  # Python 3.13 and later have it
 
 
 class QueueClosedError(QueueError, _QueueShutDown):  # type: ignore[misc,valid-type]
-    """The queue is closed: nothing can be put, and there is nothing left to get.
+    """The queue is closed: nothing can be put any more, or nothing is left to get.
 
     On Python 3.13 and later this is an `asyncio.QueueShutDown` too.
     """
 
 
 class QueueFullError(QueueError, asyncio.QueueFull, TimeoutError):
-    """The queue was full, and stayed full until the timeout. `accepted` says how much of a `put_many` is in it."""
+    """The queue stayed full until the timeout. `accepted` says how many items of a `put_many` are in it."""
 
     def __init__(self, message: str, *, name: str, accepted: int = 0) -> None:
         super().__init__(message, name=name)
@@ -79,15 +81,19 @@ class QueueFullError(QueueError, asyncio.QueueFull, TimeoutError):
 
 
 class QueueEmptyError(QueueError, asyncio.QueueEmpty, TimeoutError):
-    """The queue was empty, and stayed empty until the timeout."""
+    """The queue stayed empty until the timeout."""
+
+
+class QueueOpenError(QueueError, TimeoutError):
+    """`wait_closed`: the queue stayed open until the timeout."""
 
 
 class QueueInUseError(QueueError, TimeoutError):
-    """Another client held the role that the operation needs, until the timeout.
+    """Another client held the role that the operation needs until the timeout.
 
     Attributes:
         role: The role, `"producer"` or `"consumer"`.
-        holder: The identity that the server shows for the role, or None where it shows none.
+        holder: The identity of the role's holder on the server, or None if there is none.
     """
 
     def __init__(self, message: str, *, name: str, role: Role, holder: str | None, accepted: int = 0) -> None:
@@ -98,28 +104,37 @@ class QueueInUseError(QueueError, TimeoutError):
 
 
 class OperationUnblockedError(QueueError):
-    """`unblock()` of the same client ended this blocked operation. Nothing was put or taken by the wait."""
+    """`unblock()` of the same client ended this blocked operation. The wait put and took nothing."""
 
 
 class LeaseLostError(QueueError):
-    """This client's lease on a role ran out and somebody healed it: the role is no longer ours.
+    """This client's lease on a role expired, and another client took the role.
 
-    What was in flight has gone back into the queue, first in line.
+    The messages that were in flight have gone back into the queue, first in line.
 
     Attributes:
         role: The role, `"producer"` or `"consumer"`.
     """
+
+    temporary = True
 
     def __init__(self, message: str, *, name: str, role: Role) -> None:
         super().__init__(message, name=name)
         self.role = role
 
 
+class ExactlyOnceError(QueueError, ValueError):
+    """`pipe` was asked for exactly once, and these two queues cannot do that. The message says why, and what to do.
+
+    The name is the source's.
+    """
+
+
 class DecodeError(QueueError, ValueError):
     """A message could not be decoded by the queue's codec.
 
     Attributes:
-        raw: The message as it came, so that nothing is lost with the error.
+        raw: The encoded message, so that the error does not lose it.
     """
 
     def __init__(self, message: str, *, name: str, raw: bytes) -> None:
@@ -127,10 +142,13 @@ class DecodeError(QueueError, ValueError):
         self.raw = raw
 
 
+_TEMPORARY_ERRNOS: Final = frozenset({errnos.EDQUOT, errnos.EIO, errnos.ENOSPC, errnos.ESTALE, errnos.ETIMEDOUT})
+
+
 class StorageError(QueueError, OSError):
     """The file system refused an operation of a `FileQueue`: disk full, read-only, permissions, too many watches.
 
-    Nothing was lost. What was to be published is not in the queue, and what was to be received is where it was.
+    Nothing was lost. A message that was being put is not in the queue; one that was being received stays there.
 
     Attributes:
         errno: The number of the operating system's error, such as `errno.ENOSPC`.
@@ -139,6 +157,11 @@ class StorageError(QueueError, OSError):
     def __init__(self, message: str, *, name: str, errno: int) -> None:
         super().__init__(message, name=name)
         self.errno = errno
+
+    @property
+    def temporary(self) -> bool:  # type: ignore[override]
+        """Whether the disk is full, or the file system of another machine does not answer."""
+        return self.errno in _TEMPORARY_ERRNOS
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, {**self.__dict__, "errno": self.errno})
@@ -149,7 +172,9 @@ class ClientClosedError(PressureError):
 
 
 class ServerUnavailableError(PressureError, ConnectionError):
-    """The server cannot be reached, or stopped answering for longer than the retries go on."""
+    """The server cannot be reached, or did not answer for longer than `retry_timeout`."""
+
+    temporary = True
 
 
 class ConnectionLimitError(PressureError):
@@ -157,22 +182,42 @@ class ConnectionLimitError(PressureError):
 
 
 class OutcomeUnknownError(PressureError, ConnectionError):
-    """The operation was sent and its answer never came: it may have been carried out, or not."""
+    """The operation was sent, but its answer never came: it may have been carried out, or not."""
+
+    temporary = True
+
+
+class DeadlineError(QueueError, TimeoutError):
+    """The `deadline=` of an operation passed. Nothing was done, apart from `accepted` items of a `put_many`."""
+
+
+class DeadlineOutcomeUnknownError(DeadlineError, OutcomeUnknownError):
+    """The `deadline=` of an operation passed after it was sent: it may have been carried out, or may be later.
+
+    Messages that a `get` or `receive` takes then are given back, first in line.
+    """
 
 
 class DurabilityError(OutcomeUnknownError):
-    """The server carried out the operation, and fewer replicas, or no disk, confirmed it than `durability=` asks for.
+    """The server carried out the operation, but it is less durable than `durability=` asks for.
 
-    It may be lost when the server fails, or not: the outcome is unknown until then. What a `get` took has been given
-    back.
+    It may be lost when the server fails. Messages that a `get` took have been given back.
 
     Attributes:
-        answer: What the server answered to the operation itself.
+        answer: The server's answer to the operation itself.
     """
 
     def __init__(self, message: str, *, answer: Any = None) -> None:
         super().__init__(message)
         self.answer = answer
+
+
+TEMPORARY_CODES: Final = frozenset(
+    {
+        "ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN",
+    }
+)  # fmt: skip
+"""Codes of replies that say "not now". The server did not carry out the command."""
 
 
 class ServerError(PressureError):
@@ -186,9 +231,14 @@ class ServerError(PressureError):
         super().__init__(message)
         self.code = code
 
+    @property
+    def temporary(self) -> bool:  # type: ignore[override]
+        """Whether the code says "not now"."""
+        return self.code in TEMPORARY_CODES
+
 
 class AuthenticationError(ServerError):
-    """The server wants a password, or refused the one given (NOAUTH, WRONGPASS)."""
+    """The server needs a password, or refused the given one (NOAUTH, WRONGPASS)."""
 
 
 class PermissionDeniedError(ServerError, PermissionError):
@@ -208,14 +258,14 @@ class ServerTooOldError(ServerError):
 
 
 class ScriptingRefusedError(ServerError):
-    """The server refuses scripts, or the operation needs them and the queue has `scripting=False`."""
+    """The server refuses scripts, or the operation needs scripts and the queue has `scripting=False`."""
 
 
 class MissingExtraError(PressureError, ImportError):
     """An optional package is not installed.
 
     Attributes:
-        extra: The extra of apressure that brings it: `pip install 'apressure[EXTRA]'`.
+        extra: The extra of apressure that installs it: `pip install 'apressure[EXTRA]'`.
     """
 
     def __init__(self, message: str, *, extra: str) -> None:

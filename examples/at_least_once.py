@@ -1,4 +1,4 @@
-"""A message whose handler fails is given back, first in line, and comes again marked as redelivered."""
+"""Handle each message at least once: a message whose handler fails goes back, first in line, marked as redelivered."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ async def main() -> None:
         except RuntimeError as error:
             print(error)
 
-        # Deliveries by hand: acknowledge in any order, or give back.
+        # Acknowledge by hand, in any order, or give a delivery back.
         async with queue.consumer(ack="manual", delete=True) as consumer:
             async for delivery in consumer:
                 again = " again" if delivery.redelivered else ""

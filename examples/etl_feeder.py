@@ -1,6 +1,6 @@
-"""An asynchronous ETL feeder: rows of one type from an asynchronous source, in batches, with backpressure.
+"""Feed typed rows from an asynchronous source into a queue, with backpressure.
 
-Needs the extra `codecs`. The source is read only as fast as the queue takes its rows.
+Needs the extra `codecs`. `put_many` reads the source no faster than the queue has room for its rows.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class Order:
 async def source() -> AsyncIterator[Order]:
     for number in range(1000):
         if number % 100 == 0:
-            await asyncio.sleep(0.001)  # the next page of a web service, say
+            await asyncio.sleep(0.001)  # for example, the next page of a web service
         yield Order(number, f"customer {number % 7}", number * 1.5)
 
 

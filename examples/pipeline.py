@@ -1,7 +1,9 @@
-"""From an asynchronous feeder over a bounded queue to Spark, Parquet and a chart: `apressure pipeline` in your hands.
+"""Move rows from a feeder through a bounded queue to Spark, Parquet and a chart, as `apressure pipeline` does.
 
-Needs the extra `pipeline` and Java 17. Kill any of it at any time and start it again: it goes on where it was. Yours to
-change: what `flights` yields, what `delays` computes and `write` writes. Arguments: a folder, and how many rows.
+Needs the extra `pipeline` and Java 17. Kill any part at any time and start it again: it continues where it was. To
+make it your own, change the rows of `flights`, the query of `delays`, and the output of `write`.
+
+python pipeline.py [FOLDER [ROWS]]
 """
 
 import asyncio
@@ -10,17 +12,19 @@ import sys
 from pathlib import Path
 
 from apressure import AsyncQueue
+from apressure.demo import pipeline
 from apressure.embedded import EmbeddedServer
-from apressure.spark import await_end, pipeline, session
+from apressure.spark import await_end, session
+from apressure.spark.pipeline import feed, sweep
 
 
-async def feed(url: str, rows: int) -> None:
+async def feed_flights(url: str, rows: int) -> None:
     async with AsyncQueue("flights", url=url, codec="json") as queue:
-        await pipeline.feed(queue, pipeline.flights(rows))  # waits whenever Spark is behind
+        await feed(queue, pipeline.flights(rows))  # waits while Spark is behind
 
 
 def run_feeder(url: str, rows: int) -> None:
-    asyncio.run(feed(url, rows))
+    asyncio.run(feed_flights(url, rows))
 
 
 async def create(url: str) -> None:
@@ -39,7 +43,7 @@ def main(folder: Path, rows: int) -> None:
         flights = pipeline.read(spark, url=server.url, queue="flights")
         query = pipeline.write(pipeline.delays(flights), folder / "delays", folder / "checkpoint")
         await_end(query, url=server.url, queue="flights")
-        pipeline.sweep(spark, folder / "delays")
+        sweep(spark, folder / "delays")
         spark.stop()
         feeder.join()
 

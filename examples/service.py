@@ -1,6 +1,6 @@
-"""A consumer as a service: eight handlers at a time, retries, and an orderly end at SIGTERM or Ctrl-C.
+"""Run handlers on a queue: eight at a time, with retries, and a graceful shutdown at SIGTERM or Ctrl-C.
 
-In a program of its own, with a server of its own, all of it is one line:
+A program of your own, with a server that runs already, needs one line:
 
     asyncio.run(serve(handle, AsyncQueue("orders", url="redis://…"), concurrency=8))
 """
@@ -21,11 +21,11 @@ async def handle(delivery: Delivery[str]) -> None:
 async def main() -> None:
     async with AsyncQueue("orders", url="embedded://", codec="text") as queue:
         await queue.create(bound=100)
-        async with queue.producer() as producer:  # elsewhere, usually; closes the queue, which ends the service
+        async with queue.producer() as producer:  # usually elsewhere; its end ends the service
             await producer.put_many(f"order {number}" for number in range(10))
         print(await serve(handle, queue, concurrency=8, deliveries=True, retry_delay=0.1))
         await queue.delete()
 
 
-logging.getLogger("apressure").disabled = True  # it has each failure, with its traceback
+logging.getLogger("apressure").disabled = True  # it would show each failure with its traceback
 asyncio.run(main())

@@ -1,7 +1,7 @@
-"""A feeder and a worker in two processes, with a bounded queue between them, on a private server.
+"""Connect a feeder and a worker in two processes by a bounded queue, on a private server.
 
-The queue holds five messages at the most: the feeder waits for the worker, and the worker for the feeder. When the
-feeder's block ends, the queue is closed, and the worker's loop ends once it has worked off what is left.
+The queue holds at most five messages: the feeder waits for the worker, and the worker for the feeder. The end of the
+feeder's block closes the queue. The worker's loop ends after the last message.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Fixtures that give tests real servers, and the account of what could not be run.
+"""Fixtures with real servers, and the list of skipped tests.
 
 * `server`: each server of this machine in turn (`valkey`, `redis`), one process for the whole run.
-* `url`: its address, empty; a test that leaves keys behind fails (marker `leaves_keys` for those that mean to).
-* `make_server`: servers of the test's own, to freeze, to kill, to give a password, to run out of memory.
+* `url`: its address, with an empty database; a test that leaves keys fails, unless it has the marker `leaves_keys`.
+* `make_server`: servers of one test, to freeze, kill, protect by a password, or run out of memory.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ import apressure
 from apressure.embedded import EmbeddedServer
 from tests.servers import SERVERS, CannotRun, binary_of, keys_left_behind, refresh
 
+pytest_plugins = ("tests.parallel", "tests.chaos.table")  # here, because every process of a run reads this file
+
 REQUIRE_ALL = os.environ.get("APRESSURE_REQUIRE_ALL") == "1"
 
 _failed = pytest.StashKey[bool]()
 
-# A run in the background, or under nohup, inherits ignored signals, and so would every command that tests interrupt.
+# A run in the background or under nohup ignores signals, and so would every command that tests interrupt.
 for _signal, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_signal) == signal.SIG_IGN:
         signal.signal(_signal, _handler)
@@ -52,11 +54,11 @@ def server(request: pytest.FixtureRequest) -> EmbeddedServer:
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, server: EmbeddedServer) -> Iterator[str]:
-    """The address of an empty database. What the test leaves in it, beyond `leaves_keys`, is an error."""
+    """The address of an empty database. Keys that the test leaves there fail it, unless `leaves_keys` allows them."""
     refresh(server)
     yield server.url
     if request.node.stash.get(_failed, False):
-        return  # one cause is enough
+        return  # one reason is enough
     allowed: list[str] = []
     for marker in request.node.iter_markers("leaves_keys"):
         allowed += marker.args or ["*"]
@@ -66,7 +68,7 @@ def url(request: pytest.FixtureRequest, server: EmbeddedServer) -> Iterator[str]
 
 @pytest.fixture
 def make_server() -> Iterator[Callable[..., EmbeddedServer]]:
-    """Start a server of the test's own: `make_server("redis", config={"maxmemory": "20mb"})`."""
+    """Start a server for one test: `make_server("redis", config={"maxmemory": "20mb"})`."""
     with contextlib.ExitStack() as stack:
 
         def make(kind: str = "valkey", **arguments: Any) -> EmbeddedServer:
@@ -118,7 +120,7 @@ def pytest_report_header() -> list[str]:
 
 
 def _left_out(config: pytest.Config) -> Counter[str]:
-    """Why tests were skipped, and how many for each reason."""
+    """Return the reasons for skipped tests, and how many tests each one skipped."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     reasons: Counter[str] = Counter()
     for report in reporter.stats.get("skipped", []) if reporter else []:

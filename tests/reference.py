@@ -1,19 +1,19 @@
 """A pressure client written from the specification's text, one plain Redis command at a time.
 
-It is the yardstick for apressure: nothing here is imported from it, nothing is scripted, and every wait is the
-specification's BRPOP. Where prose and pseudo-code of the specification disagree it follows the prose, and what the
-released C and Python clients do: statistics live under `:stats:…`, an error always gives the role back, `:closed` is
-read while the role is held, what a closed queue still holds is delivered, and a blocked put whose queue is deleted
-raises instead of pretending success. Two flags make the clients that one meets in the wild:
+Tests compare apressure with it. It imports nothing from apressure, uses no scripts, and waits with the specification's
+BRPOP. Where prose and pseudo-code of the specification disagree, it follows the prose and the released C and Python
+clients: statistics are under `:stats:…`, an error always gives the role back, `:closed` is read while the role is held,
+the rest of a closed queue is delivered, and a blocked put whose queue is deleted raises. Two flags imitate clients that
+are in use:
 
-* `literal`: the pseudo-code to the letter, where that does not leave the queue stuck. It pushes to `:not_full` after
-  every get, even one that found nothing, and never looks whether the queue was deleted while it waited.
+* `literal`: the pseudo-code to the letter, except where that would block the queue for ever. It pushes to `:not_full`
+  after every get, even after one that found nothing, and never checks whether the queue was deleted while it waited.
 * `v01`: a client of protocol 0.1, which pushes to `:not_full` after every get and leaves up to two values there.
 
-A `hook` is called with the name of each command, such as `"put BRPOP :not_full"`, before it is sent. One that blocks
-lets a test interleave two clients; one that raises is a client that died there: nothing is tidied up after it.
+A `hook` is called with the name of each command, such as `"put BRPOP :not_full"`, before it is sent. A hook that
+blocks lets a test interleave two clients. A hook that raises is a client that died there: nothing is cleaned up.
 
-`python -m tests.reference put|get --url … --name …` is such a client in a process of its own.
+`python -m tests.reference put|get --url … --name …` runs such a client as a process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Hook = Callable[[str], None]
 
 
 class ProtocolError(Exception):
-    """An error that the specification names. The classes below are called as it calls them."""
+    """The base of the specification's errors, which have the specification's names."""
 
 
 class QueueAlreadyExistsError(ProtocolError):
@@ -56,11 +56,11 @@ class QueueAlreadyExistsError(ProtocolError):
 
 
 class QueueDoesNotExistError(ProtocolError):
-    """There is no `:bound`, or no longer."""
+    """There is no `:bound`, or it was deleted."""
 
 
 class QueueClosedError(ProtocolError):
-    """The queue is closed, and for a get: empty too."""
+    """The queue is closed; for a get, also empty."""
 
 
 class QueueFullError(ProtocolError):
@@ -76,7 +76,7 @@ class QueueInUseError(ProtocolError):
 
 
 class _Deadline:
-    """What is left of a call's timeout, as BRPOP wants it: there, 0 means for ever."""
+    """The rest of a call's timeout, as an argument of BRPOP, where 0 means for ever."""
 
     def __init__(self, timeout: float | None) -> None:
         self._end = None if timeout is None else time.monotonic() + timeout
@@ -86,10 +86,10 @@ class _Deadline:
 
 
 class ReferenceQueue:
-    """One queue as the specification's reference implementation treats it.
+    """A queue, used as the specification describes.
 
     Args:
-        client: A connection with `socket_timeout=None` (see `connect`) if a call is to wait for long.
+        client: A connection; for long waits with `socket_timeout=None` (see `connect`).
         name: The queue's name.
         prefix: `PRESSURE_PREFIX`.
         client_id: The unique identifying value.
@@ -118,7 +118,7 @@ class ReferenceQueue:
         self._base = f"{prefix}:{name}"
         self._operation = ""
 
-    # Operations that take no role
+    # Operations without a role
 
     def create(self, bound: int = 0) -> None:
         self._operation = "create"
@@ -167,11 +167,11 @@ class ReferenceQueue:
             if self._pop((":not_full",), deadline) is None:
                 raise QueueFullError(self.name)
             if not self.literal:
-                # The permit may be the one with which Delete wakes the waiting.
+                # The permit may come from a Delete, which wakes blocked clients with it.
                 self._must_exist()
             length = self._do("LPUSH", MESSAGES, message)
             self._count("produced", message)
-            # A literal client takes a `:bound` that is gone for none: what it puts is deleted with the rest.
+            # A literal client takes a missing `:bound` for no bound; its message is deleted with the rest.
             bound = self._bound() or 0
             if bound == 0 or length < bound:
                 self._push_not_full()
@@ -188,7 +188,7 @@ class ReferenceQueue:
         self._operation = operation
         self._must_exist()
         with self._role("consumer", deadline):
-            # Read before the pop: seen empty first and closed afterwards, a message may have come in between.
+            # Read before the pop: a message may arrive between an empty pop and a later look at `:closed`.
             closed = bool(self._do("EXISTS", ":closed"))
             if closed or deadline is None:
                 message = self._do("RPOP", MESSAGES)
@@ -204,7 +204,7 @@ class ReferenceQueue:
         return bytes(message)
 
     def _wait_for_message(self, deadline: _Deadline) -> tuple[bytes | None, bool]:
-        """The message that came, if any, and whether it was `:closed` that ended the wait."""
+        """Return the message, if any, and whether `:closed` ended the wait."""
         reply = self._pop((MESSAGES, ":closed"), deadline)
         if reply is None:
             return None, False
@@ -212,7 +212,7 @@ class ReferenceQueue:
         if key != self._key(":closed"):
             return value, False
         if not self.literal:
-            # Delete pushes to `:closed` too, to wake the waiting.
+            # Delete pushes to `:closed`, too, to wake blocked clients.
             self._must_exist()
         return None, True
 
@@ -220,16 +220,16 @@ class ReferenceQueue:
         if self.v01 or self.literal:
             return True
         bound = self._bound()
-        # A queue that was deleted meanwhile must get no new keys.
+        # A deleted queue must get no new keys.
         return bound is not None and (bound == 0 or self._do("LLEN", MESSAGES) < bound)
 
-    # Delete assumes the role of the consumer, and waits for the producer too
+    # Delete takes the consumer role, and waits for the producer role, too
 
     def delete(self, timeout: float | None = None) -> None:
         self._operation = "delete"
         deadline = _Deadline(timeout)
         self._must_exist()
-        # The count that DEL answers tells which of two clients deletes: the other would wait for ever.
+        # The reply of DEL says which of two clients deletes: the other one would wait for ever.
         if not self._do("DEL", ":bound"):
             raise QueueDoesNotExistError(self.name)
         self._do("LPUSH", ":not_full", 0)
@@ -246,11 +246,11 @@ class ReferenceQueue:
         for suffix in (":not_full", ":closed", *(key for key in STRINGS if key.startswith(":stats:")), MESSAGES):
             self._do("DEL", suffix)
 
-    # The steps that the operations share
+    # Shared steps
 
     @contextmanager
     def _role(self, role: str, deadline: _Deadline | None) -> Iterator[None]:
-        """Hold a role. An error of the protocol or the server gives it back; a hook that raises is a death."""
+        """Hold a role. Errors of the protocol or the server give it back; a hook that raises does not."""
         free = f":{role}_free"
         if self._pop((free,), deadline) is None:
             if not self.literal:
@@ -258,7 +258,7 @@ class ReferenceQueue:
             raise QueueInUseError(role)
         try:
             if not self.literal:
-                # It may have been deleted while this client waited; whoever deletes it waits for the value now held.
+                # The queue may have been deleted meanwhile; the deleting client waits for the token that is held here.
                 self._must_exist()
             self._do("SET", f":{role}", self.client_id)
             yield
@@ -268,7 +268,7 @@ class ReferenceQueue:
         self._do("LPUSH", free, 0)
 
     def _pop(self, suffixes: Sequence[str], deadline: _Deadline | None) -> tuple[bytes, bytes] | None:
-        """RPOP without a deadline, BRPOP with one. The key and the value, or None."""
+        """Pop with RPOP, or with BRPOP if there is a deadline. Return the key and the value, or None."""
         if deadline is None:
             (suffix,) = suffixes
             value = self._do("RPOP", suffix)
@@ -312,12 +312,12 @@ def _send(client: redis.Redis, command: str, *arguments: object) -> Any:
 
 
 def connect(url: str) -> redis.Redis:
-    """A connection that may wait in BRPOP for as long as it likes, and never sends a command twice."""
+    """Connect without a limit for BRPOP, and without sending any command twice."""
     return redis.Redis.from_url(url, socket_timeout=None)
 
 
 def snapshot(client: redis.Redis, prefix: str, name: str) -> dict[str, Any]:
-    """The twelve keys of a queue at one moment, comparable: the oldest message first, tokens only counted.
+    """Return the twelve keys of a queue at one moment, to compare: the oldest message first, tokens only counted.
 
     The values of tokens are undefined.
     """
@@ -333,13 +333,13 @@ def snapshot(client: redis.Redis, prefix: str, name: str) -> dict[str, Any]:
 
 
 def own_keys(client: redis.Redis, *, lasting: bool = False) -> list[bytes]:
-    """The keys that apressure keeps for itself; with `lasting` only those that do not go away by themselves."""
+    """Return apressure's own keys of a queue; with `lasting`, only those that do not expire."""
     keys = sorted(client.scan_iter(match="apressure:*", count=1000))
     return [key for key in keys if not lasting or _send(client, "TTL", key) == -1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Put numbered messages, or get messages and print one a line. Errors of the protocol give exit status 3."""
+    """Put numbered messages, or get messages and print one on each line. Errors of the protocol exit with 3."""
     parser = argparse.ArgumentParser(prog="python -m tests.reference", description=main.__doc__)
     parser.add_argument("operation", choices=("put", "get"))
     parser.add_argument("--url", required=True)

@@ -1,7 +1,7 @@
-"""The real servers that the tests run on, and how to look into them.
+"""The real servers of the tests, and helpers to look into them.
 
-A server that the machine lacks is named, with what to do about it, by `CannotRun`; the fixtures make a skip of that,
-and the end of the test run lists all skips (see conftest.py).
+If the machine lacks a server, `CannotRun` says which one, and how to install it. The fixtures turn it into a skip. The
+end of the test run lists all skips (see conftest.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import functools
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import redis
@@ -23,17 +24,17 @@ from apressure.exceptions import MissingExtraError
 
 SERVERS = ("valkey", "redis")
 
-OPERATION_RECORDS = "apressure:*:op:*"
-"""Records of operations may outlive a queue, if they have a time to live."""
+PASSING = ("apressure:*:op:*", "apressure:*:turns", "apressure:*:watch")
+"""Records of operations, and of clients that wait in line, may outlive a queue, if they have a time to live."""
 
 
 class CannotRun(Exception):
-    """The machine lacks what a test needs; the message says what, and why."""
+    """The machine lacks something that a test needs; the message says what, and why."""
 
 
 @functools.cache
 def binary_of(kind: str) -> Path:
-    """The program of a Valkey or a Redis server."""
+    """Return the program of a Valkey or Redis server."""
     if kind == "valkey":
         with contextlib.suppress(MissingExtraError):
             if identify(path := find_binary())[0] == "Valkey":
@@ -48,18 +49,34 @@ def binary_of(kind: str) -> Path:
 
 
 def admin(server: EmbeddedServer) -> redis.Redis:
-    """A plain client of a server, to look and to tidy up."""
+    """Connect a plain client, to look and to clean up."""
     return redis.Redis(unix_socket_path=os.fspath(server.socket_path), socket_timeout=10)
 
 
+@contextlib.contextmanager
+def frozen(server: EmbeddedServer, seconds: float | None = None) -> Iterator[None]:
+    """Freeze a server; it continues after some seconds, or with the end of the block."""
+    os.kill(server.pid, signal.SIGSTOP)
+    thaw = threading.Timer(seconds, os.kill, (server.pid, signal.SIGCONT)) if seconds else None
+    if thaw is not None:
+        thaw.start()
+    try:
+        yield
+    finally:
+        if thaw is not None:
+            thaw.join()
+        else:
+            os.kill(server.pid, signal.SIGCONT)
+
+
 def blocked_clients(server: EmbeddedServer) -> int:
-    """How many clients wait in a blocking command."""
+    """Return how many clients wait in a blocking command."""
     with admin(server) as client:
         return int(client.info("clients")["blocked_clients"])
 
 
 def refresh(server: EmbeddedServer) -> None:
-    """Make a server as good as new: no connection, no key. One that died or was frozen comes back."""
+    """Reset a server: no connection, no key. A dead server is started, and a frozen one continues."""
     if server.running:
         os.kill(server.pid, signal.SIGCONT)
     else:
@@ -71,14 +88,15 @@ def refresh(server: EmbeddedServer) -> None:
 
 
 def keys_left_behind(server: EmbeddedServer, allowed: Sequence[str] = ()) -> list[str]:
-    """All keys in all databases that match none of the patterns and are no record of an operation."""
+    """Return all keys of all databases that match none of the patterns and are not passing."""
     left = []
     with admin(server) as client:
         for database in client.info("keyspace"):
             client.select(int(database.removeprefix("db")))
             for key in client.scan_iter(count=1000):
                 name = key.decode(errors="backslashreplace")
-                record = fnmatch.fnmatchcase(name, OPERATION_RECORDS) and client.ttl(key) > 0
-                if not record and not any(fnmatch.fnmatchcase(name, pattern) for pattern in allowed):
+                passes = any(fnmatch.fnmatchcase(name, one) for one in PASSING)
+                passing = passes and client.pttl(key) != -1  # it may be gone by now
+                if not passing and not any(fnmatch.fnmatchcase(name, pattern) for pattern in allowed):
                     left.append(name)
     return sorted(left)

@@ -1,13 +1,14 @@
-"""The released vsqs 0.3 in a process of its own, to be told what to do.
+"""The released vsqs 0.3, remote-controlled in a process.
 
 Usage: python -m tests.vsqs DIRECTORY QUEUE [CAPACITY]
 
-Commands and answers are one JSON document a line. It uses what Python has deprecated, so it stays out of ours.
+Commands and replies are JSON documents, one on each line. vsqs uses deprecated features, hence the process.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -34,28 +35,32 @@ class Vsqs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the process."""
         self._process.kill()
         self._process.communicate()
 
     def ask(self, command: str, *arguments: Any) -> None:
-        """Tell it to do something."""
+        """Send a command."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([command, *arguments]) + "\n")
         self._process.stdin.flush()
 
     def answer(self) -> Any:
-        """What it says to the last command."""
+        """Return the reply to the last command."""
         assert self._process.stdout is not None
         return json.loads(self._process.stdout.readline())
 
     def __call__(self, command: str, *arguments: Any) -> Any:
-        """Tell it to do something, and wait for the answer."""
+        """Send a command, and return its reply."""
         self.ask(command, *arguments)
         return self.answer()
 
 
 def serve(directory: str, name: str, capacity: int | None) -> None:
-    """Do what the input says."""
+    """Run the commands of standard input."""
     from vsqs.queue import QueueFullException, QueueManager
 
     manager = QueueManager(directory)
@@ -83,6 +88,21 @@ def serve(directory: str, name: str, capacity: int | None) -> None:
                 queue.delete(one[0])
         return got
 
+    def publish_slowly(text: str) -> Any:
+        """Publish, and pause with the file open until the next line of input."""
+        fsync = os.fsync
+
+        def stand_still(fd: int) -> None:
+            print(json.dumps("writing"), flush=True)
+            sys.stdin.readline()
+            fsync(fd)
+
+        os.fsync = stand_still
+        try:
+            return queue.publish(text.encode())
+        finally:
+            os.fsync = fsync
+
     def rate_publish(count: int, size: int) -> Any:
         data = b"." * size
         begin = time.perf_counter()
@@ -99,7 +119,7 @@ def serve(directory: str, name: str, capacity: int | None) -> None:
 
     commands = {
         "publish": publish, "receive": receive, "pump": pump, "sink": sink, "delete": queue.delete, "size": queue.size,
-        "rate_publish": rate_publish, "rate_consume": rate_consume,
+        "publish_slowly": publish_slowly, "rate_publish": rate_publish, "rate_consume": rate_consume,
     }  # fmt: skip
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:

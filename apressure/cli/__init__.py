@@ -1,7 +1,7 @@
 """The `apressure` command.
 
-Typer and Rich belong to the extra `cli` and are imported by the modules of this package alone, and only when a
-command runs: whoever installs apressure as a library needs neither.
+Typer and Rich belong to the extra `cli`. Only the modules of this package import them, and only when a command runs, so
+the library needs neither.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the `apressure` command and return its exit code.
 
     Args:
-        arguments: The words after the command's name; those of this process by default.
+        arguments: The arguments of the command; by default those of this process.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         try:
-            import rich  # noqa: F401  (only to see whether it is there)
+            import rich  # noqa: F401  (checks that it is installed)
             import typer  # noqa: F401
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in ("rich", "typer"):
@@ -32,5 +32,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run(words)
     except KeyboardInterrupt:
-        # Before the event loop is there to be told: nothing has begun, nothing needs cleaning up.
+        # It came before the event loop has started: there is nothing to clean up.
         return 130

@@ -1,4 +1,4 @@
-"""The command line itself: which commands there are, and what a wrong one leads to."""
+"""The command line: the list of commands, and errors of usage."""
 
 from __future__ import annotations
 
@@ -10,16 +10,27 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from apressure.cli import files, manage, move
-from apressure.cli.demo import demo
-from apressure.cli.doctor import doctor
+from apressure.cli.command import command
+from apressure.cli.commands import files
+from apressure.cli.commands.close import close
+from apressure.cli.commands.create import create
+from apressure.cli.commands.delete import delete
+from apressure.cli.commands.demo import demo
+from apressure.cli.commands.doctor import doctor
+from apressure.cli.commands.get import get
+from apressure.cli.commands.ls import ls
+from apressure.cli.commands.pipeline import pipeline
+from apressure.cli.commands.put import put
+from apressure.cli.commands.requeue import requeue
+from apressure.cli.commands.stat import stat
 from apressure.cli.exits import MEANINGS, Exit, one_line
-from apressure.cli.options import Common, Json, Prefix, Url, complain, mute_output
-from apressure.cli.pipeline import pipeline
+from apressure.cli.options import Common, Json, Prefix, Url, complain
+from apressure.cli.running import mute_output
 
 _EPILOG: Final = "Exit codes: " + "; ".join(f"{code.value} {meaning}" for code, meaning in MEANINGS.items()) + "."
+_SEE: Final = "Exit codes: see apressure --help."
 
-# Typer has carried its own copy of Click since 0.20 or so; this class is the same in both worlds.
+# Newer versions of Typer bring their own copy of Click; this finds the class in either.
 _WrongUsage: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
@@ -51,10 +62,10 @@ def common_options(
     prefix: Prefix = None,
     json: Json = False,
     show_version: Annotated[
-        bool, typer.Option("--version", help="Show the version and end.", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Take the options that may come before the command's name too."""
+    """Take the options that may stand before the name of the command."""
     del show_version
     context.obj = Common(url=url, prefix=prefix, json=json)
     if context.invoked_subcommand is None:
@@ -62,31 +73,19 @@ def common_options(
         raise typer.Exit(int(Exit.USAGE))
 
 
-for command in (
-    manage.create,
-    move.put,
-    move.get,
-    move.requeue,
-    manage.ls,
-    manage.stat,
-    manage.close,
-    manage.delete,
-    doctor,
-    demo,
-    pipeline,
-):
-    app.command(epilog=_EPILOG)(command)
+for function in (create, put, get, requeue, ls, stat, close, delete, doctor, demo, pipeline):
+    app.command(epilog=_SEE)(command(function))
 
 directories = typer.Typer(
     name="files",
-    help="Queues in directories, with no server, in the format of vsqs.",
-    epilog=_EPILOG,
+    help="Queues in directories, without a server, in the format of vsqs.",
+    epilog=_SEE,
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for of_directories in (files.pump, files.sink, files.stat, files.requeue, files.purge):
-    directories.command(epilog=_EPILOG)(of_directories)
+    directories.command(epilog=_SEE)(command(of_directories, server=False))
 app.add_typer(directories)
 
 
@@ -104,7 +103,7 @@ def run(arguments: Sequence[str]) -> int:
         mute_output()
         return int(Exit.BROKEN_PIPE)
     except SystemExit as error:
-        # Typer makes this of a broken pipe while it shows the help.
+        # Typer raises this for a broken pipe while it shows the help.
         if not isinstance(error.__context__, BrokenPipeError):
             raise
         mute_output()

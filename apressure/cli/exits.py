@@ -1,6 +1,6 @@
-"""What an exit code means, and which error leads to which.
+"""The exit codes, and the code of each error.
 
-This table is the only place that knows; `docs/cli.md` and the end of `--help` say the same.
+`docs/cli.md` and the end of `--help` repeat this table; a test compares them.
 """
 
 from __future__ import annotations
@@ -8,24 +8,13 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from apressure.exceptions import (
-    ClientClosedError,
-    MissingExtraError,
-    OutcomeUnknownError,
-    PressureError,
-    QueueAlreadyExistsError,
-    QueueClosedError,
-    QueueDoesNotExistError,
-    QueueEmptyError,
-    QueueFullError,
-    QueueInUseError,
-    ServerError,
-    ServerUnavailableError,
-)
+from apressure import exceptions as errors
+from apressure.cli.show import printable
+from apressure.exceptions import PressureError
 
 
 class Exit(enum.IntEnum):
-    """The exit codes of `apressure`. From 128 on they are a signal's number plus 128, as in a shell."""
+    """The exit codes of `apressure`. Codes above 128 are 128 plus the number of a signal, as in a shell."""
 
     OK = 0
     ERROR = 1
@@ -49,53 +38,51 @@ MEANINGS: Final = {
     Exit.DOES_NOT_EXIST: "the queue does not exist",
     Exit.ALREADY_EXISTS: "the queue exists already",
     Exit.CLOSED: "the queue is closed",
-    Exit.TIMEOUT: "full, empty or in use until the timeout",
-    Exit.SERVER: "no server, or it refused",
+    Exit.TIMEOUT: "the queue was full, empty or in use until the timeout",
+    Exit.SERVER: "the server cannot be reached, or refused the command",
     Exit.MISSING_EXTRA: "an optional package is missing",
     Exit.HANGUP: "SIGHUP",
     Exit.INTERRUPTED: "Ctrl-C",
-    Exit.BROKEN_PIPE: "whoever read the output has gone",
+    Exit.BROKEN_PIPE: "the reader of the output has ended",
     Exit.TERMINATED: "SIGTERM",
 }
 
-_CODES: Final[tuple[tuple[type[BaseException], Exit], ...]] = (
-    (QueueDoesNotExistError, Exit.DOES_NOT_EXIST),
-    (QueueAlreadyExistsError, Exit.ALREADY_EXISTS),
-    (QueueClosedError, Exit.CLOSED),
-    (QueueFullError, Exit.TIMEOUT),
-    (QueueEmptyError, Exit.TIMEOUT),
-    (QueueInUseError, Exit.TIMEOUT),
-    (ServerError, Exit.SERVER),
-    (ServerUnavailableError, Exit.SERVER),
-    (OutcomeUnknownError, Exit.SERVER),
-    (ClientClosedError, Exit.SERVER),
-    (MissingExtraError, Exit.MISSING_EXTRA),
-    (BrokenPipeError, Exit.BROKEN_PIPE),
-    (KeyboardInterrupt, Exit.INTERRUPTED),
+_CODES: Final[tuple[tuple[Exit, tuple[type[BaseException], ...]], ...]] = (
+    (Exit.DOES_NOT_EXIST, (errors.QueueDoesNotExistError,)),
+    (Exit.ALREADY_EXISTS, (errors.QueueAlreadyExistsError,)),
+    (Exit.CLOSED, (errors.QueueClosedError,)),
+    (Exit.TIMEOUT, (errors.QueueFullError, errors.QueueEmptyError, errors.QueueInUseError, errors.QueueOpenError)),
+    (
+        Exit.SERVER,
+        (errors.ServerError, errors.ServerUnavailableError, errors.OutcomeUnknownError, errors.ClientClosedError),
+    ),
+    (Exit.MISSING_EXTRA, (errors.MissingExtraError,)),
+    (Exit.BROKEN_PIPE, (BrokenPipeError,)),
+    (Exit.INTERRUPTED, (KeyboardInterrupt,)),
 )
 
 HANDLED: Final = (PressureError, OSError, ValueError)
-"""Errors that are told in one line. Anything else is a mistake of ours and deserves its traceback."""
+"""Errors that are printed on one line. Any other error is a bug of ours and is shown with its traceback."""
 
 
 class UsageError(PressureError):
-    """Options that do not go together."""
+    """The options of a command exclude or need each other."""
 
 
 def code_of(error: BaseException) -> Exit:
     """Return the exit code for an error that ended a command."""
-    for kind, code in _CODES:
-        if isinstance(error, kind):
+    for code, kinds in _CODES:
+        if isinstance(error, kinds):
             return code
-    # The library refuses bad names, bounds, URLs and settings with the standard library's ValueError.
+    # The library raises ValueError for invalid names, bounds, URLs and settings.
     if isinstance(error, UsageError) or (isinstance(error, ValueError) and not isinstance(error, PressureError)):
         return Exit.USAGE
     return Exit.ERROR
 
 
 def one_line(text: str) -> str:
-    """Return `text` on one line, with control characters made visible: queue names may contain any."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
+    """Return `text` on one line, with control characters made visible: names of queues may contain them."""
+    return printable(" ".join(text.split()))
 
 
 def message_of(error: BaseException) -> str:
@@ -104,7 +91,7 @@ def message_of(error: BaseException) -> str:
 
 
 def as_dict(error: BaseException, code: Exit) -> dict[str, object]:
-    """Return what programs are told about an error: its class, message, exit code and data."""
+    """Return an error for `--json`: its class, message, exit code and data."""
     described: dict[str, object] = {
         "error": type(error).__name__,
         "message": message_of(error),

@@ -1,31 +1,46 @@
-"""What all commands have in common: options, the client that they lead to, and how a command ends."""
+"""The options that commands share, and the client that they lead to."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json as jsons
 import os
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from apressure import AsyncQueue, Client, Durability
-from apressure.cli.exits import HANDLED, Exit, UsageError, as_dict, code_of, message_of
-from apressure.cli.running import StoppedBySignalError, run
-
-_T = TypeVar("_T")
+from apressure import AsyncQueue, Client, Durability, validation
+from apressure.cli.exits import UsageError
+from apressure.cli.show import printable
+from apressure.cli.streams.framing import Framing
 
 _SERVER_PANEL: Final = "Server and output"
 
 
 def _not_empty(url: str | None) -> str | None:
-    # Of a script whose variable is not set. It must not go to the default server instead.
+    # A script whose variable is not set passes an empty URL. It must not reach the default server.
     if url == "":
         raise typer.BadParameter("is empty")
     return url
+
+
+def _is_time(value: float | None) -> float | None:
+    """Refuse a time that is not a number. (With some versions of Typer, `min=` accepts NaN.)"""
+    try:
+        validation.timeout(value, "the time")
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return value
+
+
+def _replicas(given: str | int) -> int | Literal["all"]:
+    text = str(given)  # Typer passes the default, too
+    if text == "all":
+        return "all"
+    if not (text.isascii() and text.isdigit()):
+        raise typer.BadParameter(f"{text!r} is neither a number nor 'all'")
+    return int(text)
 
 
 Name = Annotated[str, typer.Argument(help="The queue's name, without the prefix.", show_default=False)]
@@ -34,8 +49,8 @@ Url = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="redis://, rediss://, redis+sentinel://, redis+cluster://, unix:// or embedded:///DIR; "
-        "else APRESSURE_URL, REDIS_SERVER, REDIS_PORT, REDIS_DB.",
+        help="The server: redis://, rediss://, redis+sentinel://, redis+cluster://, unix:// or embedded:///DIR. "
+        "Default: APRESSURE_URL, or REDIS_SERVER, REDIS_PORT and REDIS_DB.",
         show_default=False,
         callback=_not_empty,
         rich_help_panel=_SERVER_PANEL,
@@ -46,33 +61,115 @@ Prefix = Annotated[
     typer.Option(
         "--prefix",
         metavar="TEXT",
-        help="What the keys begin with; by default as PRESSURE_PREFIX says.",
+        help="The prefix of all keys. Default: PRESSURE_PREFIX, or __pressure__.",
         show_default=False,
         rich_help_panel=_SERVER_PANEL,
     ),
 ]
 Json = Annotated[
     bool,
-    typer.Option("--json", help="Print JSON, also for errors.", show_default=False, rich_help_panel=_SERVER_PANEL),
+    typer.Option("--json", help="Print results and errors as JSON.", show_default=False, rich_help_panel=_SERVER_PANEL),
 ]
-Interval = Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="With --watch: how often.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C, or until the queue is deleted.")]
+Interval = Annotated[
+    float | None,
+    typer.Option(
+        "--interval",
+        metavar="SECONDS",
+        min=0.05,
+        max=86400,
+        callback=_is_time,
+        help="Time between two looks, with --watch.",
+        show_default="1",
+    ),
+]
 Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up after so long.", show_default="wait for ever"),
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0,
+        callback=_is_time,
+        help="Give up after this time.",
+        show_default="wait for ever",
+    ),
+]
+Lease = Annotated[
+    float,
+    typer.Option(
+        "--lease",
+        metavar="SECONDS",
+        min=0.001,
+        callback=_is_time,
+        help="How long an item belongs to this consumer. The command renews it.",
+    ),
 ]
 Replicas = Annotated[
-    int,
+    Any,  # int | Literal["all"], which typer cannot tell apart
     typer.Option(
         "--replicas",
-        metavar="N",
-        min=0,
-        help="Nothing counts as done before N replicas have received it.",
+        metavar="N|all",
+        parser=_replicas,
+        help="Wait until N replicas, or all known replicas, have received each write.",
         show_default=False,
     ),
 ]
 Fsync = Annotated[
-    bool, typer.Option("--fsync", help="Nothing counts as done before the server's disk has it.", show_default=False)
+    bool, typer.Option("--fsync", help="Wait until each write is on the server's disk.", show_default=False)
 ]
+Items = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ITEM", help="The items. Without any, items are read from standard input."),
+]
+Close = Annotated[bool, typer.Option("--close", help="Close the queue after the last item.")]
+Null = Annotated[bool, typer.Option("-0", "--null", help="Items end with a NUL byte instead of a newline.")]
+LengthPrefixed = Annotated[
+    bool, typer.Option("--length-prefixed", help="Each item follows its length: 4 bytes, big-endian.")
+]
+MaxSize = Annotated[int, typer.Option("--max-size", metavar="BYTES", min=1, help="The largest item to accept.")]
+Number = Annotated[
+    int | None, typer.Option("-n", "--number", metavar="N", min=1, help="Get N items and end.", show_default="all")
+]
+Follow = Annotated[
+    bool,
+    typer.Option(
+        "--follow/--no-follow",
+        help="Wait for more items until the queue is closed, or end when the queue is empty.",
+    ),
+]
+MaxAttempts = Annotated[
+    int | None,
+    typer.Option(
+        "--max-attempts",
+        metavar="N",
+        min=1,
+        help="Move an item to the dead-letter queue after N deliveries that were not acknowledged.",
+        show_default="no limit",
+    ),
+]
+Most = Annotated[
+    int | None, typer.Option("--max", metavar="N", min=1, help="Move at most N items.", show_default="all")
+]
+Progress = Annotated[
+    bool | None,
+    typer.Option("--progress/--no-progress", help="Show the progress on standard error.", show_default=False),
+]
+
+
+def seconds_between(interval: float | None, watch: bool) -> float:
+    """Return the seconds between two looks. Refuse `--interval` without `--watch`."""
+    if interval is not None and not watch:
+        raise UsageError("--interval needs --watch: give both options")
+    return 1.0 if interval is None else interval
+
+
+def framing_of(null: bool, length_prefixed: bool) -> Framing:
+    """Return the framing that the options select."""
+    if null and length_prefixed:
+        raise UsageError("-0 and --length-prefixed exclude each other")
+    if length_prefixed:
+        return Framing.LENGTH_PREFIXED
+    return Framing.NUL if null else Framing.LINES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +179,7 @@ class Common:
     Attributes:
         url: The server, or None for the environment's.
         prefix: The prefix of all keys, or None for the environment's.
-        json: Whether programs read what is printed.
+        json: Print JSON.
     """
 
     url: str | None = None
@@ -91,9 +188,9 @@ class Common:
 
     @classmethod
     def of(cls, context: typer.Context, url: str | None, prefix: str | None, json: bool) -> Common:
-        """Return what was said after the command's name, completed by what was said before it."""
+        """Merge the options after the command's name with those before it. The ones after it win."""
         before = context.obj if isinstance(context.obj, cls) else cls()
-        # The variable comes last, here and not in the option: it must not win over what stands before the command.
+        # The variable is read here and not by the option, so that an option before the command wins over it.
         return cls(
             url=url or before.url or os.environ.get("APRESSURE_URL") or None,
             prefix=before.prefix if prefix is None else prefix,
@@ -126,75 +223,13 @@ class Common:
     def _check_url(self) -> None:
         if self.url == "embedded://":
             raise UsageError(
-                "embedded:// is a server of one process alone, and ends with this command: "
-                "use embedded:///some/dir, which keeps the queues, or a server"
+                "embedded:// starts a server that ends with this command, and its queues with it. "
+                "Use embedded:///some/dir, which keeps the queues, or the URL of a server"
             )
 
 
-@dataclasses.dataclass(frozen=True)
-class Remains:
-    """What a command that was ended early leaves behind and has to tell.
-
-    Attributes:
-        text: For people.
-        data: For programs.
-    """
-
-    text: str
-    data: dict[str, int]
-
-
-def execute(
-    common: Common,
-    coroutine: Coroutine[Any, Any, _T],
-    *,
-    insist: bool = False,
-    remains: Callable[[], Remains | None] = lambda: None,
-) -> _T:
-    """Run a command and return its result; an error is told in one line and ends the process with its code.
-
-    Args:
-        common: The common options.
-        coroutine: The command.
-        insist: Further signals do not keep it from cleaning up.
-        remains: Asked after an error or a signal; what it returns is told in the same line.
-    """
-    try:
-        return run(coroutine, insist=insist)
-    except StoppedBySignalError as stopped:
-        code = Exit(128 + stopped.signum)
-        left = remains()
-        if isinstance(stopped.__cause__, HANDLED):
-            _tell(stopped.__cause__, code, left, as_json=common.json)
-        elif left is not None:
-            _tell(stopped, code, left, as_json=common.json)
-        raise typer.Exit(int(code)) from None
-    except HANDLED as error:
-        code = code_of(error)
-        if code is Exit.BROKEN_PIPE:
-            mute_output()
-        else:
-            _tell(error, code, remains(), as_json=common.json)
-        raise typer.Exit(int(code)) from None
-
-
-def _tell(error: BaseException, code: Exit, remains: Remains | None, *, as_json: bool) -> None:
-    if as_json:
-        complain(jsons.dumps({**as_dict(error, code), **(remains.data if remains else {})}))
-    else:
-        complain(f"apressure: {message_of(error)}" + (f"; {remains.text}" if remains else ""))
-
-
 def complain(line: str) -> None:
-    """Write one line to standard error, if anybody is there to read it."""
+    """Write one line to standard error, with control characters made visible. Errors of writing are discarded."""
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(line + "\n")
+        sys.stderr.write(printable(line) + "\n")
         sys.stderr.flush()
-
-
-def mute_output() -> None:
-    """Let the interpreter's last flush of standard output go nowhere, since its reader is gone."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)

@@ -1,23 +1,89 @@
-"""From a command line to an event loop and back: signals become cancellation, cancellation an exit code."""
+"""Runs a command: signals become cancellation, and errors become one line on standard error and an exit code."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
+import json as jsons
+import logging
 import os
 import signal
-from collections.abc import Coroutine
+import sys
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
+
+import typer
+
+from apressure.cli.exits import HANDLED, Exit, as_dict, code_of, message_of
+from apressure.cli.options import Common, complain
 
 _T = TypeVar("_T")
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class StoppedBySignalError(Exception):
-    """A signal ended the command. Its cause is the error that cleaning up ended with, if it did.
+@dataclasses.dataclass(frozen=True)
+class Remains:
+    """What a command that ended early left undone.
 
     Attributes:
-        signum: Which signal.
+        text: For people.
+        data: For programs.
+    """
+
+    text: str
+    data: dict[str, int]
+
+
+def execute(
+    common: Common,
+    coroutine: Coroutine[Any, Any, _T],
+    *,
+    insist: bool = False,
+    remains: Callable[[], Remains | None] = lambda: None,
+) -> _T:
+    """Run a command and return its result. An error is printed on one line and ends the process with its exit code.
+
+    Args:
+        common: The common options.
+        coroutine: The command.
+        insist: Ignore further signals while the command cleans up.
+        remains: Called after an error or a signal. Its result is printed on the same line.
+    """
+    try:
+        with _log_printed(common):
+            return _run(coroutine, insist=insist)
+    except _StoppedBySignalError as stopped:
+        code = Exit(128 + stopped.signum)
+        left = remains()
+        if isinstance(stopped.__cause__, HANDLED):
+            _print_error(stopped.__cause__, code, left, as_json=common.json)
+        elif left is not None:
+            _print_error(stopped, code, left, as_json=common.json)
+        raise typer.Exit(int(code)) from None
+    except HANDLED as error:
+        code = code_of(error)
+        if code is Exit.BROKEN_PIPE:
+            mute_output()
+        else:
+            _print_error(error, code, remains(), as_json=common.json)
+        raise typer.Exit(int(code)) from None
+
+
+def mute_output() -> None:
+    """Discard what the interpreter flushes to standard output at its end: nobody reads it any more."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+class _StoppedBySignalError(Exception):
+    """A signal ended the command. If cleaning up failed, that error is the cause.
+
+    Attributes:
+        signum: The signal.
     """
 
     def __init__(self, signum: int) -> None:
@@ -25,19 +91,15 @@ class StoppedBySignalError(Exception):
         self.signum = signum
 
 
-def run(coroutine: Coroutine[Any, Any, _T], *, insist: bool = False) -> _T:
-    """Run a command's coroutine in a new event loop.
+def _run(coroutine: Coroutine[Any, Any, _T], *, insist: bool) -> _T:
+    """Run a coroutine in a new event loop.
 
-    SIGINT, SIGTERM and SIGHUP cancel it, once: what it does then is bounded in time, and a command that gives
-    items back must be let to. Whoever sends a second signal does not want to wait for that and gets the signal's
-    own effect. A signal that is ignored when the process starts (nohup) stays ignored.
-
-    Args:
-        coroutine: The command.
-        insist: Ignore further signals while it cleans up. For a command that has processes to end.
+    The first SIGINT, SIGTERM or SIGHUP cancels it, so that it can give items back, which takes a bounded time. A second
+    signal has its default effect, unless `insist` is True: then it is ignored, for commands that have processes to end.
+    A signal that was ignored when the process started (nohup) stays ignored.
 
     Raises:
-        StoppedBySignalError: A signal came, and the coroutine has ended.
+        _StoppedBySignalError: A signal came, and the coroutine has ended.
     """
     received: list[int] = []
 
@@ -64,11 +126,39 @@ def run(coroutine: Coroutine[Any, Any, _T], *, insist: bool = False) -> _T:
     except asyncio.CancelledError:
         if not received:
             raise
-        raise StoppedBySignalError(received[0]) from None
+        raise _StoppedBySignalError(received[0]) from None
     except Exception as error:
         if not received:
             raise
-        raise StoppedBySignalError(received[0]) from error
+        raise _StoppedBySignalError(received[0]) from error
     if received:
-        raise StoppedBySignalError(received[0])
+        raise _StoppedBySignalError(received[0])
     return result
+
+
+def _print_error(error: BaseException, code: Exit, remains: Remains | None, *, as_json: bool) -> None:
+    if as_json:
+        complain(jsons.dumps({**as_dict(error, code), **(remains.data if remains else {})}))
+    else:
+        complain(f"apressure: {message_of(error)}" + (f"; {remains.text}" if remains else ""))
+
+
+class _Printer(logging.Handler):
+    """Prints each log record as one line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(f"apressure: {record.getMessage()}")
+
+
+@contextlib.contextmanager
+def _log_printed(common: Common) -> Iterator[None]:
+    """Print the library's warnings on standard error; on a terminal also which role a command waits for."""
+    logger, printer = logging.getLogger("apressure"), _Printer()
+    level = logger.level
+    logger.setLevel(logging.INFO if sys.stderr.isatty() and not common.json else logging.WARNING)
+    logger.addHandler(printer)
+    try:
+        yield
+    finally:
+        logger.removeHandler(printer)
+        logger.setLevel(level)

@@ -1,1 +1,1 @@
-"""The only rooms that import redis: settings, connections, waiting."""
+"""Settings, connections and waiting: the only room that imports redis."""

@@ -1,4 +1,4 @@
-"""Where a server is: a URL, arguments, the environment or a client of redis-py's become an `Address`. No I/O.
+"""Turns a URL, arguments, the environment or a redis-py client into an `Address`. No I/O.
 
 Arguments win over the URL, the URL over the environment variables of the specification ("Message Brokers"):
 REDIS_SERVER, REDIS_PORT and REDIS_DB, and those over the specification's defaults.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import ipaddress
+import ssl
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import ParseResult, parse_qsl, unquote, urlencode, urlparse
@@ -22,45 +23,43 @@ from redis.asyncio.connection import (
 )
 from redis.exceptions import RedisError
 
+from apressure import validation
+
 Node = tuple[str, int]
 """Host and port."""
 
 NAMELESS: dict[str, None] = (
     {"driver_info": None} if "driver_info" in inspect.signature(AbstractConnection).parameters else {}
 )
-"""What keeps later versions of redis-py from looking up their own version in a file for each connection."""
+"""Keeps later versions of redis-py from reading their own version from a file for each connection."""
+
+
+def host_check(connection_class: type[Any], options: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the option that makes redis-py before 6 check the host name in a certificate, unless it is turned off."""
+    if not issubclass(connection_class, SSLConnection) or options.get("ssl_cert_reqs") in ("none", ssl.CERT_NONE):
+        return {}
+    return {"ssl_check_hostname": True}
+
 
 PARTS = ("host", "port", "db", "username", "password")
 SENTINEL_PARTS = ("service", "sentinel_username", "sentinel_password")
 
-_MANY = {
-    "redis+sentinel": "redis",
-    "rediss+sentinel": "rediss",
-    "redis+cluster": "redis",
-    "rediss+cluster": "rediss",
-}
+_MANY = ("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 _PORTS = {"sentinels": 26379, "cluster": 6379}
 _SCHEMES = "redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// (rediss+… for TLS) or embedded://"
 _ELSEWHERE = "credentials go into username= and password="
 _QUOTE = "write special characters of a password as %XX (/ as %2F, # as %23, ? as %3F, @ as %40)"
 _ADDRESS = "an address must be host:port, and the port a number"
 
-# What a connection of the user's own client may hand over to ours. Everything else (retries, timeouts of replies,
-# decoding, maintenance notifications) is the business of the connection that uses it.
+# The options of the user's client that ours takes over. All others (retries, timeouts of replies, decoding, maintenance
+# notifications) are for the user's own connections only.
 _ADOPTED = (
-    "host",
-    "port",
-    "path",
-    "db",
-    "username",
-    "password",
-    "credential_provider",
-    "client_name",
-    "socket_keepalive",
-    "socket_keepalive_options",
-    "socket_connect_timeout",
-    "socket_type",
-)
+    "host", "port", "path", "db", "username", "password", "credential_provider", "client_name", "socket_keepalive",
+    "socket_keepalive_options", "socket_connect_timeout", "socket_type",
+)  # fmt: skip
+
+# The client has its own timeouts and retries; those of redis-py would repeat commands without its knowledge.
+_OURS = {"socket_timeout", "retry_on_timeout", "health_check_interval", "max_connections", "protocol", "timeout"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,10 +67,10 @@ class Address:
     """Where to connect to, and with what. The `repr` shows no secret.
 
     Attributes:
-        text: For people, without secrets.
-        connection_class: redis-py's.
-        connection_options: Its arguments; host and port are left out where they have to be asked for.
-        service: What the Sentinels call the primary; None without Sentinels.
+        text: The address for messages, without secrets.
+        connection_class: The connection class of redis-py.
+        connection_options: Its arguments; without host and port if Sentinels or a cluster know them.
+        service: The name of the primary on the Sentinels; None without Sentinels.
         nodes: The Sentinels, or some nodes of the cluster; empty for a single server.
         sentinel_options: The arguments of a connection to a Sentinel.
     """
@@ -84,33 +83,33 @@ class Address:
     sentinel_options: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def at(self, host: str, port: int) -> Address:
-        """The server at a place that has been asked for."""
+        """Return the address of the server at this host and port."""
         options = {**self.connection_options, "host": host, "port": port}
         return Address(_text(options), self.connection_class, options)
 
     def sentinel_at(self, host: str, port: int) -> Address:
-        """One of the Sentinels."""
+        """Return the address of a Sentinel."""
         options = {**self.sentinel_options, "host": host, "port": port}
         return Address(f"{host}:{port}", self.connection_class, options)
 
 
 def find(options: Mapping[str, Any], environment: Mapping[str, str]) -> Address:
-    """Find out where the server is.
+    """Return the server's address.
 
     Args:
         options: The client's options; see `settings.ClientOptions`.
         environment: The environment variables.
 
     Raises:
-        TypeError: An option is of the wrong type, or two say the same.
-        ValueError: An option's value, the URL's or an environment variable's is of no use; it says why.
+        TypeError: An option is of the wrong type, or two options contradict each other.
+        ValueError: An option, a part of the URL or an environment variable is invalid; the message says why.
     """
     given = {key: options[key] for key in PARTS if options.get(key) is not None}
     url, sentinels, cluster = options.get("url"), options.get("sentinels"), options.get("cluster")
     if sum(place is not None for place in (url, sentinels, cluster)) > 1:
         raise TypeError("give one of url=, sentinels= and cluster=")
-    if url is not None and not isinstance(url, str):
-        raise TypeError(f"url must be a string, not {type(url).__name__}")
+    if url is not None:
+        validation.text(url, "url")
     about_sentinels = {key: options[key] for key in SENTINEL_PARTS if options.get(key) is not None}
     nodes: tuple[Node, ...] = ()
     connection: dict[str, Any] = {"host": "127.0.0.1", "port": 6379, "db": 0}
@@ -119,7 +118,7 @@ def find(options: Mapping[str, Any], environment: Mapping[str, str]) -> Address:
         nodes = _nodes(options[kind], kind)
     elif url is None:
         connection.update(_from_environment(environment))
-    elif urlparse(_first_part(url)).scheme in _MANY:
+    elif url.partition(":")[0].lower() in _MANY:
         kind, nodes, found, in_url = _from_url_of_many(url)
         connection.update(found)
         about_sentinels = {**in_url, **about_sentinels}
@@ -128,37 +127,36 @@ def find(options: Mapping[str, Any], environment: Mapping[str, str]) -> Address:
     connection.update(_checked(given))
     connection_class = connection.pop("connection_class", Connection)
     if kind:
-        return _of_many(kind, nodes, connection_class, connection, given, about_sentinels)
+        if "host" in given or "port" in given:
+            raise TypeError(f"give either host and port, or {kind}=")
+        return _of_many(kind, nodes, connection_class, connection, about_sentinels)
     if about_sentinels:
-        raise TypeError(f"{min(about_sentinels)} is for Sentinels: give sentinels= or a redis+sentinel:// URL as well")
+        raise TypeError(f"{min(about_sentinels)} is for Sentinels. Give sentinels= or a redis+sentinel:// URL as well")
     if connection_class is UnixDomainSocketConnection:
         if "host" in given or "port" in given:
-            raise ValueError("a unix:// server has no host and no port: leave them out")
+            raise ValueError("a unix:// server has no host and no port. Leave them out")
         del connection["host"], connection["port"]
         if not connection.get("path"):
-            raise ValueError("the URL names no socket: write unix:///path/to/the/socket")
+            raise ValueError("the URL names no socket. Write unix:///path/to/the/socket")
     return Address(_text(connection), connection_class, connection)
 
 
 def adopt(client: Any) -> Address:
-    """Take server and credentials from a client that the program has already.
+    """Return the address of an existing client, with its credentials.
 
     Raises:
-        TypeError: It is no asyncio client of redis-py's.
+        TypeError: It is not an asyncio client of redis-py.
     """
     manager = getattr(client, "nodes_manager", None)
     if manager is not None and isinstance(getattr(manager, "startup_nodes", None), dict):
         nodes = tuple((str(node.host), int(node.port)) for node in manager.startup_nodes.values())
         kind = client.connection_kwargs.get("connection_class", Connection)
         options = _adopted(client.connection_kwargs, issubclass(kind, SSLConnection))
-        return _of_many("cluster", nodes, kind, options, {}, {})
-    pool = getattr(client, "connection_pool", None)
+        return _of_many("cluster", nodes, kind, options, {})
+    pool: Any = getattr(client, "connection_pool", None)
     connection_class = getattr(pool, "connection_class", None)
-    if (
-        pool is None
-        or not isinstance(connection_class, type)
-        or not issubclass(connection_class, (Connection, UnixDomainSocketConnection))
-    ):
+    kinds = (Connection, UnixDomainSocketConnection)
+    if not isinstance(connection_class, type) or not issubclass(connection_class, kinds):
         raise TypeError(f"redis must be a redis.asyncio (or fakeredis) client, not {client!r:.60}")
     tls = issubclass(connection_class, SSLConnection)
     adopted = _adopted(pool.connection_kwargs, tls)
@@ -171,9 +169,8 @@ def adopt(client: Any) -> Address:
         )
         if sentinel_tls != tls:
             raise TypeError("redis= of Sentinels: Sentinels and servers must both use TLS, or neither")
-        found = _of_many(
-            "sentinels", nodes, SSLConnection if tls else Connection, adopted, {}, {"service": str(service)}
-        )
+        kind = SSLConnection if tls else Connection
+        found = _of_many("sentinels", nodes, kind, adopted, {"service": str(service)})
         return dataclasses.replace(found, sentinel_options=_adopted(asked[0], tls))
     return Address(_text(adopted), connection_class, adopted)
 
@@ -196,11 +193,8 @@ def _of_many(
     nodes: tuple[Node, ...],
     connection_class: type[Any],
     connection: Mapping[str, Any],
-    given: Mapping[str, Any],
     about_sentinels: Mapping[str, Any],
 ) -> Address:
-    if "host" in given or "port" in given:
-        raise TypeError(f"give either host and port, or {kind}=")
     options = {key: value for key, value in connection.items() if key not in ("host", "port")}
     places = ", ".join(f"{host}:{port}" for host, port in nodes)
     if kind == "cluster":
@@ -210,12 +204,11 @@ def _of_many(
             raise ValueError("a cluster has database 0 only")
         return Address(f"the cluster of {places}", connection_class, options, nodes=nodes)
     for key, value in about_sentinels.items():
-        if not isinstance(value, str):
-            raise TypeError(f"{key} must be a string, not {type(value).__name__}")
+        validation.text(value, key)
     service = about_sentinels.get("service")
     if not service:
         raise ValueError(
-            "what do the Sentinels call the primary? Give service=, or write redis+sentinel://host:port,host:port/NAME"
+            "the primary's name on the Sentinels is missing. Give service=, or write redis+sentinel://host:port,host:port/NAME"
         )
     sentinel_options = {key: value for key, value in options.items() if key.startswith("ssl_")}
     for key in ("username", "password"):
@@ -237,17 +230,18 @@ def _nodes(given: Any, kind: str) -> tuple[Node, ...]:
         elif isinstance(one, tuple) and len(one) == 2:
             if isinstance(one[0], str) and "@" in one[0]:
                 raise ValueError(f"an address must be a host and a port; {_ELSEWHERE}")
-            nodes.append((str(_checked({"host": one[0]})["host"]), int(_checked({"port": one[1]})["port"])))
+            checked = _checked({"host": one[0], "port": one[1]})
+            nodes.append((checked["host"], checked["port"]))
         else:
             raise TypeError(f"{kind} must be a list of addresses ({example}), not of {type(one).__name__}")
     if not nodes:
-        raise ValueError(f"{kind} names no address: write {example}")
+        raise ValueError(f"{kind} names no address. Write {example}")
     return tuple(nodes)
 
 
 def _node(text: str, default_port: int, shown: bool = True) -> Node:
-    """`host`, `host:port`, `[::1]:port` or `::1`. What stands in a URL may be a password, and is not shown."""
-    if "@" in text or "//" in text:  # it may hold a password: not to be shown
+    """Parse `host`, `host:port`, `[::1]:port` or `::1`. Errors do not show text from a URL: it may be a password."""
+    if "@" in text or "//" in text:  # it may contain a password: do not show it
         raise ValueError(f"an address must be host:port; {_ELSEWHERE}")
     host, port = text, ""
     if text.startswith("["):
@@ -263,7 +257,7 @@ def _node(text: str, default_port: int, shown: bool = True) -> Node:
 
 
 def _valid(host: str) -> bool:
-    """A name, or an address of either kind."""
+    """Whether it is a name, or an IPv4 or IPv6 address."""
     if ":" not in host:
         return True
     try:
@@ -286,17 +280,13 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return _checked(found)
 
 
-def _first_part(url: str) -> str:
-    return url.partition("//")[0]
-
-
 def _parsed(url: str) -> ParseResult:
-    """The parts of a URL; an error shows nothing that may be (a piece of) a password."""
+    """Split a URL. Errors show nothing that may be (a part of) a password."""
     try:
         parts = urlparse(url)
-    except ValueError:  # its text has the part of the URL with the password
+    except ValueError:  # its text contains the part with the password
         parts = None
-    if parts is None:  # raised here, so that the error does not carry the other one as its context
+    if parts is None:  # raised outside of `except`, where the other error would be its context
         raise ValueError(f"the URL is not valid: {_QUOTE}")
     scheme = parts.scheme
     if scheme not in ("redis", "rediss", "unix", *_MANY):
@@ -314,33 +304,29 @@ def _from_url(url: str) -> dict[str, Any]:
     parts = _parsed(url)
     scheme = parts.scheme
     parsed: dict[str, Any] = {}
-    trouble = ""
+    problem = ""
     try:
         parsed.update(parse_url(url))
         if scheme != "unix" and parts.port is not None:
-            parsed["port"] = parts.port  # redis-py passes over 0
+            parsed["port"] = parts.port  # redis-py ignores 0
     except ValueError as error:
-        # The URL may hold a password: name the trouble, never the URL. Where its "@" is missing, the password is what
-        # stands in the port's place.
-        trouble = "the port must be a number below 65536" if str(error).startswith("Port ") else str(error)
-    if trouble:
-        raise ValueError(f"the URL is not valid: {trouble}")
+        # Show the problem, never the URL: it may contain a password, without an "@" in the place of the port.
+        problem = "the port must be a number below 65536" if str(error).startswith("Port ") else str(error)
+    if problem:
+        raise ValueError(f"the URL is not valid: {problem}")
     path = parts.path.strip("/")
     if scheme != "unix" and path and not (path.isascii() and path.isdigit()):
         raise ValueError(f"the URL's path must be the number of a database, not {path!r}")
-    # Timeouts of replies and retries are ours; redis-py's own would repeat commands behind our back.
-    taken = ("socket_timeout", "retry_on_timeout", "health_check_interval", "max_connections", "protocol", "timeout")
-    for ours in taken:
-        if ours in parsed:
-            raise ValueError(
-                f"the URL may not set {ours}: use the client's options (response_timeout, max_connections)"
-            )
+    if taken := parsed.keys() & _OURS:
+        raise ValueError(
+            f"the URL must not set {min(taken)}. Use the client's options (response_timeout, max_connections)"
+        )
     connection_class = parsed.get("connection_class", Connection)
     try:
         connection_class(**{key: value for key, value in parsed.items() if key != "connection_class"}, **NAMELESS)
     except TypeError as error:
         option = str(error).partition("argument ")[2] or str(error)
-        raise ValueError(f"the URL has an option that connections do not know: {option}") from None
+        raise ValueError(f"the URL has an unknown option: {option}") from None
     except (RedisError, OSError, ValueError) as error:
         raise ValueError(f"the URL is not valid: {error}") from None
     return _checked(parsed)
@@ -353,7 +339,7 @@ def _from_url_of_many(url: str) -> tuple[str, tuple[Node, ...], dict[str, Any], 
     credentials, at, hosts = parts.netloc.rpartition("@")
     nodes = tuple(_node(host, _PORTS[kind], shown=False) for host in hosts.split(",") if host)
     if not nodes:
-        raise ValueError(f"the URL names no address: write {parts.scheme}://host:port,host:port")
+        raise ValueError(f"the URL names no address. Write {parts.scheme}://host:port,host:port")
     path = parts.path.strip("/")
     about_sentinels: dict[str, Any] = {}
     query = parse_qsl(parts.query)
@@ -363,22 +349,16 @@ def _from_url_of_many(url: str) -> tuple[str, tuple[Node, ...], dict[str, Any], 
         query = [(key, value) for key, value in query if key not in about_sentinels]
         if service:
             about_sentinels["service"] = unquote(service)
-    found = _from_url(f"{_MANY[parts.scheme]}://{credentials}{at}host/{path}?{urlencode(query)}")
+    found = _from_url(f"{parts.scheme.partition('+')[0]}://{credentials}{at}host/{path}?{urlencode(query)}")
     return kind, nodes, found, about_sentinels
 
 
 def _checked(connection: dict[str, Any]) -> dict[str, Any]:
     for key, least, most in (("port", 1, 65535), ("db", 0, 2**31 - 1)):
-        value = connection.get(key)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{key} must be an integer, not {type(value).__name__}")
-        if not least <= value <= most:
-            raise ValueError(f"{key} must be between {least} and {most}, not {value}")
+        if connection.get(key) is not None:
+            validation.whole(connection[key], key, least, most)
     for key in ("host", "username", "password"):
-        if not isinstance(connection.get(key, ""), str):
-            raise TypeError(f"{key} must be a string, not {type(connection[key]).__name__}")
+        validation.text(connection.get(key, ""), key)
     if connection.get("host") == "":
         raise ValueError("host must not be empty")
     return connection

@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable
-from types import TracebackType
 from typing import Protocol, Self, Unpack
 
-from apressure.connection.link import Link
-from apressure.connection.server import Place, Server
-from apressure.connection.settings import ClientOptions, OtherOptions, resolve
-from apressure.connection.settle import settled
+from apressure.connection.renewer import Renewer
+from apressure.connection.server import Node, Server
+from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions, settings_from
+from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.exceptions import ClientClosedError, PressureError
+from apressure.lifetime import LoopBound
+from apressure.settle import wait_shielded
 
 
-class Dependent(Protocol):
-    """A queue, as its client knows it."""
+class AttachedQueue(Protocol):
+    """What a client needs of a queue that uses it."""
 
     def client_closed(self, error: PressureError) -> None:
-        """Fail everything that waits, and let go of connections."""
+        """Fail everything that waits, and release connections."""
 
 
-class Client:
+class Client(LoopBound):
     """A client of one server, of a primary that Sentinels watch, or of a cluster.
 
     Constructing it does no I/O: it connects when the first operation needs it, or with `async with`. It belongs to
@@ -34,30 +35,48 @@ class Client:
 
     Raises:
         TypeError: An option is unknown or of the wrong type.
-        ValueError: An option is of no use; the message says why.
+        ValueError: An option is invalid; the message says why.
     """
 
+    _KIND = "client"
+
+    check = LoopBound._check  # noqa: SLF001 - public here: queues call it
+
     def __init__(self, url: str | None = None, **options: Unpack[OtherOptions]) -> None:
+        super().__init__()
         all_options: ClientOptions = {**options, "url": url}
-        self.settings = resolve(all_options)
+        self.settings = settings_from(all_options)
         self.server = Server(self.settings)
-        self._links: dict[Place, Link] = {}
-        self.link = self._link_at(self.server.place_of(()))
-        self._dependents: set[Dependent] = set()
-        self._endings: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = 0
-        self._closed = False
+        self.renewer = Renewer(self.server)
+        self._connections: dict[Node, ReconnectingConnection] = {}
+        self.connection = self._connection_at(self.server.node_of(()))
+        self._queues: set[AttachedQueue] = set()
+        self._unfinished: set[asyncio.Task[None]] = set()
 
     @property
     def id(self) -> str:
-        """Who this client is in `:producer` and `:consumer` (specification, "Clients")."""
+        """The value of `:producer` and `:consumer` while this client holds the role (specification, "Clients")."""
         return self.settings.client_id
 
     @property
     def prefix(self) -> str:
-        """What every key of this client's queues begins with."""
+        """The prefix of every key of this client's queues."""
         return self.settings.prefix
+
+    @property
+    def replicas(self) -> int | None:
+        """How many replicas must confirm each write.
+
+        With `durability="all"` it is None until the client has connected and counted them. In a cluster it is the
+        smallest number of all slots that were used so far.
+        """
+        wanted = self.settings.durability
+        if wanted is None:
+            return 0
+        if isinstance(wanted.replicas, int):
+            return wanted.replicas
+        counted = [connection.node.replicas for connection in self._connections.values()]
+        return min((replicas for replicas in counted if replicas is not None), default=None)
 
     def __repr__(self) -> str:
         return f"<Client {self.id!r} at {self.server.address}>"
@@ -65,119 +84,96 @@ class Client:
     async def __aenter__(self) -> Self:
         self.check()
         try:
-            await self.link.connected()
+            await self.connection.connected()
         except asyncio.CancelledError:
-            await self.aclose()  # the block is never entered, so nobody else would release the connection
+            await self.aclose()  # the block is never entered, so nothing else would release the connection
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
     async def aclose(self) -> None:
-        """Release the connections. Replies on their way are awaited for up to `settle_timeout` seconds.
+        """Release the connections, after waiting up to `settle_timeout` seconds for pending replies.
 
-        Operations that still wait raise ClientClosedError. Closing twice is allowed. When cancelled, the connections
-        are released all the same.
+        Operations that still wait raise ClientClosedError. Closing twice is allowed. Cancelled, it releases the
+        connections all the same.
         """
         if self._closed:
             return
         self._closed = True
-        for dependent in list(self._dependents):
-            dependent.client_closed(ClientClosedError("the client was closed while the operation waited"))
-        if not self.here:
-            return  # never used; or its connections are another loop's, or the parent's: not ours to touch
-        endings = asyncio.gather(*self._endings, return_exceptions=True)
+        for queue in list(self._queues):
+            queue.client_closed(ClientClosedError("the client was closed while the operation waited"))
+        if not self.on_its_loop:
+            return  # never used, or its connections belong to another event loop or to the parent process
+        unfinished = asyncio.gather(*self._unfinished, return_exceptions=True)
         try:
-            await asyncio.wait((endings,), timeout=self.settings.settle_timeout)
+            await asyncio.wait((unfinished,), timeout=self.settings.settle_timeout)
         except asyncio.CancelledError:
-            await settled(endings, self.settings.settle_timeout)
+            await wait_shielded(unfinished, self.settings.settle_timeout)
             raise
         finally:
-            links = list(self._links.values())
+            connections = list(self._connections.values())
             try:
-                await asyncio.gather(*(link.aclose(self.settings.settle_timeout) for link in links))
+                await asyncio.gather(
+                    self.renewer.aclose(self.settings.settle_timeout),
+                    *(connection.aclose(self.settings.settle_timeout) for connection in connections),
+                )
             finally:
-                for link in links:
-                    link.end()  # where a cancellation came before the task of its aclose had begun
-
-    def check(self) -> None:
-        """Raise a clear error where the client cannot be used: closed, another event loop, after a fork, no asyncio.
-
-        Raises:
-            ClientClosedError: It was closed.
-            RuntimeError: It is used on another event loop or in another process than before, or without asyncio.
-        """
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            raise RuntimeError("apressure needs a running asyncio event loop (trio is not supported)") from None
-        pid = os.getpid()
-        if self._loop is loop and self._pid == pid and not self._closed:
-            return
-        if self._closed:
-            raise ClientClosedError("the client was closed; open a new one")
-        if self._loop is None:
-            self._loop, self._pid = loop, pid
-        elif self._pid != pid:
-            raise RuntimeError("this client was opened before a fork: open a new one in the child process")
-        else:
-            raise RuntimeError("this client belongs to another event loop: open one client for each event loop")
+                for connection in connections:
+                    connection.end()  # its aclose does not begin if a cancellation comes first
 
     @property
-    def here(self) -> bool:
-        """This is the event loop and the process that the client belongs to."""
+    def on_its_loop(self) -> bool:
+        """Whether the client belongs to the running event loop and to this process."""
         return self._loop is asyncio.get_running_loop() and self._pid == os.getpid()
 
-    def link_for(self, keys: Iterable[bytes]) -> Link:
-        """The connection for steps on these keys: one for all, in a cluster one for each slot.
+    def connection_for(self, keys: Iterable[bytes]) -> ReconnectingConnection:
+        """Return the connection for steps on these keys: one for all, in a cluster one for each slot.
 
         Raises:
             ValueError: The server is a cluster, and the keys are in several slots.
         """
-        return self._link_at(self.server.place_of(keys))
+        return self._connection_at(self.server.node_of(keys))
 
-    def _link_at(self, place: Place) -> Link:
-        if place not in self._links:
-            self._links[place] = Link(place)
-            self.server.may_rest(place, self._links[place].rest)
-        return self._links[place]
+    def _connection_at(self, node: Node) -> ReconnectingConnection:
+        if node not in self._connections:
+            self._connections[node] = ReconnectingConnection(node)
+            self.server.add_reclaimer(self._connections[node].close_if_idle, node)
+        return self._connections[node]
 
-    def add(self, dependent: Dependent) -> None:
-        """A queue begins to use this client."""
-        self._dependents.add(dependent)
+    def attach(self, queue: AttachedQueue) -> None:
+        """Have `aclose` end this queue's operations."""
+        self._queues.add(queue)
 
-    def first(self, ending: asyncio.Task[None]) -> None:
-        """The end of an operation that has to come before the end of the connections."""
-        self._endings.add(ending)
-        ending.add_done_callback(self._endings.discard)
+    def detach(self, queue: AttachedQueue) -> None:
+        """Undo `attach`: the queue was closed."""
+        self._queues.discard(queue)
 
-    def discard(self, dependent: Dependent) -> None:
-        """A queue has ended."""
-        self._dependents.discard(dependent)
+    def finish_before_close(self, task: asyncio.Task[None]) -> None:
+        """Have `aclose` await this task before it closes the connections."""
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
 
     async def queues(self) -> list[str]:
         """Return the names of the queues that exist under the client's prefix, sorted.
 
-        A queue exists where its `:bound` does (specification, Create). The whole key space is scanned, in portions.
+        A queue exists if its `:bound` does (specification, Create). Keys with an empty name, or a name that is too long
+        for a queue, are left out. This scans all keys of the server, in chunks.
         """
         self.check()
         head, tail = f"{self.prefix}:".encode(errors="surrogateescape"), b":bound"
         pattern = b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^-" else bytes([c]) for c in head) + b"*" + tail
         names: set[str] = set()
         async for key in self.scan(pattern, b"string"):
-            names.add(key[len(head) : -len(tail)].decode(errors="surrogateescape"))
+            if len(head) + len(tail) < len(key) <= MAX_NAME + len(tail):
+                names.add(key[len(head) : -len(tail)].decode(errors="surrogateescape"))
         return sorted(names)
 
     async def scan(self, pattern: bytes, kind: bytes) -> AsyncIterator[bytes]:
-        """Look for keys of a type, on every node; one may come more than once."""
-        async for place in self.server.places():
-            link = self._link_at(place)
+        """Yield keys of a type that match, from every node; a key may come more than once."""
+        async for node in self.server.nodes():
+            connection = self._connection_at(node)
             cursor = b"0"
             while True:
-                cursor, keys = await link.ask(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", 1000, b"TYPE", kind)
+                cursor, keys = await connection.ask(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", 1000, b"TYPE", kind)
                 for key in keys:
                     yield key
                 if cursor == b"0":

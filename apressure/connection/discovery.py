@@ -1,7 +1,7 @@
-"""Where the server is at this moment: at its address, where the Sentinels say, or at the node that has a slot.
+"""Finds the current address of a server: fixed, from Sentinels, or of the cluster node that has a slot.
 
-What Sentinels or a cluster have said is believed until somebody doubts it: a connection that broke, a node that sent a
-command elsewhere, a primary that turned out to be a replica. Then they are asked again, once for all who want to know.
+The answer of Sentinels or a cluster is cached until it is invalidated: by a connection that broke, a node that
+redirected a command, or a primary that turned out to be a replica. Then they are asked again, once for all tasks.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import asyncio
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
-from apressure.connection import background
-from apressure.connection import channel as channels
+from apressure import background
 from apressure.connection.addresses import Address, Node
-from apressure.connection.settings import Settings, resolve
+from apressure.connection.settings import Settings, settings_from
+from apressure.connection.wire import channel as channels
 from apressure.exceptions import (
     AuthenticationError,
     PressureError,
@@ -25,45 +25,33 @@ from apressure.exceptions import (
 )
 
 
-class Discovery(Protocol):
-    """Finds the server.
+class Discovery:
+    """Finds the server; this one is at a fixed address. (The host's name is resolved for each connection.)
 
     Attributes:
-        follows: The server may be at another address later, and the same data with it.
+        follows: The server and its data may move to another address.
+        replicas: How many replicas the Sentinels know, including those that are down; 0 without Sentinels.
     """
 
-    follows: bool
-
-    async def locate(self, slot: int | None) -> Address:
-        """Return where the server is that has the slot (None: any server)."""
-
-    def doubt(self, slot: int | None, address: Address) -> None:
-        """The server is not at this address, or not any more."""
-
-    def moved(self, slot: int, node: Node) -> None:
-        """A node said that another one has the slot."""
-
-
-class Fixed:
-    """A server at an address that does not change. (What its name stands for may: names are resolved again.)"""
-
     follows = False
+    replicas = 0
 
     def __init__(self, address: Address) -> None:
         self._address = address
 
     async def locate(self, slot: int | None) -> Address:  # noqa: ARG002
+        """Return the address of the server that has the slot (None: of any server)."""
         return self._address
 
-    def doubt(self, slot: int | None, address: Address) -> None:
-        pass
+    def invalidate(self, slot: int | None, address: Address) -> None:
+        """Forget that the server is at this address: it has left it, or has never been there."""
 
     def moved(self, slot: int, node: Node) -> None:
-        pass
+        """A node answered that another one has the slot."""
 
 
-class Embedded(Fixed):
-    """The private server of this process, started by whoever needs it first."""
+class Embedded(Discovery):
+    """The private server of this process; the first connection starts it."""
 
     def __init__(self, address: Address, directory: str | None) -> None:
         super().__init__(address)
@@ -73,51 +61,50 @@ class Embedded(Fixed):
         from apressure import embedded
 
         server = await asyncio.to_thread(embedded.shared, self._directory)
-        self._address = resolve({"url": server.url}, {}).address
+        self._address = settings_from({"url": server.url}, {}).address
         return self._address
 
 
-class _Asked(ABC):
-    """A server that others know the address of: one question at a time, whoever waits for its answer."""
+class _Asked(Discovery, ABC):
+    """A server whose address others know: one question at a time, and all tasks wait for its answer."""
 
     follows = True
 
     def __init__(self, settings: Settings) -> None:
-        self._address = settings.address
+        super().__init__(settings.address)
         self._timeout = settings.connect_timeout
         self._nodes = list(settings.address.nodes)
-        self._asking: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[PressureError | None] | None = None
         self._askers = 0
-        self._failure: PressureError | None = None
 
     async def locate(self, slot: int | None) -> Address:
         asked = False
         while (address := self._known(slot)) is None:
             if asked:
-                where = "is changing its place" if slot is None else f"has no node for the slot {slot} at present"
-                raise ServerUnavailableError(f"{self._address.text} {where}")
+                lack = "is moving to another address" if slot is None else f"has no node for the slot {slot} at present"
+                raise ServerUnavailableError(f"{self._address.text} {lack}")
             if self._asking is None or self._asking.done():
                 self._asking = background.start(self._ask_all(), "asking where the server is")
-            await self._answer_to(self._asking)
-            if self._failure is not None:
-                raise copy.copy(self._failure)
+            failure = await self._outcome(self._asking)
+            if failure is not None:
+                raise copy.copy(failure)
             asked = True
         return address
 
-    async def _answer_to(self, asking: asyncio.Task[None]) -> None:
+    async def _outcome(self, asking: asyncio.Task[PressureError | None]) -> PressureError | None:
         self._askers += 1
         try:
             await asyncio.wait((asking,))
         finally:
             self._askers -= 1
-            if not self._askers and not asking.done():  # nobody wants to know any more
+            if not self._askers and not asking.done():  # no task waits any more
                 self._asking = None
                 asking.cancel()
+        return asking.result()
 
-    async def _ask_all(self) -> None:
-        """Ask one node after the other; who answered is asked first the next time."""
+    async def _ask_all(self) -> PressureError | None:
+        """Ask the nodes in turn, and return the error if none answers. The one that answers is first the next time."""
         failures = []
-        self._failure = None
         for node in list(self._nodes):
             try:
                 await self._ask(node)
@@ -127,24 +114,23 @@ class _Asked(ABC):
                 if node in self._nodes:
                     self._nodes.remove(node)
                 self._nodes.insert(0, node)
-                return
+                return None
         refusals = [error for error in failures if isinstance(error, ServerError)]
         if refusals and len(refusals) == len(failures):
-            self._failure = refusals[0]  # all are up, and none lets us ask
-        else:
-            reasons = "; ".join(dict.fromkeys(map(str, failures)))
-            self._failure = ServerUnavailableError(f"cannot find {self._address.text}: {reasons}")
+            return refusals[0]  # all are up, and all refuse
+        reasons = "; ".join(dict.fromkeys(map(str, failures)))
+        return ServerUnavailableError(f"cannot find {self._address.text}: {reasons}")
 
     @abstractmethod
     def _known(self, slot: int | None) -> Address | None:
-        """What was said last, if nobody doubts it."""
+        """Return the cached address, if it is valid."""
 
     @abstractmethod
     async def _ask(self, node: Node) -> None:
-        """Ask one node, and learn from its answer."""
+        """Ask one node, and cache its answer."""
 
     async def _question(self, address: Address, *command: bytes | str | int) -> Any:
-        channel = await channels.connect(address, self._timeout, self._timeout, lambda: None)
+        channel = await channels.connect(address, self._timeout, self._timeout)
         try:
             return await channel.ask(*command)
         finally:
@@ -158,14 +144,12 @@ class Sentinels(_Asked):
         super().__init__(settings)
         assert settings.address.service is not None
         self._service = settings.address.service
+        self._counts = settings.durability is not None and settings.durability.replicas == "all"
         self._primary: Address | None = None
 
-    def doubt(self, slot: int | None, address: Address) -> None:  # noqa: ARG002
+    def invalidate(self, slot: int | None, address: Address) -> None:  # noqa: ARG002
         if self._primary == address:
             self._primary = None
-
-    def moved(self, slot: int, node: Node) -> None:
-        pass
 
     def _known(self, slot: int | None) -> Address | None:  # noqa: ARG002
         return self._primary
@@ -176,30 +160,33 @@ class Sentinels(_Asked):
                 self._address.sentinel_at(*node), b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service
             )
         except ServerTooOldError:
-            raise ServerError(f"the server at {node[0]}:{node[1]} is no Sentinel") from None
+            raise ServerError(f"the server at {node[0]}:{node[1]} is not a Sentinel. Use redis://") from None
         except AuthenticationError as error:
             raise AuthenticationError(
-                f"the Sentinel at {node[0]}:{node[1]} wants other credentials: give sentinel_password= "
-                f"(and sentinel_username=), or the same in the URL's query ({error.code})",
+                f"the Sentinel at {node[0]}:{node[1]} refused the credentials ({error.code}). Give sentinel_password= "
+                "(and sentinel_username=), or the same in the URL's query",
                 code=error.code,
             ) from None
         if place is None:
-            raise ServerUnavailableError(f"the Sentinel at {node[0]}:{node[1]} knows no {self._service!r}")
+            raise ServerUnavailableError(f"the Sentinel at {node[0]}:{node[1]} does not know {self._service!r}")
         primary = self._address.at(place[0].decode(), int(place[1]))
-        # A Sentinel that was cut off may name one that has been replaced meanwhile (Sentinel clients, step 3).
+        # A Sentinel that was cut off may name a primary that has been replaced (Sentinel clients, step 3).
         try:
             role = (await self._question(primary, b"ROLE"))[0]
         except ServerError:
-            role = b"master"  # a user with few rights may not ask
+            role = b"master"  # the user may not run ROLE
         if role != b"master":
             raise ServerUnavailableError(
                 f"{primary.text}, which the Sentinel at {node[0]}:{node[1]} named, is a replica"
             )
+        if self._counts:
+            replicas = await self._question(self._address.sentinel_at(*node), b"SENTINEL", b"REPLICAS", self._service)
+            self.replicas = max(self.replicas, len(replicas))
         self._primary = primary
 
 
 class Cluster(_Asked):
-    """The nodes of a cluster, by the slots that they have."""
+    """The nodes of a cluster, by their slots."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -207,7 +194,7 @@ class Cluster(_Asked):
         self._slots: dict[int, Address] = {}
         self._stale = True
 
-    def doubt(self, slot: int | None, address: Address) -> None:
+    def invalidate(self, slot: int | None, address: Address) -> None:
         if slot is None or self._slots.get(slot) == address:
             self._stale = True
 
@@ -217,7 +204,7 @@ class Cluster(_Asked):
     def _known(self, slot: int | None) -> Address | None:
         if self._stale:
             return None
-        # Any node will do: the one that has just answered.
+        # Any node will do: this one has just answered.
         return self._address.at(*self._nodes[0]) if slot is None else self._slots.get(slot)
 
     async def _ask(self, node: Node) -> None:
@@ -227,30 +214,27 @@ class Cluster(_Asked):
             if "cluster support disabled" not in str(error):
                 raise
             raise ServerError(
-                f"the server at {node[0]}:{node[1]} is no node of a cluster: use redis://", code=error.code
+                f"the server at {node[0]}:{node[1]} is not a node of a cluster. Use redis://", code=error.code
             ) from None
         slots: dict[int, Address] = {}
         found: dict[Node, Address] = {}
         for first, last, primary, *_ in ranges:
-            place = ((primary[0] or b"").decode() or node[0], int(primary[1]))  # no name: the one that was asked
+            place = ((primary[0] or b"").decode() or node[0], int(primary[1]))  # no name: the node that was asked
             address = found.setdefault(place, self._address.at(*place))
             slots.update(dict.fromkeys(range(first, last + 1), address))
         if not slots:
-            raise ServerUnavailableError(f"the node {node[0]}:{node[1]} knows of no slots")
+            raise ServerUnavailableError(f"the node {node[0]}:{node[1]} does not know the slots of its cluster")
         self._slots, self._stale = slots, False
         self._nodes = [*found, *(place for place in self._startup if place not in found)]
 
-    async def primaries(self) -> dict[Node, int]:
-        """Every node that has slots, with one of them."""
+    async def slots(self) -> list[int]:
+        """Return one slot of every node that has slots."""
         await self.locate(None)
-        return {
-            (address.connection_options["host"], address.connection_options["port"]): slot
-            for slot, address in self._slots.items()
-        }
+        return list({address.text: slot for slot, address in self._slots.items()}.values())
 
 
 def slot_of(address: Address, keys: Iterable[bytes]) -> int | None:
-    """The slot of the cluster that has these keys; None where there are none, and for all other servers.
+    """Return the cluster slot of these keys; None without keys, and for servers that are no cluster.
 
     Raises:
         ValueError: They are in several slots.
@@ -263,18 +247,18 @@ def slot_of(address: Address, keys: Iterable[bytes]) -> int | None:
     if len(slots) > 1:
         raise ValueError(
             "a cluster would spread the keys of this queue over several nodes: put (a part of) its name into "
-            "braces, as in '{jobs}', or the prefix, as in prefix='{app}'; what is in the first braces of a key "
-            "decides where it goes"
+            "braces, as in '{jobs}', or the prefix, as in prefix='{app}'. The text in the first braces of a key "
+            "decides its node"
         )
     return slots.pop() if slots else None
 
 
-def of(settings: Settings) -> Discovery:
-    """How the server of these settings is found."""
+def discovery_for(settings: Settings) -> Discovery:
+    """Return the discovery of the server of these settings."""
     if settings.embedded:
         return Embedded(settings.address, settings.embedded_directory)
     if settings.address.service is not None:
         return Sentinels(settings)
     if settings.address.nodes:
         return Cluster(settings)
-    return Fixed(settings.address)
+    return Discovery(settings.address)

@@ -1,34 +1,36 @@
-"""A step's answer counts when replicas have received what it wrote (WAIT), or the disk has it (WAITAOF).
+"""`durability=`: a step succeeds when replicas have received what it wrote (WAIT), or the disk has it (WAITAOF).
 
-The question for that leaves with the step, so it costs no round trip of its own. A step that changed nothing is
-answered at once; so is one that failed.
+WAIT and WAITAOF are sent with the step, so they cost no round trip of their own. A step that changed nothing, or that
+failed, is answered at once.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
-from apressure.connection.channel import ConnectionLost, OnReply
-from apressure.connection.command import Argument, Head
-from apressure.connection.replies import NOT_EXECUTED
-from apressure.connection.script import answer_of, out_of_step
-from apressure.connection.server import AnyChannel
+from apressure.connection.server import Node
 from apressure.connection.settings import Durability
-from apressure.exceptions import DurabilityError, ServerError, ServerTooOldError
+from apressure.connection.wire.channel import Channel, ConnectionLost, OnReply
+from apressure.connection.wire.command import Argument, Head
+from apressure.connection.wire.replies import NOT_EXECUTED
+from apressure.connection.wire.script import answer_of, out_of_step
+from apressure.exceptions import DurabilityError, PermissionDeniedError, ServerError, ServerTooOldError
 
 _IS_REPLICA = "cannot be used with replica instances"
 
 
-async def check(channel: AnyChannel, durability: Durability | None) -> None:
-    """Find out whether the server can do what will be asked of it, before anything is written.
+async def check(channel: Channel, node: Node) -> None:
+    """Check that the server can do what `durability=` asks for, before anything is written.
 
     Raises:
-        ServerTooOldError: It lacks WAITAOF.
-        ServerError: It has no append-only file, or does not let this user ask.
+        ServerTooOldError: The server lacks WAITAOF.
+        ServerError: It has no append-only file, or no replica where all must confirm, or this user may not ask.
         ServerUnavailableError: The connection ended.
     """
+    durability = node.settings.durability
     if durability is None:
         return
     try:
@@ -36,38 +38,56 @@ async def check(channel: AnyChannel, durability: Durability | None) -> None:
             await channel.ask(b"WAIT", 0, 1)
         if durability.fsync:
             await channel.ask(b"WAITAOF", 1, 0, 1)
+        if durability.replicas == "all" and node.takes_writes:
+            await _count(channel, node)
     except ServerTooOldError as error:
         raise ServerTooOldError(
             "the server lacks WAITAOF: durability with fsync=True needs Redis 7.2 or later, or Valkey", code=error.code
         ) from None
     except ServerError as error:
         if error.code in NOT_EXECUTED or _IS_REPLICA in str(error):
-            return  # the steps will be told so, too, and wait for better times
+            return  # temporary: the steps get the same answer, and are sent again
         if "appendonly" not in str(error):
             raise
         raise ServerError(
-            "durability with fsync=True needs the server's append-only file, which is off: set appendonly yes",
+            "durability with fsync=True needs the server's append-only file, which is off. Set appendonly yes",
             code=error.code,
         ) from None
 
 
+async def _count(channel: Channel, node: Node) -> None:
+    """Count the replicas: those that are connected, or that Sentinels know."""
+    try:
+        answer: Any = await channel.ask(b"INFO", b"replication")
+    except PermissionDeniedError:
+        if not node.count(channel.address, 0):
+            raise
+        return
+    found = re.search(rb"connected_slaves:(\d+)", answer)
+    if not node.count(channel.address, int(found[1]) if found else 0):
+        raise ServerError(
+            f"durability='all' would confirm nothing: the server at {channel.address.text} has no replica; nothing was "
+            "written. Connect its replicas first, or leave out durability="
+        )
+
+
 class Confirmation:
-    """One command on its way, and the questions whether it is as durable as it has to be.
+    """One pending command, and the commands that wait until it is durable.
 
     Args:
-        channel: Where to.
+        channel: Where to send it.
         head: How the command begins.
-        command: What comes behind that.
+        command: The rest of it.
         tag: What its reply begins with.
-        changed: Whether an answer says that there is something to confirm.
-        durability: What has to be confirmed.
-        on_reply: Called exactly once, with the command's reply. Where too little is confirmed, that is with a
-            `DurabilityError`, which has the answer in it.
+        changed: Returns whether an answer means that there is something to confirm.
+        durability: What must be confirmed.
+        on_reply: Called exactly once, with the command's reply. If too little was confirmed, that is a
+            `DurabilityError`, which contains the answer.
     """
 
     def __init__(
         self,
-        channel: AnyChannel,
+        channel: Channel,
         head: Head,
         command: list[Argument],
         tag: bytes,
@@ -84,7 +104,9 @@ class Confirmation:
         self._answer: Any = None
         milliseconds = max(1, int(durability.timeout * 1000))
         questions: list[tuple[list[Argument], Callable[[Any], str]]] = []
-        if durability.replicas:
+        if durability.replicas == "all":  # not counted: the server was loading, or a replica
+            questions.append(([b"WAIT", 0, 1], lambda _: "the replicas have not been counted yet"))
+        elif durability.replicas:
             questions.append(([b"WAIT", durability.replicas, milliseconds], self._lacking_replicas))
         if durability.fsync:
             questions.append(([b"WAITAOF", 1, 0, milliseconds], self._lacking_disk))
@@ -102,7 +124,7 @@ class Confirmation:
 
     def _confirmed(self, lacking: Callable[[Any], str], reply: Any) -> None:
         if isinstance(reply, ServerError) and (reply.code == "UNBLOCKED" or _IS_REPLICA in str(reply)):
-            reply = ConnectionLost(str(reply))  # the server became a replica: the step may be lost with that
+            reply = ConnectionLost(str(reply))  # the server became a replica, and may lose the step
         elif not isinstance(reply, Exception) and isinstance(reply, list) is not (lacking == self._lacking_disk):
             reply = out_of_step(self._channel)
         if isinstance(reply, ConnectionLost):
@@ -110,7 +132,8 @@ class Confirmation:
         elif lack := str(reply) if isinstance(reply, Exception) else lacking(reply):
             self._finish(
                 DurabilityError(
-                    f"the server carried out the operation, but {lack}: it may be lost when the server fails, or not",
+                    f"the server carried out the operation, but {lack}: it may be lost when the server fails. "
+                    "Check the replicas and the disk before you repeat it",
                     answer=self._answer,
                 )
             )
@@ -120,7 +143,7 @@ class Confirmation:
 
     def _lacking_replicas(self, confirmed: int) -> str:
         wanted, seconds = self._durability.replicas, self._durability.timeout
-        if confirmed >= wanted:
+        if wanted == "all" or confirmed >= wanted:
             return ""
         return f"{confirmed} of {wanted} replicas have confirmed it within {seconds:g} seconds"
 
@@ -130,6 +153,8 @@ class Confirmation:
         return f"it was not on the server's disk within {self._durability.timeout:g} seconds"
 
     def _finish(self, reply: Any) -> None:
+        if self._durability.replicas == "all":
+            self._channel.retire()  # the next connection counts the replicas
         on_reply, self._on_reply = self._on_reply, None
         if on_reply is not None:
             on_reply(reply)

@@ -1,22 +1,21 @@
-"""From settings to connections: found, counted, and the server's version checked once.
-
-A `Place` is where the keys of a queue are: the server, or the node of a cluster that has their slot at this moment.
-"""
+"""The server of a client, and its nodes: finds them, connects to them, counts connections, checks the version once."""
 
 from __future__ import annotations
 
 import asyncio
-import random
+import dataclasses
+import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
-from apressure.connection import channel as channels
 from apressure.connection import discovery
 from apressure.connection.addresses import Address
-from apressure.connection.channel import OnReply
-from apressure.connection.command import NO_HEAD, Argument, Head
-from apressure.connection.settings import Settings
+from apressure.connection.settings import RECONNECT_BACKOFF, RETRY_BACKOFF, Settings
+from apressure.connection.wire import channel as channels
+from apressure.connection.wire.channel import Channel, RESPChannel
+from apressure.connection.wire.outages import Outages
+from apressure.connection.wire.replies import NOT_EXECUTED
 from apressure.exceptions import (
     AuthenticationError,
     ConnectionLimitError,
@@ -25,22 +24,9 @@ from apressure.exceptions import (
     ServerUnavailableError,
 )
 
+logger = logging.getLogger("apressure")
+
 OLDEST_VERSION = (6, 2)
-
-
-class AnyChannel(Protocol):
-    """What the rest of the package knows of a channel."""
-
-    up: bool
-    address: Address
-
-    def call(self, command: Sequence[Argument], on_reply: OnReply, head: Head = NO_HEAD) -> None: ...
-
-    def abort(self, reason: str) -> None: ...
-
-    def retire(self) -> None: ...
-
-    async def ask(self, *command: bytes | str | int) -> object: ...
 
 
 class Server:
@@ -48,155 +34,88 @@ class Server:
 
     Args:
         settings: Where it is, and the limits of the client.
+        outages: Logs lost connections; by default at INFO.
 
     Attributes:
+        address: Where the server is, for messages; without secrets.
         connections: How many connections are open or being opened.
+        reached: The server has answered at least once.
+        outages: Logs lost connections.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, outages: Outages | None = None) -> None:
         self.settings = settings
+        self.address = settings.address.text
         self.connections = 0
-        self._met = False
-        self._spare: list[Callable[[], bool]] = []
-        self._resting: dict[Place, Callable[[], bool]] = {}
-        self._discovery = discovery.of(settings)
-        self._address = settings.address
-        self._places: dict[int | None, Place] = {}
+        self.reached = False
+        self.outages = outages or Outages()
+        self._reclaimers: dict[Callable[[], bool], Node | None] = {}
+        self._discovery = discovery.discovery_for(settings)
+        self._nodes: dict[int | None, Node] = {}
 
-    @property
-    def address(self) -> str:
-        """Where the server is, for messages; without secrets."""
-        return self._address.text
-
-    def place_of(self, keys: Iterable[bytes]) -> Place:
-        """Where these keys are.
+    def node_of(self, keys: Iterable[bytes]) -> Node:
+        """Return the node of these keys.
 
         Raises:
-            ValueError: The server is a cluster, and would spread the keys over several nodes.
+            ValueError: The server is a cluster, and the keys are in several slots.
         """
         slot = discovery.slot_of(self.settings.address, keys)
-        if slot not in self._places:
-            self._places[slot] = Place(self, self._discovery, slot)
-        return self._places[slot]
+        if slot not in self._nodes:
+            self._nodes[slot] = Node(self, self._discovery, slot)
+        return self._nodes[slot]
 
-    async def places(self) -> AsyncIterator[Place]:
-        """Places that together are everywhere: one, or in a cluster one a node."""
+    async def nodes(self) -> AsyncIterator[Node]:
+        """Yield nodes that together have all keys: one, or every node of a cluster that has slots."""
         if isinstance(self._discovery, discovery.Cluster):
-            for slot in (await self._discovery.primaries()).values():
-                yield self._places.setdefault(slot, Place(self, self._discovery, slot))
+            for slot in await self._discovery.slots():
+                yield self._nodes.setdefault(slot, Node(self, self._discovery, slot))
         else:
-            yield self.place_of(())
+            yield self.node_of(())
 
-    def on_shortage(self, give_up_one: Callable[[], bool]) -> None:
-        """Register somebody who may close a connection that is idle when the limit is reached."""
-        self._spare.append(give_up_one)
+    def add_reclaimer(self, close_idle: Callable[[], bool], node: Node | None = None) -> None:
+        """Register a function that closes an idle connection when `max_connections` is reached.
 
-    def forget(self, give_up_one: Callable[[], bool]) -> None:
-        """Take that back."""
-        if give_up_one in self._spare:
-            self._spare.remove(give_up_one)
+        Args:
+            close_idle: Closes one, and returns whether there was one to close.
+            node: For the connection for steps at a node: it is closed last, and not for the sake of the same node.
+        """
+        self._reclaimers[close_idle] = node
 
-    def may_rest(self, place: Place, rest: Callable[[], bool]) -> None:
-        """Register a connection for steps that may be closed while it is idle and a place elsewhere needs one."""
-        self._resting[place] = rest
+    def remove_reclaimer(self, close_idle: Callable[[], bool]) -> None:
+        """Undo `add_reclaimer`."""
+        self._reclaimers.pop(close_idle, None)
 
-    async def connect(self, place: Place, on_lost: Callable[[], None], response_timeout: float) -> AnyChannel:
-        """Open one connection; see `Place.connect`."""
-        self._reserve(place)
-        lost = False
+    def reserve(self, node: Node) -> None:
+        """Count one more connection.
 
-        def release() -> None:
-            nonlocal lost
-            if not lost:
-                lost = True
-                self.connections -= 1
-                on_lost()
-
-        try:
-            return await self._connect_retrying(place, release, response_timeout)
-        except BaseException:
-            if not lost:
-                lost = True
-                self.connections -= 1
-            raise
-
-    def _reserve(self, place: Place) -> None:
+        Raises:
+            ConnectionLimitError: `max_connections` are in use, and none of them is idle.
+        """
         limit = self.settings.max_connections
-        if (
-            limit is not None
-            and self.connections >= limit
-            and not any(spare() for spare in self._spare)
-            and not any(rest() for other, rest in self._resting.items() if other is not place)
-        ):
+        if limit is not None and self.connections >= limit and not self._reclaim(node):
             raise ConnectionLimitError(
                 f"all {limit} connections of this client are in use (max_connections={limit}); each queue that waits "
-                "takes up to five: raise the limit, or let fewer queues wait at a time"
+                "needs up to five. Raise the limit, or wait on fewer queues at a time"
             )
         self.connections += 1
 
-    async def _connect_retrying(self, place: Place, on_lost: Callable[[], None], response_timeout: float) -> AnyChannel:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.settings.retry_timeout
-        pause = 0.05
-        while True:
-            try:
-                return await self._connect(place, on_lost, response_timeout)
-            except ServerUnavailableError as error:
-                pause_now = pause * random.uniform(0.5, 1.5)
-                if not self._met or loop.time() + pause_now > deadline:
-                    if self._met and self.settings.retry_timeout:
-                        raise ServerUnavailableError(
-                            f"{error} (tried again for {self.settings.retry_timeout:g} seconds)"
-                        ) from None
-                    raise
-                await asyncio.sleep(pause_now)
-                pause = min(1.0, pause * 2)
+    def _reclaim(self, wanted: Node) -> bool:
+        reclaimers = sorted(self._reclaimers.items(), key=lambda entry: entry[1] is not None)
+        return any(close_idle() for close_idle, node in reclaimers if node is not wanted)
 
-    async def _connect(self, place: Place, on_lost: Callable[[], None], response_timeout: float) -> AnyChannel:
-        if self.settings.fake is not None:
-            from apressure.connection.fake import FakeChannel
-
-            return FakeChannel(self.settings.fake, self.settings.address, on_lost)
-        address = await place.locate()
+    async def greet(self, channel: RESPChannel) -> None:
+        """Check that the server answers and accepts this client; the first time, its version too."""
         try:
-            channel = await channels.connect(address, self.settings.connect_timeout, response_timeout, on_lost)
-        except ServerUnavailableError as error:
-            if not channels.no_room(error):  # who is connected shall stay so
-                place.doubt(address)
-            raise
-        self._address = address
-        try:
-            async with asyncio.timeout(self.settings.connect_timeout):
-                await self._greet(channel)
-        except TimeoutError:
-            channel.abort("the server did not answer")
-            place.doubt(address)
-            raise ServerUnavailableError(
-                f"the server at {address.text} takes connections and does not answer "
-                f"(for {self.settings.connect_timeout:g} seconds)"
-            ) from None
-        except ServerUnavailableError as error:
-            if not channels.no_room(error):
-                place.doubt(address)
-            raise channels.unreachable(address, error) from None
-        except BaseException:
-            channel.abort("the connection was refused, or is not needed any more")
-            raise
-        return channel
-
-    async def _greet(self, channel: channels.Channel) -> None:
-        """See that the server answers, and takes us; the first time also which one it is."""
-        try:
-            answer = await channel.ask(*((b"PING",) if self._met else (b"INFO", b"server")))
+            answer = await channel.ask(*((b"PING",) if self.reached else (b"INFO", b"server")))
         except AuthenticationError:
-            raise  # later commands would say it less clearly
+            raise  # clearer than the error of a later command
         except ServerError as error:
             if channels.FULL in str(error):
                 raise ServerUnavailableError(str(error)) from None
-            answer = b""  # a user with few rights may not ask; a missing command will tell
-        if not self._met:
+            answer = b""  # the user may not run INFO; on an old server, the first missing command will raise
+        if not self.reached:
             self._check_version(bytes(answer))
-            self._met = True
+            self.reached = True
 
     def _check_version(self, information: bytes) -> None:
         version = re.search(rb"redis_version:(\d+)\.(\d+)", information)
@@ -208,71 +127,207 @@ class Server:
             )
 
 
-class Place:
+class Node:
     """Where keys are: the server, or in a cluster the node that has their slot.
 
     Args:
         server: The server.
-        found_by: How it is found.
+        found_by: How its address is found.
         slot: The slot of the keys in a cluster.
 
     Attributes:
         server: The server.
+        settings: The client's settings.
+        durability: What writes wait for here. "all" becomes a number as soon as the replicas were counted.
     """
 
     def __init__(self, server: Server, found_by: discovery.Discovery, slot: int | None) -> None:
         self.server = server
+        self.settings = server.settings
+        self.durability = server.settings.durability
         self._discovery = found_by
         self._slot = slot
         self._written = False
-        self._doubts: dict[str, int] = {}
+        self._invalidations: dict[str, int] = {}
 
-    @property
-    def settings(self) -> Settings:
-        """The client's settings."""
-        return self.server.settings
-
-    async def connect(self, on_lost: Callable[[], None], response_timeout: float | None = None) -> AnyChannel:
+    async def connect(self, response_timeout: float | None = None) -> Channel:
         """Open one connection.
 
-        A server that answered before is tried again with growing pauses for `retry_timeout` seconds; one that never
-        did fails at once, since it is more likely that the address is wrong.
+        A server that answered before is tried again with growing pauses for `retry_timeout` seconds. A server that
+        never answered fails at once: its address is probably wrong.
+
+        Args:
+            response_timeout: Seconds of silence that end the connection; the client's setting by default.
 
         Raises:
             ConnectionLimitError: `max_connections` are in use.
             ServerUnavailableError: It cannot be reached.
             ServerError: It refuses the connection, or is too old.
         """
-        return await self.server.connect(self, on_lost, response_timeout or self.settings.response_timeout)
+        self.server.reserve(self)
+        counted = True
+        channel: Channel | None = None
 
-    async def locate(self) -> Address:
-        """Find out where to connect to."""
-        return await self._discovery.locate(self._slot)
+        def release() -> None:
+            nonlocal counted
+            if counted:
+                counted = False
+                self.server.connections -= 1
+                if channel is not None and channel.lost:
+                    self.server.outages.lost(self, channel.address, channel.lost)
 
-    def doubt(self, address: Address) -> None:
-        """The server may not be any more where it was: ask before the next connection."""
-        self._doubts[address.text] = self.doubts(address) + 1
-        self._discovery.doubt(self._slot, address)
+        try:
+            channel = await self._connect_with_retries(release, response_timeout or self.settings.response_timeout)
+        except BaseException:
+            release()
+            raise
+        self.server.outages.connected(self, channel.address)
+        return channel
 
-    def doubts(self, address: Address) -> int:
-        """How often an address was doubted: a connection older than the last time may lead nowhere."""
-        return self._doubts.get(address.text, 0)
+    async def _connect_with_retries(self, on_lost: Callable[[], None], response_timeout: float) -> Channel:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.settings.retry_timeout
+        failures = 0
+        while True:
+            try:
+                return await self._connect_once(on_lost, response_timeout)
+            except ServerUnavailableError as error:
+                pause = RECONNECT_BACKOFF.pause(failures)
+                if not self.server.reached or not self.settings.retry_timeout:
+                    raise
+                if loop.time() + pause > deadline:
+                    raise ServerUnavailableError(
+                        f"{error} (tried again for {self.settings.retry_timeout:g} seconds)"
+                    ) from None
+            failures += 1
+            await asyncio.sleep(pause)
 
-    def written(self) -> None:
-        """The server took a write: it was no replica then."""
+    async def _connect_once(self, on_lost: Callable[[], None], response_timeout: float) -> Channel:
+        settings = self.settings
+        if settings.fake is not None:
+            from apressure.connection.wire.fake import FakeredisChannel
+
+            return FakeredisChannel(settings.fake, settings.address, on_lost)
+        address = await self._discovery.locate(self._slot)
+        try:
+            channel = await channels.connect(address, settings.connect_timeout, response_timeout, on_lost)
+            self.server.address = address.text
+            await self._greet(channel)
+        except ServerUnavailableError as error:
+            if not channels.no_room(error):  # a full server has not moved: keep its other connections
+                self.invalidate(address)
+            raise
+        return channel
+
+    async def _greet(self, channel: RESPChannel) -> None:
+        address, timeout = channel.address, self.settings.connect_timeout
+        try:
+            async with asyncio.timeout(timeout):
+                await self.server.greet(channel)
+        except TimeoutError:
+            channel.abort("the server did not answer")
+            raise ServerUnavailableError(
+                f"the server at {address.text} accepts connections but does not answer (within {timeout:g} seconds)"
+            ) from None
+        except ServerUnavailableError as error:
+            raise channels.unreachable(address, error) from None
+        except BaseException:
+            channel.abort("the connection was refused, or is no longer needed")
+            raise
+
+    async def ask(
+        self,
+        connected: Callable[[], Awaitable[Channel]],
+        drop: Callable[[Channel], None],
+        command: Sequence[bytes | str | int],
+        reads: bool = False,
+    ) -> Any:
+        """Run a command, and again for up to `retry_timeout` seconds if the server says that it was not executed.
+
+        Args:
+            connected: Returns the channel to use, or opens one.
+            drop: Called with a channel to a server that does not have the data, or no longer has it.
+            command: The command.
+            reads: It changes nothing: send it again if its reply was lost, too.
+
+        Raises:
+            ServerError: The server refused it.
+            ServerUnavailableError: It cannot be reached, or the connection ended first.
+        """
+        loop = asyncio.get_running_loop()
+        until, failures = 0.0, 0
+        while True:
+            channel = await connected()
+            try:
+                return await channel.ask(*command)
+            except (ServerUnavailableError, ServerError) as error:
+                until = until or loop.time() + self.settings.retry_timeout
+                if isinstance(error, ServerUnavailableError):
+                    self.invalidate(channel.address)
+                    again = reads
+                elif again := self.note_redirect(error, channel.address):
+                    drop(channel)
+                else:
+                    again = error.code in NOT_EXECUTED
+                if not again or loop.time() >= until:
+                    raise
+            await asyncio.sleep(RETRY_BACKOFF.pause(failures))
+            failures += 1
+
+    @property
+    def replicas(self) -> int | None:
+        """How many replicas must confirm a write; None where all must, and they have not been counted yet."""
+        if self.durability is None:
+            return 0
+        return None if self.durability.replicas == "all" else self.durability.replicas
+
+    def count(self, address: Address, connected: int) -> int:
+        """Learn how many replicas a primary has, and return how many must confirm a write from now on.
+
+        The number never falls: after a failover the old primary is missing, and it may come back.
+        """
+        assert self.durability is not None
+        before = self.replicas or 0
+        replicas = max(before, connected, self._discovery.replicas)
+        if replicas > before:
+            logger.info(
+                "durability='all': %d replicas of %s must confirm each write (connected: %d, known to Sentinels: %d)",
+                replicas, address.text, connected, self._discovery.replicas,
+            )  # fmt: skip
+            self.durability = dataclasses.replace(self.durability, replicas=replicas)
+        return replicas
+
+    @property
+    def takes_writes(self) -> bool:
+        """Steps are sent here. (A cluster's node without a slot is for looking at all nodes.)"""
+        return self._slot is not None or not isinstance(self._discovery, discovery.Cluster)
+
+    def invalidate(self, address: Address) -> None:
+        """The server may have left this address: look it up again before the next connection."""
+        self._invalidations[address.text] = self.invalidations(address) + 1
+        self._discovery.invalidate(self._slot, address)
+
+    def invalidations(self, address: Address) -> int:
+        """How often an address was invalidated. A connection that is older than the last time may be half-open."""
+        return self._invalidations.get(address.text, 0)
+
+    def note_write(self) -> None:
+        """The server accepted a write, so it was no replica then."""
         self._written = True
 
-    def is_elsewhere(self, error: ServerError, address: Address) -> bool:
-        """Whether the server at an address refused a command since the data is, or will be, somewhere else.
+    def note_redirect(self, error: ServerError, address: Address) -> bool:
+        """Note what an error says about where the data is now.
 
-        Nothing was carried out; the command belongs on a new connection. A server that says READONLY to the first
-        write is not what the address was meant for, though, unless there is somebody to ask for a better one.
+        Returns:
+            Whether the server refused the command because the data is, or will be, on another server. The command was
+            not executed, and belongs on a new connection. A server that answers READONLY to the first write is a wrong
+            address instead, unless Sentinels or a cluster know a better one.
         """
         if error.code == "MOVED" and self._slot is not None:
             host, _, port = str(error).split()[2].rpartition(":")
             self._discovery.moved(self._slot, (host or address.connection_options["host"], int(port)))
             return True
         if error.code == "UNBLOCKED" or (error.code == "READONLY" and (self._discovery.follows or self._written)):
-            self.doubt(address)
+            self.invalidate(address)
             return True
         return False

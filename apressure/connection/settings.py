@@ -4,52 +4,61 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import secrets
+import socket
+import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 from urllib.parse import unquote, urlparse
 
+from apressure import validation
+from apressure.backoff import Backoff
 from apressure.connection import addresses
 from apressure.connection.addresses import PARTS, SENTINEL_PARTS, Address
-from apressure.identity import client_identity
 
 DEFAULT_PREFIX = "__pressure__"
+MAX_NAME = 4096
+"""The longest name of a queue in bytes, with its prefix."""
 MAX_MESSAGE_SIZE = 512 * 1024 * 1024
 """The largest message in bytes that Redis takes by default (`proto-max-bulk-len`)."""
+
+RECONNECT_BACKOFF = Backoff(first=0.05, most=1.0)
+"""The pauses before a connection that was lost, or could not be opened, is tried again."""
+RETRY_BACKOFF = Backoff(first=0.01, most=0.5)
+"""The pauses before a temporarily refused command is sent again."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Durability:
-    """What an operation waits for before it counts as done, beyond the server's own answer.
+    """What an operation waits for in addition to the server's answer.
 
     Attributes:
-        replicas: How many replicas must have received it (WAIT).
-        fsync: The server must have written it to its append-only file, and the disk (WAITAOF: Redis 7.2 or Valkey).
+        replicas: How many replicas must have received it (WAIT). A failover may choose any replica, so fewer than all
+            may lose it. `"all"` is the number known when the client connected, at least one.
+        fsync: The server must have synced it to its append-only file (WAITAOF: Redis 7.2 or Valkey).
         timeout: Seconds to wait for that; then DurabilityError is raised.
     """
 
-    replicas: int = 0
+    replicas: int | Literal["all"] = 0
     fsync: bool = False
     timeout: float = 5.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.replicas, bool) or not isinstance(self.replicas, int):
-            raise TypeError(f"replicas must be a whole number, not {type(self.replicas).__name__}")
-        if self.replicas < 0:
-            raise ValueError(f"replicas must be at least 0, not {self.replicas}")
+        if isinstance(self.replicas, str) and self.replicas != "all":
+            raise TypeError('replicas must be a whole number or "all"')
+        if self.replicas != "all":
+            validation.whole(self.replicas, "replicas", 0)
         if not isinstance(self.fsync, bool):
             raise TypeError(f"fsync must be True or False, not {type(self.fsync).__name__}")
-        if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)):
-            raise TypeError(f"timeout must be a number of seconds, not {type(self.timeout).__name__}")
-        if not 0.001 <= self.timeout <= 100:
-            raise ValueError(f"timeout must be between 0.001 and 100 seconds, not {self.timeout}")
+        validation.seconds(self.timeout, "timeout", 0.001, 100.0)
 
 
 class OtherOptions(TypedDict, total=False):
-    """The options of a `Client` beside its URL.
+    """The options of a `Client` besides its URL.
 
     Attributes:
         sentinels: The addresses of Sentinels, `"host:26379"`, that know where the primary is; with `service`.
-        service: What the Sentinels call the primary.
+        service: The name of the primary on the Sentinels.
         sentinel_username: For Sentinels with users.
         sentinel_password: For Sentinels with a password.
         cluster: The addresses of some nodes of a cluster, `"host:6379"`.
@@ -58,19 +67,20 @@ class OtherOptions(TypedDict, total=False):
         db: The number of the database; 0 by default.
         username: For servers with users.
         password: For servers with a password.
-        prefix: What every key of a queue begins with; `__pressure__` by default.
-        redis: A client of redis.asyncio (`Redis`, also of a Sentinel, or `RedisCluster`) or of fakeredis that the
-            program has already: its server and credentials are used. The client stays the program's to close.
-        client_id: What `:producer` and `:consumer` show; made of host, process, thread and a random part by default.
-        scripting: False for servers that refuse scripts: the specification's plain commands are used.
-        max_connections: The most connections that the client opens at a time; None for no limit.
+        prefix: The prefix of every key of a queue; `__pressure__` by default.
+        redis: An existing client of redis.asyncio (`Redis`, also of a Sentinel, or `RedisCluster`) or of fakeredis,
+            whose server and credentials are used. The program closes it.
+        client_id: The value of `:producer` and `:consumer`; by default host, process, thread and a random part.
+        scripting: False for servers that refuse scripts: the client uses the specification's plain commands.
+        max_connections: How many connections the client opens at most; None for no limit.
         connect_timeout: Seconds that one attempt to connect may take.
-        response_timeout: Seconds after which a reply is given up and the connection with it; at most 100, so that no
-            repeat comes later than the server's record of the step lasts.
-        retry_timeout: Seconds for which a lost connection is tried again before operations fail; at most 150. The
-            default is 10, and 60 with Sentinels or a cluster, which need time to agree on a new primary.
-        durability: What puts, acknowledgements and the like wait for: a `Durability`, or a number of replicas.
-        settle_timeout: Seconds for which a cancelled operation waits to learn its outcome.
+        response_timeout: Seconds without a reply after which the client gives up the connection; at most 100, so that
+            no repeat comes later than the server's record of the step lasts.
+        retry_timeout: Seconds for which the client tries to replace a lost connection before operations fail; at most
+            150. The default is 10, and 60 with Sentinels or a cluster, which need time to agree on a new primary.
+        durability: What puts, acknowledgements and other writes wait for: a `Durability`, a number of replicas, or
+            `"all"` for all replicas that are known when the client connects. Fewer than all may lose confirmed writes.
+        settle_timeout: Seconds that a cancelled operation waits to learn its outcome.
         max_message_size: The largest message in bytes that may be put.
     """
 
@@ -93,12 +103,12 @@ class OtherOptions(TypedDict, total=False):
     response_timeout: float
     retry_timeout: float
     settle_timeout: float
-    durability: Durability | int | None
+    durability: Durability | int | Literal["all"] | None
     max_message_size: int
 
 
 class ClientOptions(OtherOptions, total=False):
-    """The options of an `AsyncQueue` that makes its own client: those of `OtherOptions`, and where the server is.
+    """The options of an `AsyncQueue` with a client of its own: those of `OtherOptions`, and the server's URL.
 
     Attributes:
         url: `redis://[user:password@]host[:port][/db]`, `unix:///path/to/socket?db=0`,
@@ -130,16 +140,16 @@ class Settings:
     max_message_size: int = MAX_MESSAGE_SIZE
 
 
-def resolve(options: ClientOptions, environment: Mapping[str, str] | None = None) -> Settings:
-    """Turn options into settings.
+def settings_from(options: ClientOptions, environment: Mapping[str, str] | None = None) -> Settings:
+    """Return the checked settings for a client's options.
 
     Args:
-        options: What the user gave; see `ClientOptions`.
-        environment: The environment variables; those of the process by default.
+        options: The options; see `ClientOptions`.
+        environment: The environment variables; by default those of the process.
 
     Raises:
         TypeError: An option is unknown or of the wrong type.
-        ValueError: An option's value, the URL's or an environment variable's is of no use; it says why.
+        ValueError: An option, a part of the URL or an environment variable is invalid; the message says why.
     """
     environment = os.environ if environment is None else environment
     unknown = set(options) - set(ClientOptions.__annotations__)
@@ -149,36 +159,38 @@ def resolve(options: ClientOptions, environment: Mapping[str, str] | None = None
         "prefix": _prefix(options.get("prefix"), environment),
         "client_id": _client_id(options.get("client_id")),
         "scripting": bool(options.get("scripting", True)),
-        "max_connections": _max_connections(options.get("max_connections")),
         "connect_timeout": _seconds(options, "connect_timeout", 5.0),
         "response_timeout": _seconds(options, "response_timeout", 15.0, most=100.0),
         "settle_timeout": _seconds(options, "settle_timeout", 5.0),
-        "max_message_size": _size(options.get("max_message_size", MAX_MESSAGE_SIZE)),
+        "max_message_size": validation.whole(
+            options.get("max_message_size", MAX_MESSAGE_SIZE), "max_message_size", 1, None, "bytes"
+        ),
     }
     common["durability"] = _durability(options.get("durability"), common["response_timeout"], common["scripting"])
+    if (most := options.get("max_connections")) is not None:
+        common["max_connections"] = validation.whole(most, "max_connections")
+    common["retry_timeout"] = _seconds(options, "retry_timeout", 10.0, most=150.0, zero=True)
     given = sorted(key for key in ("sentinels", "cluster", *PARTS, *SENTINEL_PARTS) if options.get(key) is not None)
     client, url = options.get("redis"), options.get("url")
-    retry_timeout = _seconds(options, "retry_timeout", 10.0, most=150.0, zero=True)
     if client is not None:
         if url is not None or given:
             raise TypeError("give either redis= or the server's address (url, host, port, …), not both")
         if any(base.__module__.partition(".")[0] == "fakeredis" for base in type(client).__mro__):
             if not hasattr(client, "__aenter__"):
-                raise TypeError("redis must be an asyncio client: use fakeredis.FakeAsyncRedis")
-            return Settings(address=Address("fakeredis"), fake=client, retry_timeout=retry_timeout, **common)
+                raise TypeError("redis must be an asyncio client. Use fakeredis.FakeAsyncRedis")
+            if common["durability"] is not None:
+                raise ValueError("fakeredis has neither replicas nor a disk. Leave out durability=")
+            return Settings(address=Address("fakeredis"), fake=client, **common)
         address = addresses.adopt(client)
     elif isinstance(url, str) and url.startswith("embedded:"):
         if given:
-            raise ValueError(f"an embedded server has an address of its own: leave out {', '.join(given)}")
-        directory = _embedded_directory(url)
-        return Settings(
-            address=Address(url), embedded=True, embedded_directory=directory, retry_timeout=retry_timeout, **common
-        )
+            raise ValueError(f"an embedded server has an address of its own. Leave out {', '.join(given)}")
+        return Settings(address=Address(url), embedded=True, embedded_directory=_embedded_directory(url), **common)
     else:
         address = addresses.find(options, environment)
     if address.nodes and "retry_timeout" not in options:
-        retry_timeout = 60.0
-    return Settings(address=address, retry_timeout=retry_timeout, **common)
+        common["retry_timeout"] = 60.0
+    return Settings(address=address, **common)
 
 
 def _embedded_directory(url: str) -> str | None:
@@ -190,63 +202,46 @@ def _embedded_directory(url: str) -> str | None:
 
 def _prefix(given: str | None, environment: Mapping[str, str]) -> str:
     prefix = given if given is not None else environment.get("PRESSURE_PREFIX") or DEFAULT_PREFIX
-    if not isinstance(prefix, str):
-        raise TypeError(f"prefix must be a string, not {type(prefix).__name__}")
-    if not prefix:
+    if not validation.text(prefix, "prefix"):
         raise ValueError("prefix must not be empty")
     if prefix == "apressure" or prefix.startswith("apressure:"):
-        raise ValueError("the prefix 'apressure' is taken: apressure keeps leases and the like under it")
+        raise ValueError("the prefix 'apressure' is reserved for apressure's own keys. Choose another one")
     return prefix
+
+
+def client_identity() -> str:
+    """Return a new identity, such as `"web-3:4711:140213:9f86d081"`, for the keys `:producer` and `:consumer`.
+
+    Specification, "Clients": host, process and thread help a human to find a deadlock. The random part distinguishes
+    the clients of one thread.
+    """
+    return f"{socket.gethostname()}:{os.getpid()}:{threading.get_native_id()}:{secrets.token_hex(4)}"
 
 
 def _client_id(given: str | None) -> str:
     if given is None:
         return client_identity()
-    if not isinstance(given, str):
-        raise TypeError(f"client_id must be a string, not {type(given).__name__}")
-    if not given or len(given) > 1024:
+    if not 1 <= len(validation.text(given, "client_id")) <= 1024:
         raise ValueError("client_id must have 1 to 1024 characters")
     return given
 
 
-def _seconds(options: ClientOptions, key: str, default: float, most: float = 1e6, zero: bool = False) -> float:
-    value = options.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{key} must be a number of seconds, not {type(value).__name__}")
-    if not (0 <= value <= most) or (value == 0 and not zero):
-        least = "at least" if zero else "more than"
-        raise ValueError(f"{key} must be {least} 0 and at most {most:g} seconds, not {value}")
-    return float(value)
+def _seconds(
+    options: ClientOptions, key: str, default: float, most: float = validation.LONGEST, zero: bool = False
+) -> float:
+    return float(validation.seconds(options.get(key, default), key, most=most, above=not zero))
 
 
-def _max_connections(value: int | None) -> int | None:
+def _durability(value: Any, response_timeout: float, scripting: bool) -> Durability | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"max_connections must be an integer or None, not {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"max_connections must be at least 1, not {value}")
-    return value
-
-
-def _size(value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"max_message_size must be a number of bytes, not {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"max_message_size must be at least 1 byte, not {value}")
-    return value
-
-
-def _durability(value: Durability | int | None, response_timeout: float, scripting: bool) -> Durability | None:
-    if value is None:
-        return None
-    durability = Durability(value) if isinstance(value, int) else value
+    durability = Durability(value) if isinstance(value, int) or value == "all" else value
     if not isinstance(durability, Durability):
-        raise TypeError(f"durability must be a Durability or a number of replicas, not {type(value).__name__}")
+        raise TypeError(f'durability must be a Durability or a number of replicas (or "all"), not {value!r:.40}')
     if not (durability.replicas or durability.fsync):
         return None
     if not scripting:
-        raise ValueError("durability= needs scripts on the server: leave out scripting=False")
+        raise ValueError("durability= needs scripts on the server. Leave out scripting=False")
     if durability.timeout >= response_timeout:
         raise ValueError(
             f"the timeout of durability= ({durability.timeout:g} s) must be less than response_timeout "

@@ -1,43 +1,46 @@
-"""Waiting, which lives here alone: a connection that blocks on one key, for whoever is waiting for it.
+"""Every wait is here: a connection that blocks on one key, shared by all tasks of the client that wait for it.
 
-The wait is a BLMOVE, the awaitable BRPOP in a form that puts back what it pops: it wakes when a BRPOP would, and
-nothing has been taken, so a waiter that is cancelled or killed takes nothing with it.
+The wait is a BLMOVE that puts back what it pops. It wakes when a BRPOP would, but takes nothing, so a task that is
+cancelled or killed while it waits loses nothing.
 
 - A *peek* moves the last element of a list onto itself.
-- A *claim* moves a role's token to the list of claims, where the step that it was claimed for takes it. A claim that
-  nobody wants any more is handed back.
+- A *claim* moves a role's token to the list of claims, where the next step takes it. A claim that is no longer needed
+  is handed back.
+- A *turn* is a token that the wait does take away: the next step passes it on, and so does the end of the wait. Where
+  the client dies in between, others try their steps again after a slice.
 
-A blocked command stays outstanding when its waiter goes away, and serves the next one; it lasts a slice of a few
-seconds, after which the waiter's step has a look (leases may have expired meanwhile).
+A blocked command stays outstanding when its task ends, and serves the next one. It lasts a slice of a few seconds;
+then the waiting task tries its step again, because leases may have expired meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from apressure.connection import background
-from apressure.connection.channel import ConnectionLost
-from apressure.connection.replies import NOT_EXECUTED
-from apressure.connection.server import AnyChannel, Place
+from apressure import background
+from apressure.connection.server import Node
+from apressure.connection.settings import RECONNECT_BACKOFF
+from apressure.connection.wire.channel import Channel, ConnectionLost
+from apressure.connection.wire.replies import NOT_EXECUTED
 from apressure.exceptions import OutOfMemoryError, ServerError
+from apressure.settle import set_result_once
 
 SLICE = 5
-"""Seconds for which one blocking command lasts."""
+"""Seconds that one blocking command lasts."""
 
 LONG_SLICE = 30
-"""Seconds for which the second of two peeks lasts: the first one's slices already make the step look at both."""
+"""Seconds that the second of two peeks lasts: the other waiter already polls often enough."""
 
 
 class Parked(asyncio.Future[None]):
-    """Somebody who waits.
+    """A future of a task that waits.
 
     Attributes:
-        on_wake: Called at the wake-up itself, with this. A done callback is called a turn of the event loop later,
-            which is a large part of the time that a wake-up takes.
+        on_wake: Called at once at the wake-up, with this future. A done callback is called one iteration of the event
+            loop later, which is a large part of the time that a wake-up takes.
     """
 
     on_wake: Callable[[Parked], None] | None = None
@@ -47,77 +50,80 @@ class Waiter:
     """Waits for elements of one list.
 
     Args:
-        place: Where to connect to; the connection is opened by the first wait.
+        node: Where to connect to; the first wait opens the connection.
         source: The list to wait for.
-        destination: The same list for a peek, the list of claims for a claim.
+        destination: The same list for a peek, the list of claims for a claim; None takes the token away.
         seconds: How long one blocking command lasts.
-        on_unwanted: For a claim: called when a token came and nobody waited any more.
+        on_unwanted: Called when something came and no task waited any more.
     """
 
     def __init__(
         self,
-        place: Place,
+        node: Node,
         source: bytes,
-        destination: bytes,
+        destination: bytes | None,
         seconds: int = SLICE,
         on_unwanted: Callable[[], None] | None = None,
     ) -> None:
-        self._place = place
+        self._node = node
         self._claims = source != destination
-        self._command: list[bytes | str | int] = [
-            b"BLMOVE",
-            source,
-            destination,
-            b"RIGHT",
-            b"LEFT" if self._claims else b"RIGHT",
-            seconds,
-        ]
+        end = b"LEFT" if self._claims else b"RIGHT"
+        self._command: list[bytes | str | int] = (
+            [b"BRPOP", source, seconds]
+            if destination is None
+            else [b"BLMOVE", source, destination, b"RIGHT", end, seconds]
+        )
         self._seconds = seconds
         self._on_unwanted = on_unwanted
-        self._channel: AnyChannel | None = None
+        self._channel: Channel | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._outstanding = False
         self._watchers: set[Parked] = set()
         self._failures = 0
         self.generation = 0
-        """Counts wake-ups. A step that was sent at an older generation may have missed one: do not park, try again."""
+        """Counts wake-ups. A step that was sent at an older generation may have missed one: try again."""
         self.claimed = False
         """A token came and has not been used yet."""
 
     @property
     def idle(self) -> bool:
-        """Nobody waits here at present."""
+        """Whether no task waits here."""
         return not self._watchers and not self.claimed
 
     @property
+    def watched(self) -> bool:
+        """Whether a task waits here."""
+        return any(not future.done() for future in self._watchers)
+
+    @property
     def connected(self) -> bool:
-        """There is a connection that could be given up."""
+        """Whether there is a connection that could be closed."""
         return self._channel is not None and self._channel.up
 
     def watch(self, future: Parked) -> None:
-        """Resolve the future at the next wake-up, or with the error that makes waiting impossible."""
+        """Complete the future at the next wake-up, or with the error that makes waiting impossible."""
         self._watchers.add(future)
         future.add_done_callback(self._watchers.discard)
         if not self._outstanding:
             self._block()
 
     def take_claim(self) -> bool:
-        """Return whether a token has been claimed; it is the caller's to use now."""
+        """Return whether a token has been claimed; the caller must use it."""
         claimed, self.claimed = self.claimed, False
         return claimed
 
     def hand_back(self) -> None:
-        """Give a token back that nobody waits for."""
+        """Give back a token that no task waits for."""
         if self.claimed and not self._watchers and self._on_unwanted is not None:
             self.claimed = False
             self._on_unwanted()
 
     def close(self) -> bool:
-        """End the connection; who still waits is left to the caller.
+        """End the connection. It does not wake the tasks that wait.
 
         Returns:
-            Whether a token may be on its way, or has come: a blocking command that is outstanding is served until the
-            server sees that the connection has ended.
+            Whether a token has come, or may still come: the server serves an outstanding command until it sees that the
+            connection has ended.
         """
         outstanding = self._outstanding or self.take_claim()
         if self._connecting is not None:
@@ -140,8 +146,8 @@ class Waiter:
     async def _connect(self) -> None:
         mine = asyncio.current_task()
         try:
-            channel = await self._place.connect(lambda: None, self._seconds + self._place.settings.response_timeout)
-        except Exception as error:  # noqa: BLE001 (whatever it is, those who wait have to know)
+            channel = await self._node.connect(self._seconds + self._node.settings.response_timeout)
+        except Exception as error:  # noqa: BLE001 (the waiting tasks raise it)
             if self._connecting is mine:
                 self._connecting = None
                 self._wake(error)
@@ -151,7 +157,7 @@ class Waiter:
                 self._connecting = None
             raise
         if self._connecting is not mine:
-            # Closed meanwhile: a cancellation that comes when the connection is there already goes unnoticed.
+            # Closed meanwhile. A cancellation that comes when the channel is already open goes unnoticed.
             channel.abort("the wait was ended")
             return
         self._connecting = None
@@ -159,13 +165,12 @@ class Waiter:
         if self._watchers and not self._outstanding:
             self._block()
 
-    def _woken(self, channel: AnyChannel, reply: Any) -> None:
+    def _woken(self, channel: Channel, reply: Any) -> None:
         self._outstanding = False
-        if self._in_vain(channel, reply):
-            # Nothing to tell a caller of: the step will say how things stand. Not too often, though.
-            self._failures = min(self._failures + 1, 6)
-            pause = 0.02 * 2**self._failures * random.uniform(0.5, 1.5)
-            asyncio.get_running_loop().call_later(pause, self._wake, None)
+        if self._wait_failed(channel, reply):
+            # The tasks try their steps again. If the problem persists, the steps raise its error.
+            asyncio.get_running_loop().call_later(RECONNECT_BACKOFF.pause(self._failures), self._wake, None)
+            self._failures += 1
             return
         self._failures = 0
         if isinstance(reply, Exception):
@@ -173,18 +178,22 @@ class Waiter:
             return
         if self._claims and reply is not None:
             self.claimed = True
-        if not self._wake(None):
+        if self._wake(None):
+            return
+        if self._claims:
             self.hand_back()
+        elif self._on_unwanted is not None:
+            self._on_unwanted()
 
-    def _in_vain(self, channel: AnyChannel, reply: Any) -> bool:
-        """The server did not wait, or not to the end: for reasons that pass, or since the queue is elsewhere now."""
+    def _wait_failed(self, channel: Channel, reply: Any) -> bool:
+        """Whether the wait ended for a temporary reason, or because the queue is on another server now."""
         if isinstance(reply, ConnectionLost):
             if self._channel is channel:  # not closed by us
-                self._place.doubt(channel.address)
+                self._node.invalidate(channel.address)
             return True
         if not isinstance(reply, ServerError):
             return False
-        if self._place.is_elsewhere(reply, channel.address):
+        if self._node.note_redirect(reply, channel.address):
             channel.retire()
             if self._channel is channel:
                 self._channel = None
@@ -192,12 +201,12 @@ class Waiter:
         return isinstance(reply, OutOfMemoryError) or reply.code in NOT_EXECUTED
 
     def _wake(self, error: Exception | None) -> bool:
-        """Resolve all who watch; False if there was nobody."""
+        """Complete all watching futures; False if there were none."""
         self.generation += 1
         watchers = [future for future in self._watchers if not future.done()]
         self._watchers.clear()
         for future in watchers:
-            if future.done():  # what one of the others has done
+            if future.done():  # cancelled by the callback of another one
                 continue
             if error is None:
                 future.set_result(None)
@@ -209,10 +218,10 @@ class Waiter:
 
 
 def park(waiters: Sequence[Waiter], generations: Sequence[int], seconds: float | None = None) -> Parked:
-    """Return a future that is resolved when one of the waiters wakes, or when `seconds` have passed.
+    """Return a future that completes when one of the waiters wakes, or when `seconds` have passed.
 
-    It is resolved at once where a waiter woke since `generations` were noted: that is how a wake-up that comes
-    between a step and the wait for it is not lost.
+    It completes at once if a waiter woke since `generations` were noted, so a wake-up between a step and its wait is
+    not lost.
     """
     loop = asyncio.get_running_loop()
     future = Parked(loop=loop)
@@ -222,6 +231,6 @@ def park(waiters: Sequence[Waiter], generations: Sequence[int], seconds: float |
     for waiter in waiters:
         waiter.watch(future)
     if seconds is not None:
-        timer = loop.call_later(seconds, lambda: None if future.done() else future.set_result(None))
+        timer = loop.call_later(seconds, set_result_once, future, None)
         future.add_done_callback(lambda _: timer.cancel())
     return future

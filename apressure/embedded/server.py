@@ -1,20 +1,18 @@
 """A private Valkey or Redis server for development, tests and demos.
 
 The rule that this module keeps: **the server never outlives the process that started it**, however that process
-ends. Between the two stands a watchdog, a small shell process in a session of its own (so that Ctrl-C in the
-terminal does not reach it). It starts the server, holds the read end of a pipe whose write end only the owner has,
-and waits for the end of file that the kernel sends when the owner closes the pipe or dies, SIGKILL included. Then it
-ends the server and removes the temporary directory. (`PR_SET_PDEATHSIG` would be shorter, but it fires when the
-*thread* that started the server ends, and exists on Linux only.)
+ends. A watchdog ensures it: a small shell process in a session of its own (so that Ctrl-C in the terminal does not
+reach it). It starts the server and reads from a pipe whose write end only the owner has. When the owner closes the pipe
+or dies (SIGKILL included), the kernel sends end of file; then the watchdog ends the server and removes the temporary
+directory. (`PR_SET_PDEATHSIG` would be shorter, but it fires when the *thread* that started the server ends, and exists
+on Linux only.)
 
-A server that keeps its data in a directory holds a lock there (`flock`). Watchdog and server inherit it, so the
-directory stays locked until the last of them is gone, and not only as long as the owner lives.
+A server that keeps its data in a directory holds a lock there; see `lock`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import os
 import secrets
@@ -29,33 +27,35 @@ import warnings
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Final, Self, TypeVar
 from urllib.parse import quote
 
+from apressure import validation
+from apressure.backoff import Backoff
 from apressure.embedded.binary import find_binary, identify, named_binary
 from apressure.embedded.configuration import ConfigValue, render
+from apressure.embedded.lock import lock_directory
 from apressure.exceptions import PressureError, ServerUnavailableError
 
 _T = TypeVar("_T")
 
-LOCK_NAME: Final = "apressure.lock"
 _SOCKET_NAME: Final = "server.sock"
 _SOCKET_PATH_LIMIT: Final = 100  # bytes; sun_path holds 104 on macOS and 108 on Linux, with the final zero
-_PORT_ATTEMPTS: Final = 5  # somebody else may take a free port before the server does
+_PORT_ATTEMPTS: Final = 5  # another process may take a free port before the server does
 _ANSWER_TIMEOUT: Final = 1.0  # seconds that one PING may take
+_READY_BACKOFF: Final = Backoff(first=0.004, most=0.05, factor=1.5)
 
 
 class EmbeddedServer:
     """A Valkey or Redis server that belongs to this process and ends with it.
 
-    It listens on a unix socket that only this user can open, in a fresh temporary directory, and not on TCP unless
-    asked to. `start` and `stop` block (some 50 ms); a coroutine calls them in a thread. The addresses stay the same
-    when it is stopped and started again. A forked child may connect to its parent's server, and can neither stop
-    nor start it.
+    It listens on a unix socket that only this user can open, in a fresh temporary directory; on TCP only with `tcp` or
+    `port`. `start` and `stop` block (about 50 ms): call them in a thread from a coroutine. The addresses stay the same
+    when it is stopped and started again. A forked child may connect to its parent's server, but can neither stop nor
+    start it.
 
     Args:
-        directory: Keeps the data here (append-only file, synced every second); made where it does not exist.
+        directory: Where to keep the data (append-only file, synced every second); it is made if it does not exist.
             None: nothing is kept.
         tcp: Listen on 127.0.0.1 too, on a free port. `url` is the TCP address then.
         port: The port to listen on, instead of a free one; implies `tcp`.
@@ -81,9 +81,9 @@ class EmbeddedServer:
         self._wanted_port = port
         self._wanted_binary = binary
         self._config = dict(config or {})
-        self._startup_timeout = startup_timeout
-        # Data that nobody keeps need no time to be written.
-        self._grace = 1.0 if self.directory is None else 10.0  # seconds from SIGTERM to SIGKILL
+        self._startup_timeout = validation.seconds(startup_timeout, "startup_timeout")
+        # Seconds from SIGTERM to SIGKILL. A server without a directory has nothing to write.
+        self._shutdown_timeout = 1.0 if self.directory is None else 10.0
         self._guard = threading.RLock()
         self._owner = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
@@ -92,7 +92,6 @@ class EmbeddedServer:
         self._run: Path | None = None
         self._port: int | None = None
         self._pid: int | None = None
-        self._binary: Path | None = None
 
     @property
     def url(self) -> str:
@@ -116,20 +115,18 @@ class EmbeddedServer:
         """The process of the server (not of its watchdog)."""
         return _known(self._pid)
 
-    @property
+    @functools.cached_property
     def binary(self) -> Path:
         """The server program.
 
         Raises:
-            MissingExtraError: There is none on this machine.
+            MissingExtraError: This machine has none.
         """
-        if self._binary is None:
-            self._binary = find_binary() if self._wanted_binary is None else named_binary(self._wanted_binary)
-        return self._binary
+        return find_binary() if self._wanted_binary is None else named_binary(self._wanted_binary)
 
     @property
     def software(self) -> str:
-        """What the program calls itself: `"Valkey"` or `"Redis"`."""
+        """The program's name: `"Valkey"` or `"Redis"`."""
         return self._identity()[0]
 
     @property
@@ -139,28 +136,26 @@ class EmbeddedServer:
 
     @property
     def running(self) -> bool:
-        """Whether this process has started the server and it has not ended."""
+        """Whether this process started the server, and it has not ended."""
         return self._owner == os.getpid() and self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the server and wait until it answers. A server that runs already is left as it is.
+        """Start the server and wait until it answers. Does nothing if it runs already.
 
         Raises:
-            MissingExtraError: There is no server program on this machine.
-            ServerUnavailableError: It did not start (the message ends with its log), or its directory is in use or
-                cannot be written.
+            MissingExtraError: This machine has no server program.
+            ServerUnavailableError: The server did not start (the message ends with its log), or its directory is in use
+                or not writable.
         """
         if self._owner != os.getpid():
-            raise PressureError(f"this embedded server belongs to process {self._owner}: make one in this process")
+            raise PressureError(f"this embedded server belongs to process {self._owner}. Make one in this process")
         with self._guard:
             if self.running:
                 return
             self.stop()
             for attempt in range(1, _PORT_ATTEMPTS + 1):
-                if self._tcp and self._wanted_port is None and (self._port is None or attempt > 1):
-                    self._port = _free_port()
-                elif self._port is None:
-                    self._port = self._wanted_port or 0
+                if self._port is None or attempt > 1:
+                    self._port = _free_port() if self._tcp and self._wanted_port is None else self._wanted_port or 0
                 try:
                     self._launch()
                     return
@@ -175,7 +170,7 @@ class EmbeddedServer:
                     raise
 
     def stop(self) -> None:
-        """End the server, wait until it is gone and remove its temporary directory. Twice is as good as once."""
+        """End the server, wait until it has ended and remove its temporary directory. Stopping twice is allowed."""
         if self._owner != os.getpid():
             return
         with self._guard:
@@ -185,28 +180,26 @@ class EmbeddedServer:
                 self._pipe = None
             if self._process is not None:
                 try:
-                    self._process.wait(self._grace + 5)
-                except subprocess.TimeoutExpired:  # somebody has frozen the watchdog
+                    self._process.wait(self._shutdown_timeout + 5)
+                except subprocess.TimeoutExpired:  # the watchdog is frozen
                     self._process.kill()
                     self._process.wait()
                 if self._process.returncode < 0:
-                    self._clear_by_hand()
+                    self._clean_up()
                 self._process = None
             if self._log is not None:
                 self._log.close()
                 self._log = None
 
     def log_tail(self, lines: int = 20) -> str:
-        """The last lines of the server's log, as long as it has not been stopped."""
+        """Return the last lines of the server's log; nothing after `stop`."""
         return "\n".join(self._log_bytes().decode(errors="replace").splitlines()[-lines:])
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __del__(self) -> None:
@@ -216,7 +209,7 @@ class EmbeddedServer:
             warnings.warn(f"{self!r} was not stopped", ResourceWarning, source=self, stacklevel=1)
             self.stop()
         elif self._process is not None and self._log is not None:
-            self._process.returncode = 0  # a forked child has nothing to wait for, and nothing to warn about
+            self._process.returncode = 0  # the parent waits and warns, not a forked child
             self._log.close()
 
     def __repr__(self) -> str:
@@ -227,16 +220,18 @@ class EmbeddedServer:
         try:
             return identify(self.binary)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            raise ServerUnavailableError(f"{self.binary} does not say which version it is: {error}") from error
+            raise ServerUnavailableError(f"{self.binary} does not report its version: {error}") from error
 
     def _launch(self) -> None:
-        binary = self.binary
+        binary = self.binary  # before anything is made: this may raise
         if self._run is None:
             self._run = _run_path()
-        lock = None if self.directory is None else self._lock_directory(self.directory)
+        lock = None
+        if self.directory is not None:
+            lock = lock_directory(self.directory, self._owner, self.url, self._shutdown_timeout + self._startup_timeout)
         reading = None
         try:
-            # Nameless, so that it can be read after the watchdog has cleared up, and is gone with the last process.
+            # Without a name: readable after the watchdog has cleaned up, and gone with the last process.
             self._log = tempfile.TemporaryFile(prefix="apressure-")  # noqa: SIM115 - closed by stop()
             reading, self._pipe = os.pipe()
             _pipes.add(self._pipe)
@@ -248,10 +243,10 @@ class EmbeddedServer:
                 cwd="/",
                 env={
                     **os.environ,
-                    "LC_ALL": "C",  # Redis 7 refuses to start under a locale that the machine does not have
+                    "LC_ALL": "C",  # Redis 7 does not start with a locale that the machine lacks
                     "APRESSURE_BINARY": os.fspath(binary),
                     "APRESSURE_RUN": os.fspath(self._run),
-                    "APRESSURE_GRACE": str(round(self._grace * 10)),
+                    "APRESSURE_SHUTDOWN_TIMEOUT": str(round(self._shutdown_timeout * 10)),
                 },
                 start_new_session=True,
             )
@@ -265,31 +260,32 @@ class EmbeddedServer:
         self._wait_until_ready()
 
     def _configuration(self, run: Path) -> bytes:
-        directives: dict[str, ConfigValue] = {
-            "port": self.port,
-            "bind": "127.0.0.1",
-            "unixsocket": run / _SOCKET_NAME,
-            "unixsocketperm": "700",
-            "dir": run if self.directory is None else self.directory,
-            "save": "",
-            "appendonly": self.directory is not None,
-            "appendfsync": "everysec",
-            "daemonize": False,
-            "logfile": "",
-            **self._config,
-        }
-        return render(directives)
+        return render(
+            {
+                "port": self.port,
+                "bind": "127.0.0.1",
+                "unixsocket": run / _SOCKET_NAME,
+                "unixsocketperm": "700",
+                "dir": run if self.directory is None else self.directory,
+                "save": "",
+                "appendonly": self.directory is not None,
+                "appendfsync": "everysec",
+                "daemonize": False,
+                "logfile": "",
+                **self._config,
+            }
+        )
 
     def _wait_until_ready(self) -> None:
         process, run = _known(self._process), _known(self._run)
         deadline = time.monotonic() + self._startup_timeout
-        pause = 0.002
+        attempts = 0
         while True:
             if process.poll() is not None:
                 raise ServerUnavailableError(
                     f"{self.binary} ended with status {process.returncode} while it started:\n{self.log_tail()}"
                 )
-            # On the socket, also with TCP: behind a port may be somebody else's server.
+            # On the socket, even with TCP: a foreign server may have the port.
             answer = _ping(run / _SOCKET_NAME)
             if answer.startswith(b"-LOADING"):
                 deadline = time.monotonic() + self._startup_timeout
@@ -302,41 +298,8 @@ class EmbeddedServer:
                 raise ServerUnavailableError(
                     f"{self.binary} did not answer within {self._startup_timeout:g} s:\n{self.log_tail()}"
                 )
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.05)
-
-    def _lock_directory(self, directory: Path) -> int:
-        """Take the directory's lock and leave our address in it.
-
-        A server that is about to end, because its owner stops it or has died, is waited for.
-        """
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise ServerUnavailableError(f"an embedded server cannot keep its data in {directory}: {error}") from error
-        began = time.monotonic()
-        try:
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    owner, _, url = os.pread(lock, 4096, 0).decode().strip().partition(" ")
-                    # A zombie counts as alive, so a moment's patience is for every owner.
-                    patience = 1.0 if _is_alive(owner) else self._grace + self._startup_timeout
-                    if time.monotonic() - began > patience:
-                        raise ServerUnavailableError(
-                            f"the directory {directory} is in use by the embedded server of process {owner or '?'}: "
-                            f"connect to that one with url={url!r}, or use another directory"
-                        ) from None
-                    time.sleep(0.02)
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{self._owner} {self.url}\n".encode(), 0)
-        except BaseException:
-            os.close(lock)
-            raise
-        return lock
+            time.sleep(_READY_BACKOFF.pause(attempts))
+            attempts += 1
 
     def _log_bytes(self) -> bytes:
         if self._log is None:
@@ -345,10 +308,10 @@ class EmbeddedServer:
         descriptor = self._log.fileno()
         return os.pread(descriptor, 16384, max(0, os.fstat(descriptor).st_size - 16384))
 
-    def _clear_by_hand(self) -> None:
-        """Do the work of a watchdog that was killed."""
+    def _clean_up(self) -> None:
+        """Clean up instead of a watchdog that was killed."""
         run = _known(self._run)
-        if self._pid is not None and _ping(run / _SOCKET_NAME):  # never kill a stranger that has the number now
+        if self._pid is not None and _ping(run / _SOCKET_NAME):  # the number may belong to another process now
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
         shutil.rmtree(run, ignore_errors=True)
@@ -368,7 +331,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 def _known(value: _T | None) -> _T:
     if value is None:
-        raise PressureError("the embedded server has not been started: call start(), or use it with `with`")
+        raise PressureError("the embedded server has not been started. Call start(), or use it with `with`")
     return value
 
 
@@ -378,12 +341,14 @@ def _watchdog() -> str:
 
 
 def _run_path() -> Path:
-    """A path for the temporary directory, short enough for a socket in it."""
+    """Return a path for the temporary directory, short enough for a socket in it."""
     for base in (tempfile.gettempdir(), "/tmp", "/var/tmp"):  # noqa: S108 - the directory has a random name and 0700
         path = Path(base).absolute() / f"apressure-{secrets.token_hex(6)}"
         if len(os.fsencode(path / _SOCKET_NAME)) <= _SOCKET_PATH_LIMIT and os.access(base, os.W_OK | os.X_OK):
             return path
-    raise ServerUnavailableError("found no temporary directory whose path is short enough for a unix socket")
+    raise ServerUnavailableError(
+        "found no writable temporary directory with a path that is short enough for a unix socket. Set TMPDIR"
+    )
 
 
 def _free_port() -> int:
@@ -393,20 +358,10 @@ def _free_port() -> int:
 
 
 def _ping(path: Path) -> bytes:
-    """What the server answers to PING, or nothing. An error (NOAUTH, LOADING) is an answer too."""
+    """Return the server's answer to PING, or nothing. An error (NOAUTH, LOADING) is an answer too."""
     with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
         connection.settimeout(_ANSWER_TIMEOUT)
         connection.connect(os.fspath(path))
         connection.sendall(b"PING\r\n")
         return connection.recv(256)
     return b""
-
-
-def _is_alive(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, ValueError):
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -1,13 +1,13 @@
-# Starts an embedded server, ends it when its owner is gone, and clears up after both.
+# Starts an embedded server, ends it when its owner has ended, and cleans up after both.
 #
 # Environment: APRESSURE_BINARY  the server program
-#              APRESSURE_RUN     the temporary directory, with server.conf; the owner makes it, and only after this
-#                                process exists, so that there is no moment at which a death leaves it behind
-#              APRESSURE_GRACE   tenths of a second from SIGTERM to SIGKILL
-# Input:       a line when the configuration is written; end of file when the owner is gone or wants to stop
+#              APRESSURE_RUN     the temporary directory, with server.conf; the owner makes it after this process has
+#                                started, so that no death leaves it behind
+#              APRESSURE_SHUTDOWN_TIMEOUT   tenths of a second from SIGTERM to SIGKILL
+# Input:       a line when the configuration is written; end of file when the owner stops or has ended
 # Output:      the log
-# Errors:      the lock of the data directory, or the log where there is none. It is only held: the server inherits
-#              it, so the directory stays locked until the last of them is gone.
+# Errors:      the lock of the data directory, or the log without one. The lock is only held: the server inherits it, so
+#              the directory stays locked until both have ended.
 # Status:      the server's
 
 # Descriptors of one digit, because dash knows no others.
@@ -20,10 +20,10 @@ if IFS= read -r _ <&3; then
   server=$!
   echo "$server" >"$APRESSURE_RUN/pid"
   (
-    exec 4>&- # a sleep of ours may outlive us by a moment, and must not hold the lock
+    exec 4>&- # our sleep may outlive this process, and must not hold the lock
     IFS= read -r _ <&3
     kill -TERM "$server"
-    left=$APRESSURE_GRACE
+    left=$APRESSURE_SHUTDOWN_TIMEOUT
     while kill -0 "$server" && [ "$left" -gt 0 ]; do sleep 0.1; left=$((left - 1)); done
     kill -KILL "$server"
   ) 2>/dev/null &

@@ -1,109 +1,127 @@
-"""What operators and displays ask of a queue, and the life of a queue object."""
+"""Operations on a queue as a whole: creating and closing it, looking at it, and cleaning it up."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any
 
+from apressure import validation
 from apressure.exceptions import (
-    ClientClosedError,
     PressureError,
+    QueueAlreadyExistsError,
+    QueueClosedError,
     QueueDoesNotExistError,
-    QueueEmptyError,
-    QueueFullError,
 )
-from apressure.files import names
-from apressure.files.directory import Directory
-from apressure.files.options import Settings, deadline_of, positive
-from apressure.files.publishing import Publisher
-from apressure.files.receiving import Receiver
+from apressure.files.core import Core
 from apressure.files.statistics import FileQueueStatistics
-from apressure.files.store import Store
-from apressure.files.waits import Line, Waits
+from apressure.files.storage import lifecycle, names
+from apressure.files.storage.directory import Directory
+from apressure.files.storage.index import Index
+from apressure.files.storage.state import MAX_BOUND
 
-_BREATH: Final = 0.002
-"""Seconds after which other tasks of the event loop get their turn, however much there is to do."""
 
+class Administration(Core):
+    """The part of `FileQueue` that knows no items."""
 
-class Administration:
-    """The part of `FileQueue` that knows nothing of what items are."""
+    async def create(self, bound: int = 0, exist_ok: bool = False) -> bool:
+        """Create the queue: its directory, with its bound in it, in one step.
 
-    def __init__(self, settings: Settings) -> None:
-        self.name = settings.name
-        self.path = settings.parent / settings.name
-        self.capacity = settings.capacity
-        self._settings = settings
-        self._store = Store(settings)
-        self._publisher = Publisher(self._store)
-        self._receiver = Receiver(self._store)
-        self._waits = Waits(self._store.look, self._store.fileno)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = 0
-        self._closed = False
-        self._running = 0
-        self._breathed = 0.0
-
-    def __repr__(self) -> str:
-        return f"<FileQueue {str(self.path)!r}>"
-
-    async def __aenter__(self) -> Self:
-        with self._operation():
-            try:
-                await self._store.refresh()
-            except BaseException:
-                await self.aclose()  # the block is never entered, so nobody else would
-                raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Release this object's descriptors; the queue stays as it is. Closing twice is allowed.
-
-        Tasks that still wait get ClientClosedError; a step that is being made is made to its end before the descriptors
-        go, and what it received is given back. What was received before and not settled comes again when its
-        visibility timeout ends; `nack` gives it back earlier.
-
-        Raises:
-            RuntimeError: The object belongs to another event loop, which goes on.
-        """
-        if self._closed or self._loop is None:
-            pass
-        elif self._pid != os.getpid():
-            self._store.release()  # the descriptors were copied, and nothing goes on here
-        elif self._loop.is_closed():
-            self._store.close()
-        else:
-            self._check()
-            self._waits.close(ClientClosedError("the queue object was closed (aclose) while the operation waited"))
-            if not self._running:
-                self._store.close()
-        self._closed = True
-
-    @property
-    def published(self) -> int:
-        """How many messages this object has published until now."""
-        return self._publisher.published
-
-    async def delete(self, message_id: str) -> bool:
-        """Delete a message, whatever its state and whoever has received it (specification: Deleted).
+        Args:
+            bound: The most messages that may be there, those in flight included; 0 for no bound. It holds for each
+                `FileQueue` of the directory that was made without `bound=`.
+            exist_ok: Leave a queue that exists as it is, with its own bound.
 
         Returns:
-            Whether it was there.
+            Whether the queue is new.
+
+        Raises:
+            QueueAlreadyExistsError: It exists, perhaps because a put or a receive made its directory.
+            StorageError: The file system refused.
+            TypeError, ValueError: The bound is not a whole number of messages.
+
+        Cancelled, the queue is created or not; creating it again with `exist_ok=True` is safe.
+        """
+        validation.whole(bound, "bound", 0, MAX_BOUND, "messages")
+        with self._operation():
+            new = await self._store.worker.in_thread(lifecycle.create, self._store.beside(self.name), bound)
+            self._auto_create = False  # if another process deletes it, a put does not make it again
+            await self._store.reopen(self._waits.stop)
+        if not new and not exist_ok:
+            raise QueueAlreadyExistsError(
+                f"the queue {self.name!r} exists already: {self.path}. Pass exist_ok=True to use it", name=self.name
+            )
+        return new
+
+    async def exists(self) -> bool:
+        """Return whether the queue exists. False if another directory has replaced the one that this object opened."""
+        with self._operation():
+            return await self._store.worker.in_thread(self._store.directory.exists)
+
+    async def bound(self) -> int:
+        """Return the most messages that may be there: this object's `bound=`, or the queue's; 0 for no bound.
+
+        It raises as `statistics` does, and so do `qsize` and `closed`.
+        """
+        return (await self.statistics()).bound
+
+    async def qsize(self) -> int:
+        """Return how many messages wait; those in flight do not count."""
+        return (await self.statistics()).length
+
+    async def closed(self) -> bool:
+        """Return whether the queue is closed; it stays so."""
+        return (await self.statistics()).closed
+
+    async def statistics(self) -> FileQueueStatistics:
+        """Return a snapshot of the queue.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+            StorageError: The directory cannot be read.
+        """
+        with self._operation():
+            await self._breathe()
+            await self._store.refresh()
+        index = self._store.index
+        oldest, expiry = index.oldest(), index.next_expiry()
+        return FileQueueStatistics(
+            name=self.name,
+            path=str(self.path),
+            length=index.waiting,
+            bound=self._store.bound,
+            closed=index.closed,
+            in_flight=index.in_flight,
+            unfinished=len(index.unfinished),
+            oldest=None if oldest is None else datetime.fromtimestamp(names.time_of(oldest) / 1e6, UTC),
+            next_expiry=None if expiry is None else datetime.fromtimestamp(expiry[0] / 1e6, UTC),
+            put_count=self.put_count,
+            received_count=self._receiver.received,
+            deleted_count=self._receiver.deleted,
+            dead_lettered_count=self._receiver.dead_lettered,
+            waiting_putters=len(self._waits.putters),
+            waiting_receivers=len(self._waits.receivers) + len(self._waits.drainers),
+            notified=self._store.notified,
+        )
+
+    @property
+    def put_count(self) -> int:
+        """How many messages this object has put."""
+        return self._putter.count
+
+    async def ack(self, message_id: str) -> bool:
+        """Acknowledge a message by its id: it is deleted, also if another process has received it, or none has.
+
+        Returns:
+            Whether it was there (specification: Deleted).
 
         Raises:
             TypeError, ValueError: It is not a message's id.
-            QueueDoesNotExistError, StorageError: As for `publish`.
+            QueueDoesNotExistError: There is no such queue.
+            StorageError: The file system refused.
 
-        Cancelled, it is deleted, or not at all.
+        Cancelled, it is deleted or not.
         """
         if not isinstance(message_id, str):
             raise TypeError(f"a message's id must be a string, not {type(message_id).__name__}")
@@ -114,53 +132,87 @@ class Administration:
             await self._breathe()
             return await self._receiver.delete(key)
 
-    async def qsize(self) -> int:
-        """Return how many messages wait. Cancelled, nothing has changed."""
-        return (await self.statistics()).length
+    async def close(self) -> None:
+        """Close the *queue*: nothing more can be put, and consumers end when it is drained.
 
-    async def statistics(self) -> FileQueueStatistics:
-        """Return a snapshot of the queue. Cancelled, nothing has changed."""
+        A put that is under way either returns, and its message is delivered, or raises QueueClosedError. vsqs does not
+        know that a queue is closed: what it puts is delivered, too. (`aclose` releases this object's descriptors.)
+
+        Raises:
+            QueueClosedError: It was closed before.
+            QueueDoesNotExistError: There is no such queue.
+            StorageError: The file system refused.
+
+        Cancelled, the queue is closed or open.
+        """
         with self._operation():
-            await self._breathe()
             await self._store.refresh()
-        index = self._store.index
-        oldest, expiry = index.oldest(), index.next_expiry()
-        return FileQueueStatistics(
-            name=self.name,
-            path=str(self.path),
-            length=index.waiting,
-            in_flight=index.in_flight,
-            unfinished=len(index.unfinished),
-            capacity=self.capacity,
-            oldest=None if oldest is None else datetime.fromtimestamp(names.time_of(oldest) / 1e6, UTC),
-            next_expiry=None if expiry is None else datetime.fromtimestamp(expiry[0] / 1e6, UTC),
-            published=self.published,
-            received=self._receiver.received,
-            deleted=self._receiver.deleted,
-            buried=self._receiver.buried,
-            waiting_publishers=len(self._waits.publishers),
-            waiting_receivers=len(self._waits.receivers),
-            notified=self._store.notified,
-        )
+            try:
+                await self._store.worker.in_thread(self._store.directory.close_queue)
+            except FileExistsError:
+                raise QueueClosedError(f"the queue {self.name!r} was closed before", name=self.name) from None
 
-    async def purge(self, in_flight: bool = False) -> int:
-        """Delete the messages that are there when it begins.
+    async def wait_closed(self, timeout: float | None = None) -> None:
+        """Wait until the queue is closed; messages may be left in it.
+
+        Raises:
+            QueueOpenError: It stayed open until the timeout (a TimeoutError).
+            QueueDoesNotExistError: There is no such queue, or it was deleted meanwhile.
+
+        Cancelled, nothing has changed.
+        """
+        deadline = self._deadline(timeout)
+        ticket = self._waits.ticket()
+        with self._operation():
+            while True:
+                try:
+                    await self._store.refresh()
+                except QueueDoesNotExistError:
+                    if not self._store.index.closed:  # it was deleted before it was closed
+                        raise
+                if self._store.index.closed:
+                    return
+                await self._wait(self._waits.closers, ticket, deadline)
+
+    async def delete(self, timeout: float | None = None) -> None:
+        """Delete the queue with all messages, those in flight included. Waiting tasks get QueueDoesNotExistError.
+
+        It deletes only what belongs to a queue. Dead letters are in another queue, and stay.
 
         Args:
-            in_flight: Also those that were received and are not settled.
+            timeout: As for `AsyncQueue.delete`, which waits for the queue's roles. Here nothing waits.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+            StorageError: The file system refused, or the directory contains something else, which the error names.
+                Nothing was deleted then.
+
+        Cancelled, or when the process is killed, the queue is deleted or untouched. After a kill, the next `create` or
+        `delete` beside it removes what is left of the directory.
+        """
+        self._deadline(timeout)
+        with self._operation():
+            await self._store.refresh()
+            await self._store.worker.in_thread(lifecycle.delete, self._store.directory)
+
+    async def purge(self, in_flight: bool = False) -> int:
+        """Delete the messages that wait when it begins.
+
+        Args:
+            in_flight: Also those that are in flight.
 
         Returns:
-            How many it has deleted.
+            How many were deleted.
 
         Cancelled, some of them are deleted.
         """
         return await self._each(self._receiver.remove, waiting=True, in_flight=in_flight)
 
-    async def release(self) -> int:
-        """Give back every message that is in flight, whoever has received it and however long it may have it still.
+    async def give_back_in_flight(self) -> int:
+        """Give back every message that is in flight in any process, before its lease ends.
 
         Returns:
-            How many it has given back.
+            How many were given back.
 
         Cancelled, some of them are given back.
         """
@@ -181,49 +233,36 @@ class Administration:
 
         Raises:
             QueueFullError: The queue stayed full until the timeout. `accepted` says how many were moved before.
-            QueueDoesNotExistError: There is no queue of the name `source`.
+            QueueClosedError: The queue is closed.
+            QueueDoesNotExistError: There is no such queue, or no queue of the name `source`.
             StorageError: The file system refused.
 
         Cancelled, each of them is in one of the two queues.
         """
         if max_items is not None:
-            positive(max_items, "max_items")
+            validation.whole(max_items, "max_items")
         deadline = self._deadline(timeout)
-        name = self._settings.dead_letters if source is None else names.check_queue_name(source)
-        dead = self._store.beside(name)
-        ticket = self._waits.publishers.ticket()
+        source_name = self._store.settings.dead_letters if source is None else names.check_queue_name(source)
+        ticket = self._waits.ticket()
         moved = 0
-        with self._operation(), contextlib.closing(dead):
+        with self._operation(), contextlib.closing(self._store.beside(source_name)) as dead:
+            await self._store.refresh()
             try:
                 found = await self._store.worker.in_thread(_oldest_first, dead)
             except QueueDoesNotExistError:
                 if source is not None:
                     raise
-                return 0  # nothing has died yet
+                return 0  # there are no dead letters yet
             try:
                 for filename in found[:max_items]:
                     await self._breathe()
-                    while (adopted := await self._publisher.adopt(dead, filename)) is None:
-                        await self._wait(self._waits.publishers, ticket, deadline)
+                    while (adopted := await self._putter.adopt(dead, filename)) is None:
+                        await self._wait(self._waits.putters, ticket, deadline)
                     moved += adopted
             except PressureError as error:
                 error.accepted = moved
                 raise
         return moved
-
-    def _deadline(self, timeout: float | None) -> float | None:
-        self._check()
-        return deadline_of(timeout)
-
-    async def _wait(self, line: Line, ticket: int, deadline: float | None) -> None:
-        """Wait in a line, or raise what has become of the wait at its deadline."""
-        self._check()
-        if deadline is not None and asyncio.get_running_loop().time() >= deadline:
-            if line is self._waits.receivers:
-                raise QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
-            raise QueueFullError(f"the queue {self.name!r} is full: it has {self.capacity} messages", name=self.name)
-        await self._waits.wait(line, ticket, deadline)
-        self._check()  # who was woken may find the object closed
 
     async def _each(self, act: Callable[[str], Any], *, waiting: bool, in_flight: bool) -> int:
         count = 0
@@ -234,44 +273,7 @@ class Administration:
                 count += bool(await act(filename))
         return count
 
-    @contextlib.contextmanager
-    def _operation(self) -> Iterator[None]:
-        """What each operation is in: descriptors and the thread stay until it has ended, and then others may try."""
-        self._check()
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
-            self._waits.nudge()
-            if self._closed and not self._running:
-                self._store.close()
-
-    async def _breathe(self) -> None:
-        """Let other tasks run now and then: no operation suspends by itself where there is nothing to wait for."""
-        assert self._loop is not None
-        if self._loop.time() - self._breathed > _BREATH:
-            await asyncio.sleep(0)
-            self._breathed = self._loop.time()
-            self._check()
-
-    def _check(self) -> None:
-        """Raise a clear error where the object cannot be used: closed, another event loop, after a fork, no asyncio."""
-        if self._pid not in {0, os.getpid()}:
-            raise RuntimeError("this queue object belongs to the process that forked: make one after the fork")
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            raise RuntimeError("apressure needs a running asyncio event loop (trio is not supported)") from None
-        if self._closed:
-            raise ClientClosedError("this queue object was closed (aclose); open a new one")
-        if self._loop is None:
-            self._loop, self._pid = loop, os.getpid()
-        if self._loop is not loop:
-            raise RuntimeError("this queue object belongs to another event loop: make one for each")
-
 
 def _oldest_first(directory: Directory) -> list[str]:
     directory.open(create=False)
-    keys = [name.key for filename in directory.list() if (name := names.parse(filename)) and name.state == "ready"]
-    return [names.id_of(key) for key in sorted(keys)]
+    return Index.of(directory.list().files, 0.0).filenames(waiting=True, in_flight=False)

@@ -1,55 +1,58 @@
-"""What a `FileQueue` is told: the options, checked once."""
+"""The options of a `FileQueue`, checked once."""
 
 from __future__ import annotations
 
-import asyncio
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple, TypedDict
 
-from apressure.files import names
+from apressure import validation
+from apressure.files.storage import names
+from apressure.files.storage.state import MAX_BOUND
+from apressure.protocols import DEFAULT_LEASE
 
 MAX_MESSAGE_SIZE: Final = 64 * 1024 * 1024
 SUFFIX: Final = ".dead"
-"""Behind a queue's name, the name of its dead-letter queue."""
+"""A queue's name with this suffix is that of its dead-letter queue."""
 
-_LONGEST_VISIBILITY: Final = 10 * 365 * 86400.0
+_LONGEST_LEASE: Final = 10 * 365 * 86400.0
 
 
 class FileQueueOptions(TypedDict, total=False):
     """Options of a `FileQueue`, all optional.
 
     Attributes:
-        directory: The directory that the queue is in; the first argument is then only a name, which cannot leave it.
-            For names that come from elsewhere.
-        capacity: The most messages that may be there, those in flight included; None for any number. It is what this
-            object keeps to: others should have the same.
-        visibility_timeout: Seconds for which nobody else gets a message that was received; 30 by default.
-        max_attempts: How often a message is delivered at most. Whoever would be the next to get it moves it to the
-            dead-letter queue instead. None for no limit.
-        dead_letters: The dead-letter queue's name, beside this one; None for the queue's own with `.dead` behind it.
-        unit: What new messages are named in: `"ms"` as the document says, `"us"` for directories shared with vsqs 0.3.
-        fsync: A message is on the disk, with its name, before it counts as published (the default). False leaves that
-            to the operating system: it survives the death of every process, and not that of the machine.
-        create: Make the directory where it is missing (the default).
-        notify: The kernel tells of changes (Linux, extra `files`). False lists the directory for every operation, and
-            again and again while it waits, as it has to be where other machines change it, too (NFS). None finds out.
+        directory: The directory that the queue is in. The first argument is then only a name, which cannot leave it:
+            for untrusted names.
+        bound: The most messages that may be there for this object's puts, those in flight included; 0 for no bound.
+            None for the bound that the queue was created with (the default).
+        lease: Seconds for which no other consumer gets a message that was received; 15 by default.
+        max_attempts: How often a message is delivered at most. The next consumer moves it to the dead-letter queue
+            instead of delivering it. None for no limit.
+        dead_letters: The name of the dead-letter queue, in a directory beside this one; None for the queue's name with
+            the suffix `.dead`.
+        unit: The unit of new messages' names: `"ms"` as in the document, `"us"` for directories shared with vsqs 0.3.
+        fsync: Bring a message and its name to the disk before `put` returns (the default). With False, it survives the
+            death of every process, but not that of the machine.
+        auto_create: Putting and receiving make a missing directory (the default). With False, only `create` does, and
+            they raise QueueDoesNotExistError.
+        notify: Use the kernel's notifications (Linux, extra `files`). False lists the directory for every operation,
+            and repeatedly while a task waits: needed if other machines change it (NFS). None finds out.
         poll_interval: Seconds between such listings while a task waits; 1 by default.
-        threads: Make every call of the file system in a thread, for one that is slow.
+        threads: Make every call of the file system in a thread, for slow file systems.
         max_message_size: The largest message in bytes; 64 MiB by default.
-        clock: Returns the seconds since 1970; `time.time` by default.
+        clock: Returns the seconds since 1970, never less than 0; `time.time` by default.
     """
 
     directory: str | PurePath | None
-    capacity: int | None
-    visibility_timeout: float
+    bound: int | None
+    lease: float
     max_attempts: int | None
     dead_letters: str | None
     unit: names.Unit
     fsync: bool
-    create: bool
+    auto_create: bool
     notify: bool | None
     poll_interval: float
     threads: bool
@@ -63,12 +66,12 @@ class Settings(NamedTuple):
     parent: Path
     name: str
     dead_letters: str
-    capacity: int | None = None
-    visibility_timeout: float = 30.0
+    bound: int | None = None
+    lease: float = DEFAULT_LEASE
     max_attempts: int | None = None
     unit: names.Unit = "ms"
     fsync: bool = True
-    create: bool = True
+    auto_create: bool = True
     notify: bool | None = None
     poll_interval: float = 1.0
     threads: bool = False
@@ -76,63 +79,38 @@ class Settings(NamedTuple):
     clock: Callable[[], float] = time.time
 
 
-def resolve(path: str | PurePath, options: FileQueueOptions) -> Settings:
+def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
     """Check a queue's path and its options.
 
     Raises:
         TypeError: An option is unknown or of the wrong type.
-        ValueError: An option is of no use; the message says why.
+        ValueError: An option is invalid; the message says why.
     """
     given: dict[str, Any] = {**options}
-    parent, name = names.place_of(path, given.pop("directory", None))
+    parent, name = names.node_of(path, given.pop("directory", None))
     dead_letters = given.pop("dead_letters", None)
     unknown = sorted(given.keys() - set(Settings._fields))
     if unknown:
         raise TypeError(f"unknown option {unknown[0]!r}: see FileQueueOptions")
-    for option in ("capacity", "max_attempts", "max_message_size"):
+    if given.get("bound") is not None:
+        validation.whole(given["bound"], "bound", 0, MAX_BOUND, "messages")
+    for option in ("max_attempts", "max_message_size"):
         if given.get(option) is not None:
-            positive(given[option], option)
-    if "visibility_timeout" in given:
-        visibility(given["visibility_timeout"])
+            validation.whole(given[option], option)
+    if "lease" in given:
+        check_lease(given["lease"])
     if "poll_interval" in given:
-        _between(given["poll_interval"], "poll_interval", 0.001, 86400)
+        validation.seconds(given["poll_interval"], "poll_interval", 0.001, 86400)
     if given.get("unit", "ms") not in ("ms", "us"):
         raise ValueError(f"unit must be 'ms' or 'us', not {given['unit']!r}")
     if dead_letters is not None and given.get("max_attempts") is None:
-        raise ValueError("dead_letters= is where messages go after max_attempts= deliveries: give both")
+        raise ValueError("dead_letters= needs max_attempts=: give both")
     dead = names.check_queue_name(name + SUFFIX if dead_letters is None else dead_letters)
     if dead == name:
         raise ValueError(f"the dead-letter queue {dead!r} is the queue itself: choose another name")
     return Settings(parent, name, dead, **given)
 
 
-def positive(value: int, name: str) -> None:
-    """Raise where a value is not a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value}")
-
-
-def visibility(seconds: float) -> float:
-    """Return a visibility timeout, or raise where it is none."""
-    return _between(seconds, "visibility_timeout", 0.001, _LONGEST_VISIBILITY)
-
-
-def deadline_of(timeout: float | None) -> float | None:
-    """Return when a timeout ends that begins now, by the event loop's clock."""
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}")
-    if math.isnan(timeout):
-        raise ValueError("timeout must be a number of seconds or None, not nan")
-    return asyncio.get_running_loop().time() + timeout
-
-
-def _between(value: float, name: str, least: float, most: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
-    if not least <= value <= most:
-        raise ValueError(f"{name} must be between {least:g} and {most:g} seconds, not {value}")
-    return value
+def check_lease(lease: float, name: str = "lease") -> float:
+    """Return a lease in seconds, or raise if it is invalid."""
+    return validation.seconds(lease, name, 0.001, _LONGEST_LEASE)

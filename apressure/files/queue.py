@@ -1,54 +1,58 @@
-"""FileQueue: what a program sees of a queue in a directory."""
+"""FileQueue: a queue in a directory, as a program sees it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Iterable
 from pathlib import PurePath
 from typing import Any, Final, Generic, Literal, TypeVar, Unpack, overload
 
-from apressure import codecs
-from apressure.codecs import Codec
-from apressure.exceptions import DecodeError, PressureError, StorageError
+from apressure import validation
+from apressure.codecs import Codec, codec_for
+from apressure.exceptions import QueueEmptyError, StorageError
 from apressure.files.administration import Administration
-from apressure.files.message import FileMessage, Settler
-from apressure.files.options import FileQueueOptions, positive, resolve, visibility
+from apressure.files.delivery import FileDelivery
+from apressure.files.options import FileQueueOptions, check_lease, settings_from
+from apressure.files.roles import FileConsumer, FileProducer
+from apressure.items import Items, Progress
 
 T = TypeVar("T")
 
 Path = str | PurePath
 
-_PORTION: Final = 64
-_PORTION_BYTES: Final = 1 << 20
-"""How many messages, and how many bytes of them, are published in one go."""
+_CHUNK: Final = 64
+"""The most messages that are put in one go."""
+
+_PREFETCH: Final = 1
+"""A message that waits in a consumer's hands could be in another's."""
 
 
 class FileQueue(Administration, Generic[T]):
     """A FIFO queue in a directory, for any number of processes, without a server, in the format of vsqs.
 
-    Whoever receives a message deletes it when it is done with it, or else it comes again when its visibility timeout
-    ends: at-least-once. Messages are delivered in the order in which they were published, also after they came again.
-    Constructing it does no I/O; the first operation, or `async with`, opens the directory and makes it where it is
-    missing, for its owner alone.
+    A message that is not acknowledged comes again when its lease ends: at-least-once. Messages are delivered in the
+    order in which they were put, also when they come again. Constructing it does no I/O. `create` makes the queue with
+    a bound; without it, the first put or receive makes the directory, for its owner only.
 
     Args:
         path: The queue's directory. It must not go up (`..`), and must not be a symbolic link.
-        codec: What items are: None for bytes, `"text"`, `"json"`, `"msgpack"`, a class, or a codec.
+        codec: What items are: None for bytes, `"text"`, `"json"`, `"msgpack"`, a class or pydantic model, or a codec.
         **options: See `FileQueueOptions`.
 
     Attributes:
-        name: The queue's name, which is its directory's.
+        name: The queue's name, which is its directory's name.
         path: Its directory.
-        capacity: The most messages that may be there; None for any number.
+        max_attempts: How often a message is delivered at most; None for no limit.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: An argument is of no use; the message says why.
+        ValueError: An argument is invalid; the message says why.
 
     Example:
-        >>> async with FileQueue("spool/orders", capacity=1000) as queue:
-        ...     message_id = await queue.publish(b"first")
-        ...     message = await queue.receive(timeout=5.0)
-        ...     await message.ack()
+        >>> async with FileQueue("spool/orders") as queue:
+        ...     await queue.create(bound=1000, exist_ok=True)
+        ...     await queue.put(b"first")
+        ...     delivery = await queue.receive(timeout=5.0)
+        ...     await delivery.ack()
     """
 
     @overload
@@ -70,14 +74,12 @@ class FileQueue(Administration, Generic[T]):
     def __init__(
         self, path: Path, *, codec: Codec[Any] | type[Any] | str | None = None, **options: Unpack[FileQueueOptions]
     ) -> None:
-        settings = resolve(path, options)
+        settings = settings_from(path, options)
         super().__init__(settings)
-        self._codec: Codec[T] = codecs.resolve(codec)
-        self._largest = settings.max_message_size
-        self._settler = Settler(self.name, self._receiver, self._decode, self._operation)
+        self._items: Items[T] = Items(self.name, codec_for(codec), settings.max_message_size)
 
-    async def publish(self, item: T, timeout: float | None = None) -> str:
-        """Publish an item, waiting while the queue is full (specification: New).
+    async def put(self, item: T, timeout: float | None = None) -> str:
+        """Put an item, waiting while the queue is full (specification: New).
 
         Args:
             item: The item; bytes, or what the codec takes.
@@ -87,75 +89,81 @@ class FileQueue(Administration, Generic[T]):
             The message's id.
 
         Raises:
-            QueueFullError: The queue stayed full until the timeout. Nothing was published.
-            QueueDoesNotExistError: The directory was deleted. Nothing was published.
-            StorageError: The file system refused: disk full, read-only, permissions. Nothing was published, unless
-                `accepted` is 1: then only the directory could not be brought to the disk.
-            TypeError, ValueError: The item cannot be encoded, or is too large. Nothing was published.
+            QueueFullError: The queue stayed full until the timeout. Nothing was put.
+            QueueClosedError: It is closed. Nothing was put.
+            QueueDoesNotExistError: The directory was deleted, or is missing with `auto_create=False`. Nothing was put.
+            StorageError: The file system refused: disk full, read-only, permissions. Nothing was put, unless
+                `accepted` is 1: then the item is in, but its name may not be on the disk.
+            TypeError, ValueError: The item cannot be encoded, or is too large. Nothing was put.
 
-        Cancelled while it waits, nothing was published. Cancelled while it writes, it waits until that is done, then
-        raises: the item is wholly in.
+        Cancelled while it waits, nothing was put. Cancelled while it writes, it raises when the item is in.
         """
-        return (await self._publish([self._encode(item)], self._deadline(timeout)))[0]
+        return await self._put([self._items.encode(item)], self._deadline(timeout), Progress())
 
-    async def publish_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> list[str]:
-        """Publish any number of items in order, as many in one go as there is room for.
+    async def put_nowait(self, item: T) -> str:
+        """Put an item without waiting for room.
+
+        Returns:
+            The message's id.
+
+        Raises:
+            QueueFullError: The queue is full. Nothing was put.
+            PressureError, TypeError, ValueError: As for `put`.
+
+        Cancelled, the item is in, or nothing was put.
+        """
+        return await self.put(item, timeout=0)
+
+    async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
+        """Put any number of items in order, as many in one go as there is room for.
 
         Args:
             items: An iterable or an asynchronous one; it is read as far as the queue takes its items, and no further
-                than a portion of 64 ahead.
+                than a chunk of 64 ahead. A consumer is refused: reading ahead would acknowledge its items.
             timeout: Seconds for all of them.
 
         Returns:
-            The messages' ids.
+            How many were put.
 
         Raises:
             QueueFullError: The timeout passed.
-            QueueDoesNotExistError, StorageError, TypeError, ValueError: As for `publish`.
-                `accepted` of a PressureError, and a note on any error, say how many were published before.
+            QueueClosedError, QueueDoesNotExistError, StorageError, TypeError, ValueError: As for `put`.
+                `accepted` of a PressureError, and a note on any error, say how many were put before.
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
-        if isinstance(items, (str, bytes, bytearray, memoryview)):
-            raise TypeError(
-                f"publish_many takes an iterable of items, not {type(items).__name__}: use publish for one item"
-            )
         deadline = self._deadline(timeout)
-        done: list[str] = []
-        try:
-            if isinstance(items, AsyncIterable):
-                async for item in items:
-                    await self._publish([self._encode(item)], deadline, done)
-            else:
-                for portion in self._portions(items):
-                    await self._publish(portion, deadline, done)
-        except Exception as error:
-            if isinstance(error, PressureError):
-                error.accepted = len(done) + (error.accepted if isinstance(error, StorageError) else 0)
-            if count := getattr(error, "accepted", len(done)):
-                error.add_note(f"{count} items were published before")
-            raise
-        return done
 
-    async def receive(self, timeout: float | None = None, visibility_timeout: float | None = None) -> FileMessage[T]:
+        def put(chunk: list[bytes], progress: Progress) -> Awaitable[object]:
+            return self._put(chunk, deadline, progress)
+
+        return await self._items.put_chunks(items, put, _CHUNK, ahead=False)
+
+    async def receive(self, timeout: float | None = None, lease: float | None = None) -> FileDelivery[T]:
         """Receive the oldest message that waits, waiting while there is none (specification: Ready).
 
         Args:
             timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
-            visibility_timeout: Seconds for which nobody else gets it; None for what the queue has.
+            lease: Seconds for which no other consumer gets it; None for the queue's `lease`. Only
+                `FileDelivery.extend` renews it.
 
         Raises:
             QueueEmptyError: There was none until the timeout.
-            QueueDoesNotExistError: The directory was deleted.
-            StorageError: The file system refused, or the message is too large. It is where it was.
+            QueueClosedError: The queue is closed, and none waits. A message in flight may still come back: then the
+                next `receive` gets it.
+            QueueDoesNotExistError: The directory was deleted, or is missing with `auto_create=False`.
+            StorageError: The file system refused, or the message is too large, does not fit into memory, or is a file
+                with another name elsewhere. It stays where it is. With `max_attempts`, one that is too large counts as
+                delivered, and moves to the dead-letter queue after so many tries.
+            TypeError, ValueError: An argument is invalid, or the clock is wrong. Nothing was taken.
 
         Cancelled, nothing was taken, or it has been given back.
         """
-        return (await self._receive(1, timeout, visibility_timeout))[0]
+        return FileDelivery(self, (await self._take(1, timeout, lease))[0])
 
     async def receive_many(
-        self, max_items: int, timeout: float | None = None, visibility_timeout: float | None = None
-    ) -> list[FileMessage[T]]:
+        self, max_items: int, timeout: float | None = None, lease: float | None = None
+    ) -> list[FileDelivery[T]]:
         """Receive one to max_items messages, as many as there are, waiting while there is none.
 
         Raises:
@@ -164,71 +172,100 @@ class FileQueue(Administration, Generic[T]):
 
         Cancelled, nothing was taken, or it has been given back.
         """
-        positive(max_items, "max_items")
-        return await self._receive(max_items, timeout, visibility_timeout)
+        validation.whole(max_items, "max_items")
+        return [FileDelivery(self, got) for got in await self._take(max_items, timeout, lease)]
 
-    def __aiter__(self) -> AsyncIterator[FileMessage[T]]:
-        """Receive messages for ever, each to be acknowledged or deleted by hand."""
-        return self
+    def producer(self, close: bool = True) -> FileProducer[T]:
+        """Return the producing end of the queue, for `async with`.
 
-    async def __anext__(self) -> FileMessage[T]:
-        return await self.receive()
+        Args:
+            close: Close the queue at the end of the block, unless it raises. Producers that share a queue pass False.
+        """
+        return FileProducer(self, close)
 
-    def _decode(self, data: bytes) -> T:
-        """Decode a message, or raise DecodeError with it."""
-        try:
-            return self._codec.decode(data)
-        except Exception as error:
-            raise DecodeError(
-                f"a message of the queue {self.name!r} ({len(data)} bytes) cannot be decoded: {error}",
-                name=self.name,
-                raw=data,
-            ) from error
+    @overload
+    def consumer(
+        self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
+        timeout: float | None = ..., shared: bool = ...,
+    ) -> FileConsumer[T]: ...  # fmt: skip
+    @overload
+    def consumer(
+        self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
+        timeout: float | None = ..., shared: bool = ...,
+    ) -> FileConsumer[FileDelivery[T]]: ...  # fmt: skip
+    def consumer(
+        self,
+        ack: Literal["auto", "manual"] = "auto",
+        delete: bool = False,
+        prefetch: int | None = None,
+        lease: float | None = None,
+        timeout: float | None = None,
+        shared: bool = True,
+    ) -> FileConsumer[Any]:
+        """Return a consuming end of the queue, for `async with` and `async for`: at-least-once, and one of several.
 
-    async def _publish(self, portion: list[bytes], deadline: float | None, done: list[str] | None = None) -> list[str]:
-        done = [] if done is None else done
-        ticket = self._waits.publishers.ticket()
-        first = 0
+        Args:
+            ack: `"auto"`: an item is acknowledged when the loop asks for the next one, and at the end of the block
+                unless it raises. `"manual"`: the loop gets deliveries, to be acknowledged by hand.
+            delete: Delete the queue at the end of the block, unless it raises, if the queue was closed and everything
+                was acknowledged.
+            prefetch: How many messages to receive at a time; None for 1, which is fair to other consumers.
+            lease: Seconds after which other consumers get the messages if this process dies; a timer renews it. None
+                for the queue's `lease`.
+            timeout: As for `AsyncQueue.consumer`, which waits for the role. Here nothing waits.
+            shared: Always True: any number of consumers share a directory. False is refused.
+        """
+        if not shared:
+            raise ValueError("consumers of a FileQueue always share it: leave out shared=False")
+        if ack not in ("auto", "manual"):
+            raise ValueError(f"ack must be 'auto' or 'manual', not {ack!r}")
+        if prefetch is not None:
+            validation.whole(prefetch, "prefetch")
+        if lease is not None:
+            check_lease(lease)
+        validation.timeout(timeout)
+        seconds = self._store.settings.lease if lease is None else lease
+        return FileConsumer(self, ack == "manual", delete, 1 if prefetch is None else prefetch, seconds)
+
+    async def peek(self) -> T:
+        """Return the item that waits first, without taking it.
+
+        Raises:
+            QueueEmptyError: No message waits.
+            QueueDoesNotExistError, StorageError, DecodeError: As for `receive`.
+        """
+        return await self._peek(newest=False)
+
+    async def peek_newest(self) -> T:
+        """Return the item that waits last, without taking it.
+
+        Raises:
+            QueueEmptyError, QueueDoesNotExistError, StorageError, DecodeError: As for `peek`.
+        """
+        return await self._peek(newest=True)
+
+    async def _peek(self, newest: bool) -> T:
+        with self._operation():
+            data = await self._receiver.peek(newest)
+        if data is None:
+            raise QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
+        return self._items.decode(data)
+
+    async def _put(self, chunk: list[bytes], deadline: float | None, progress: Progress) -> str:
+        """Put a chunk, waiting for room; returns the id of its last message."""
+        ticket = self._waits.ticket()
+        ids: list[str] = []
         with self._operation():
             await self._breathe()
-            while first < len(portion):
-                ids = await self._publisher.publish(portion[first:] if first else portion)
-                first += len(ids)
-                done += ids
+            await self._make()
+            while chunk:
+                try:
+                    ids = await self._putter.put(chunk)
+                except StorageError as error:
+                    progress.accepted += error.accepted
+                    raise
+                progress.accepted += len(ids)
                 if not ids:
-                    await self._wait(self._waits.publishers, ticket, deadline)
-        return done
-
-    async def _receive(self, most: int, timeout: float | None, seconds: float | None) -> list[FileMessage[T]]:
-        deadline = self._deadline(timeout)
-        if seconds is not None:
-            visibility(seconds)
-        ticket = self._waits.receivers.ticket()
-        with self._operation():
-            await self._breathe()
-            while not (got := await self._receiver.take(most, seconds)):
-                await self._wait(self._waits.receivers, ticket, deadline)
-            if self._closed:  # nobody could settle them any more
-                await self._receiver.give_back(got)
-                self._check()
-        return [FileMessage(self._settler, one) for one in got]
-
-    def _encode(self, item: T) -> bytes:
-        message = self._codec.encode(item)
-        if len(message) > self._largest:
-            raise ValueError(
-                f"the message has {len(message)} bytes; at most {self._largest} are allowed (max_message_size)"
-            )
-        return message
-
-    def _portions(self, items: Iterable[T]) -> Iterator[list[bytes]]:
-        portion: list[bytes] = []
-        size = 0
-        for item in items:
-            portion.append(self._encode(item))
-            size += len(portion[-1])
-            if len(portion) >= _PORTION or size >= _PORTION_BYTES:
-                yield portion
-                portion, size = [], 0
-        if portion:
-            yield portion
+                    await self._wait(self._waits.putters, ticket, deadline)
+                chunk = chunk[len(ids) :]
+        return ids[-1]

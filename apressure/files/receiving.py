@@ -1,35 +1,35 @@
-"""Receiving, deleting and giving back in one go, without waiting (specification: Ready, Deleted, Requeuing).
+"""Receives, deletes and gives back messages, without waiting (specification: Ready, Deleted, Requeuing).
 
-Whose time has run out is given back first; then the oldest message is taken by a rename, which one of several wins.
+Messages whose lease has ended are requeued first. Then a rename takes the oldest message: one client wins it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from apressure.exceptions import QueueDoesNotExistError, StorageError
-from apressure.files import names
-from apressure.files.directory import Directory, NotAMessageError, Taken
-from apressure.files.store import Store
+from apressure.files.storage import names
+from apressure.files.storage.directory import Directory, NotAMessageError, Taken
+from apressure.files.storage.store import Store
 
 logger = logging.getLogger("apressure")
 
 _LATER: Final = 1_000_000
-"""Microseconds after which to try again to give back what cannot be given back."""
+"""Microseconds until the next try to requeue a message that could not be requeued."""
 
 
 class Got(NamedTuple):
     """A message that was received.
 
     Attributes:
-        key: Which one.
-        filename: What it is called now.
-        data: What is in it.
+        key: The message.
+        filename: Its present name.
+        data: Its content.
         attempts: How often it has been handed out, this time included.
-        expires: Until when it is ours, in seconds since 1970.
+        expires: When its lease ends, in seconds since 1970.
     """
 
     key: int
@@ -43,7 +43,7 @@ class Receiver:
     """Receives from a store.
 
     Attributes:
-        received, deleted, buried: How many messages it has received, deleted, and moved to the dead-letter queue.
+        received, deleted, dead_lettered: How many messages it has received, deleted, and moved to the dead letters.
     """
 
     def __init__(self, store: Store) -> None:
@@ -54,72 +54,71 @@ class Receiver:
         self._worker = store.worker
         self._dead: Directory | None = None
         self._place = -1
-        """The last name in the dead-letter queue that was not the message's own."""
+        """The last id in the dead-letter queue that was not the message's own."""
         self.received = 0
         self.deleted = 0
-        self.buried = 0
+        self.dead_lettered = 0
 
     def until(self, seconds: float | None) -> float:
-        """Return when a visibility timeout ends that begins now, in seconds since 1970; None for the queue's own."""
-        return self._settings.clock() + (self._settings.visibility_timeout if seconds is None else seconds)
+        """Return when a lease of `seconds` ends, in seconds since 1970; None for the queue's own lease."""
+        return self._store.time() + (self._settings.lease if seconds is None else seconds)
 
-    async def take(self, most: int, visibility: float | None) -> list[Got]:
-        """Take the oldest messages that wait, after giving back whose time has run out (specification: Requeuing).
+    async def take(self, most: int, lease: float | None) -> list[Got]:
+        """Take the oldest messages that wait, after requeuing those whose lease has ended (specification: Requeuing).
 
         Raises:
-            QueueDoesNotExistError: The directory is not there any more.
+            QueueDoesNotExistError: The directory was deleted.
             StorageError: The file system refused. Nothing was taken.
 
         Cancelled, nothing was taken, or it has been given back.
         """
         got: list[Got] = []
-        most_often = self._settings.max_attempts
+        limit = self._settings.max_attempts
         try:
             await self._store.refresh()
             await self._requeue_expired()
             while len(got) < most and (key := self._index.head()) is not None:
-                until = self.until(visibility)
+                until = self.until(lease)
                 filename = names.taken_name(key, until)
                 try:
-                    taken = await self._worker.do(
-                        self._directory.take, key, filename, most_often, undo=self._put_back(key, filename)
-                    )
+                    taken = await self._take(key, filename)
                 except NotAMessageError:
                     self._index.discard(names.id_of(key))
                     continue
-                except StorageError:
+                except StorageError as error:
                     if got:
-                        break  # these first; the next one to ask is told
+                        logger.warning("%s", error)
+                        break  # these first; the next call raises it
                     raise
                 self._store.went(names.id_of(key))
                 if taken is None:
                     if not got:
                         await self._store.refresh()
                         await self._requeue_expired()
-                elif most_often is not None and taken.before >= most_often:
-                    await self._bury(key, filename, taken.before)
+                elif limit is not None and taken.before >= limit:
+                    await self._move_to_dead_letters(key, filename, taken.before)
                 else:
                     got.append(Got(key, filename, taken.data, taken.before + 1, until))
         except BaseException:
-            await self.give_back(got)
+            await self.undo(got)
             raise
         self.received += len(got)
         return got
 
-    async def give_back(self, got: list[Got]) -> None:
-        """Undo a `take`, of which nobody has heard. Cancelled, that is done all the same."""
-        await self._worker.surely(self._put_all_back, got)
-
-    def _put_all_back(self, got: list[Got]) -> None:
-        for one in got:
-            self._directory.put_back(one.filename, one.key, one.attempts - 1)
-
-    def _put_back(self, key: int, filename: str) -> Callable[[Taken | None], object]:
+    async def _take(self, key: int, filename: str) -> Taken | None:
         def undo(taken: Taken | None) -> None:
             if taken is not None:
-                self._directory.put_back(filename, key, taken.before)
+                self._directory.put_back([(filename, key, taken.before)])
 
-        return undo
+        return await self._worker.do(self._directory.take, key, filename, self._settings.max_attempts, undo=undo)
+
+    async def undo(self, got: Sequence[Got]) -> None:
+        """Give messages back as if they had not been received. Cancelled, they are given back all the same."""
+        await self.give_back([(one.filename, one.key, one.attempts - 1) for one in got])
+
+    async def give_back(self, taken: Sequence[tuple[str, int, int]]) -> None:
+        """Give messages back; see `Directory.put_back`. Cancelled, they are given back all the same."""
+        await self._worker.surely(self._directory.put_back, taken)
 
     async def _requeue_expired(self) -> None:
         index, requeued = self._index, 0
@@ -134,7 +133,7 @@ class Receiver:
             await self._store.refresh()
 
     async def requeue(self, filename: str) -> bool | None:
-        """Let a message be received again that was taken; see `Directory.requeue`."""
+        """Make a message in flight wait again; see `Directory.requeue`."""
         name = names.parse(filename)
         assert name is not None
         outcome = await self._worker.do(self._directory.requeue, filename, name.key)
@@ -142,8 +141,8 @@ class Receiver:
             self._store.went(filename)
         return outcome
 
-    async def _bury(self, key: int, filename: str, times: int) -> None:
-        """Move what was handed out too often to the dead-letter queue."""
+    async def _move_to_dead_letters(self, key: int, filename: str, times: int) -> None:
+        """Move a message that was handed out too often to the dead-letter queue."""
         settings, place, step, moved = self._settings, key, 1, False
         while True:
             if self._dead is None:
@@ -155,40 +154,43 @@ class Receiver:
                 moved = await self._worker.do(self._directory.move, filename, self._dead, there)
                 if not moved:
                     self._dead.check()
-            except FileExistsError:  # several queues may have one for their dead letters
+            except FileExistsError:  # several queues may share a dead-letter queue
                 place = self._place = names.following(max(place, self._place) + step, 0, "us" if key & 1 else "ms")
                 step *= 2
             except QueueDoesNotExistError:
-                self._dead = None  # it was deleted, and is made again
+                self._dead = None  # it was deleted: make it again
             else:
                 break
         if moved:
-            self.buried += 1
+            self.dead_lettered += 1
             logger.warning(
                 "message %s of the queue %r was delivered %d times and never acknowledged: it is in %r now",
                 names.id_of(key), settings.name, times, settings.dead_letters,
             )  # fmt: skip
 
     async def rename(self, before: str, after: str) -> bool:
-        """Call a message that was taken something else. False where it is not there any more."""
+        """Rename a message in flight. False if it is gone. Cancelled, it keeps its name."""
         try:
-            renamed = await self._worker.do(self._directory.rename, before, after)
-        except FileExistsError:  # another one has its id: this one comes again when its time runs out
+            renamed = await self._worker.do(
+                self._directory.rename, before, after,
+                undo=lambda renamed: renamed and self._directory.rename(after, before),
+            )  # fmt: skip
+        except FileExistsError:  # another message has its id: this one comes again when its lease ends
             return True
         if renamed:
             self._store.went(before)
         return renamed
 
     async def remove(self, filename: str) -> bool:
-        """Delete a message that is called so. False where it is not there any more."""
-        removed = await self._worker.do(self._directory.remove, filename)
+        """Delete the message of this name. False if it is gone."""
+        removed = await self._worker.do(self._directory.delete, filename)
         if removed:
             self.deleted += 1
             self._store.went(filename)
         return removed
 
     async def delete(self, key: int) -> bool:
-        """Delete a message, waiting or in flight (specification: Deleted). False where there is none."""
+        """Delete a message, waiting or in flight (specification: Deleted). False if there is none."""
         for _ in range(100):
             await self._store.refresh()
             filename = self._index.filename_of(key)
@@ -196,5 +198,18 @@ class Receiver:
                 return False
             if await self.remove(filename):
                 return True
-            self._store.went(filename)  # it is called something else by now
+            self._store.went(filename)  # it has another name now
         return False
+
+    async def peek(self, newest: bool) -> bytes | None:
+        """Return the oldest message that waits, or the newest one, without taking it. None if none waits."""
+        while True:
+            await self._store.refresh()
+            key = self._index.newest_waiting() if newest else self._index.head()
+            if key is None:
+                return None
+            filename = names.id_of(key)
+            data = await self._worker.do(self._directory.read, filename)
+            if data is not None:
+                return data
+            self._store.went(filename)

@@ -1,4 +1,4 @@
-"""What a queue in a directory looks like at one moment: immutable, and the only thing that displays read."""
+"""A snapshot of a queue in a directory."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ class FileQueueStatistics:
         name: The queue's name.
         path: Its directory.
         length: Messages that wait.
-        in_flight: Messages that were received, and neither deleted nor given back.
-        unfinished: Messages that are being written, or whose publisher died while it wrote them.
-        capacity: The most messages that may be there, for this object; None for any number.
-        oldest: When the oldest message that is there was published, as its name says; None where there is none.
-        next_expiry: When the next message comes again that was received; None where there is none.
-        published: Messages that this object has published.
-        received: Messages that it has received, also those that came again.
-        deleted: Messages that it has deleted.
-        buried: Messages that it has moved to the dead-letter queue.
-        waiting_publishers: Tasks that wait for room in this object.
-        waiting_receivers: Tasks that wait for a message in it.
-        notified: The kernel tells of changes; otherwise the directory is listed again and again.
+        bound: The most messages that may be there, for this object; 0 for no bound.
+        closed: Whether the queue is closed.
+        in_flight: Messages that were received, and neither acknowledged nor given back.
+        unfinished: Messages that are being written, or whose writer died.
+        oldest: When the oldest message was put, as its name says; None if there is none.
+        next_expiry: When the next lease ends, and its message may be received again; None if there is none.
+        put_count: Messages that this object has put.
+        received_count: Messages that it has received, redelivered ones included.
+        deleted_count: Messages that it has acknowledged or purged.
+        dead_lettered_count: Messages that it has moved to the dead-letter queue.
+        waiting_putters: Tasks of this object that wait for room.
+        waiting_receivers: Tasks of this object that wait for a message.
+        notified: Whether the kernel tells of changes; otherwise the directory is listed repeatedly.
     """
 
     name: str
     path: str
     length: int
+    bound: int
+    closed: bool
     in_flight: int
     unfinished: int
-    capacity: int | None
     oldest: datetime | None
     next_expiry: datetime | None
-    published: int
-    received: int
-    deleted: int
-    buried: int
-    waiting_publishers: int
+    put_count: int
+    received_count: int
+    deleted_count: int
+    dead_lettered_count: int
+    waiting_putters: int
     waiting_receivers: int
     notified: bool

@@ -1,93 +1,103 @@
-"""Waiting for a message, or for room: the lines of those who wait, and what wakes them.
+"""Lines of tasks that wait for a message, for room or for the end, and what wakes them.
 
-A wait takes nothing. Who is woken tries again, and whoever is cancelled after it was woken lets the next one try.
+A wait takes nothing. A task that is woken tries again. If it is cancelled instead, the next one tries.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 _REST: Final = 0.05
-"""Seconds between two readings of what the kernel tells while nobody waits. It remembers some 3000 messages."""
+"""Seconds between two readings of notifications while no task waits. The kernel keeps those of about 3,000 messages."""
 
 
 class Line:
-    """Those who wait for one thing, in the order in which they came, also when they come back."""
+    """Tasks that wait for one thing, in the order of their tickets.
+
+    Attributes:
+        woken: How many of those that were woken have not tried yet.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._tickets = itertools.count()
         self.woken = 0
-        """How many of those that were woken have not tried yet."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def ticket(self) -> int:
-        """Return a place in the line."""
-        return next(self._tickets)
-
     def join(self, ticket: int, future: asyncio.Future[None]) -> None:
-        """Wait, at the place that one has."""
+        """Begin to wait, at the place of the ticket."""
         behind = list(itertools.takewhile(lambda other: other > ticket, reversed(self._waiting)))
         self._waiting[ticket] = future
         for other in reversed(behind):
             self._waiting[other] = self._waiting.pop(other)
 
     def leave(self, ticket: int) -> None:
-        """Wait no more; who was woken tries now."""
+        """End the wait. A task that was woken tries now."""
         if self._waiting.pop(ticket, None) is None:
             self.woken -= 1
 
     def wake(self, count: int) -> None:
-        """Let so many try, those included that are about to."""
+        """Let `count` tasks try, including those that were woken before and have not tried yet."""
         for ticket in list(itertools.islice(self._waiting, max(0, count - self.woken))):
             future = self._waiting.pop(ticket)
             self.woken += 1
             if not future.done():
                 future.set_result(None)
 
-    def fail(self, error: Exception) -> None:
-        """Everybody gets an error."""
+    def fail(self, error: Exception) -> int:
+        """Raise an error in every waiting task. Returns how many there were."""
+        count = len(self._waiting)
         while self._waiting:
             _, future = self._waiting.popitem()
             self.woken += 1
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(copy.copy(error))
+        return count
 
 
 class Outlook(NamedTuple):
-    """Who may try again.
+    """How many waiting tasks of each line may try again.
 
     Attributes:
-        receivers: How many of those who wait for a message.
-        publishers: How many of those who wait for room.
-        again: Seconds after which to look again, whatever is told until then.
+        receivers, putters, drainers, closers: How many; see `Waits`.
+        again: Seconds after which to look again, even if nothing changes until then.
     """
 
     receivers: int
-    publishers: int
+    putters: int
+    drainers: int
+    closers: int
     again: float
+
+    @classmethod
+    def everyone(cls, again: float) -> Outlook:
+        """All tasks may try: each gets the same error."""
+        return cls(sys.maxsize, sys.maxsize, sys.maxsize, sys.maxsize, again)
 
 
 class Waits:
-    """The two lines of one queue object, and who reads what the kernel tells it.
+    """The lines of one queue object.
 
-    While somebody waits, that is read at once. While nobody does it is read now and then, since the kernel remembers so
-    much and no more, and then the next operation would have to list everything; and not at all where nothing happens.
-    The event loop has weak references only, so an object that nobody has any more ends, closed or not.
+    While a task waits, the event loop reads the kernel's notifications at once. Otherwise it reads them now and then
+    after an operation: the kernel keeps a limited number, and after an overflow the directory must be listed.
+    The event loop has weak references only, so an object without other references is freed, closed or not.
 
     Args:
-        look: Says who may try again. It is told whether time has passed, and not only something was changed.
-        fileno: Returns what is readable when something has changed; -1 for nothing.
+        look: Returns how many tasks may try again. Its argument says whether it is called since time has passed.
+        fileno: Returns a descriptor that is readable when something has changed; -1 for none.
 
     Attributes:
-        receivers: Those who wait for a message.
-        publishers: Those who wait for room.
+        receivers: Wait for a message.
+        putters: Wait for room.
+        drainers: Wait, in a closed queue, for a message in flight to come back or to be acknowledged.
+        closers: Wait until the queue is closed.
     """
 
     def __init__(self, look: Callable[[bool], Outlook], fileno: Callable[[], int]) -> None:
@@ -98,22 +108,21 @@ class Waits:
         self._again: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._closed = False
-        self.receivers = Line()
-        self.publishers = Line()
+        self.receivers, self.putters, self.drainers, self.closers = self._lines = (Line(), Line(), Line(), Line())
+        self._tickets = itertools.count()
 
     def __del__(self) -> None:
         if self._loop is not None and not self._loop.is_closed():
-            self._stop()
+            self.stop()
+
+    def ticket(self) -> int:
+        """Return a place in a line."""
+        return next(self._tickets)
 
     async def wait(self, line: Line, ticket: int, deadline: float | None) -> None:
-        """Wait in one of the lines until there may be something, or until the deadline.
+        """Wait in a line until a try may succeed, or until the deadline, by the event loop's clock.
 
-        Args:
-            line: Which one.
-            ticket: The place in it.
-            deadline: By the event loop's clock; None for none.
-
-        Cancelled, it has taken nothing. However it ends, `nudge` lets the next one try.
+        Cancelled, it has taken nothing. After it, `nudge` lets the next task try.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
@@ -128,27 +137,38 @@ class Waits:
                 limit.cancel()
 
     def nudge(self) -> None:
-        """Look who may try again, after this object has changed or learned something."""
+        """Wake the tasks that may try again, after an operation of this object."""
         if self._closed:
             return
         self._loop = asyncio.get_running_loop()
-        if self.receivers or self.publishers:
+        if any(self._lines):
             self._wake(False)
         elif self._pause is None and (self._again is not None or self._fd == -1):
             self._rest()
 
+    def fail(self, error: Exception) -> int:
+        """Raise an error in every waiting task. Returns how many there were."""
+        return sum(line.fail(error) for line in self._lines)
+
     def close(self, error: Exception) -> None:
-        """Everybody who waits gets an error, and nothing is read any more."""
+        """Raise an error in every waiting task, and stop."""
         self._closed = True
-        self.receivers.fail(error)
-        self.publishers.fail(error)
-        self._stop()
+        self.fail(error)
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop reading notifications, and end all timers, until `nudge` is called."""
+        self._ignore()
+        for timer in (self._again, self._pause):
+            if timer is not None:
+                timer.cancel()
+        self._again = self._pause = None
 
     def _wake(self, passed: bool) -> None:
         outlook = self._look(passed)
-        self.receivers.wake(outlook.receivers)
-        self.publishers.wake(outlook.publishers)
-        if not (self.receivers or self.publishers):
+        for line, count in zip(self._lines, outlook[:-1], strict=True):
+            line.wake(int(count))
+        if not any(self._lines):
             self._rest()
             return
         self._listen()
@@ -160,12 +180,12 @@ class Waits:
             self._again = self._loop.call_at(when, _call, weakref.WeakMethod(self._wake), True)
 
     def _rest(self) -> None:
-        self._stop()
+        self.stop()
         assert self._loop is not None
         self._pause = self._loop.call_later(_REST, _call, weakref.WeakMethod(self._listen))
 
     def _listen(self) -> None:
-        """Read what is told, as soon as it is told."""
+        """Read notifications as soon as they come."""
         assert self._loop is not None
         if self._pause is not None:
             self._pause.cancel()
@@ -181,13 +201,6 @@ class Waits:
         if self._fd != -1 and self._loop is not None:
             self._loop.remove_reader(self._fd)
             self._fd = -1
-
-    def _stop(self) -> None:
-        self._ignore()
-        for timer in (self._again, self._pause):
-            if timer is not None:
-                timer.cancel()
-        self._again = self._pause = None
 
 
 def _call(method: weakref.WeakMethod[Callable[..., None]], *arguments: bool) -> None:

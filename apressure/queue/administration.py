@@ -1,14 +1,18 @@
-"""What can be done with a queue as a whole: making and ending it, and looking at it."""
+"""Operations on a queue as a whole: create, close, delete, look at it, empty it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from apressure import validation
 from apressure.connection.client import Client
 from apressure.exceptions import OperationUnblockedError, QueueAlreadyExistsError
-from apressure.queue.core import Core, check_positive, check_timeout
+from apressure.queue.deadline import within
 
 if TYPE_CHECKING:
+    from apressure.items import Items
+    from apressure.queue.engine.plain import Plain
+    from apressure.queue.engine.scripted import Scripted
     from apressure.queue.statistics import QueueStatistics
 
 T = TypeVar("T")
@@ -21,16 +25,13 @@ class Administration(Generic[T]):
 
     name: str
     client: Client
-    _core: Core[T]
+    _engine: Scripted | Plain
+    _items: Items[T]
 
     @property
-    def dead_letters(self) -> str | None:
-        """The name of the queue for messages that were delivered `max_attempts` times; None where there is no limit.
-
-        It is a queue like any other: `AsyncQueue(queue.dead_letters, client=queue.client)` opens it. It exists from
-        the first dead letter on.
-        """
-        return None if self._core.dead is None else self._core.dead.name
+    def opened(self) -> bool:
+        """Whether the queue object has been used."""
+        return self._engine.opened
 
     @property
     def prefix(self) -> str:
@@ -40,12 +41,13 @@ class Administration(Generic[T]):
     def __repr__(self) -> str:
         return f"<AsyncQueue {self.name!r} at {self.client.server.address}>"
 
-    async def create(self, bound: int = 0, exist_ok: bool = False) -> bool:
+    async def create(self, bound: int = 0, exist_ok: bool = False, *, deadline: float | None = None) -> bool:
         """Create the queue (specification: Create). What an earlier queue of the name left behind is cleared.
 
         Args:
             bound: The most messages that may wait in it; 0 for no bound.
-            exist_ok: A queue that exists already is left as it is, with the bound that it has.
+            exist_ok: Leave a queue that exists as it is, with its bound, and return False.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Returns:
             Whether the queue is new.
@@ -56,76 +58,110 @@ class Administration(Generic[T]):
 
         Cancelled, the queue is created or not; creating it again with `exist_ok=True` is safe.
         """
-        if isinstance(bound, bool) or not isinstance(bound, int):
-            raise TypeError(f"bound must be a whole number of messages, not {type(bound).__name__}")
-        if not 0 <= bound <= MAX_BOUND:
-            raise ValueError(f"bound must be between 0 (no bound) and {MAX_BOUND}, not {bound}")
-        self._core.check()
+        if deadline is not None:
+            return await within(deadline, self.name, self.create(bound, exist_ok))
+        validation.whole(bound, "bound", 0, MAX_BOUND, "messages")
+        self._engine.check()
         try:
-            await self._core.operations.create(bound)
+            await self._engine.create(bound)
         except QueueAlreadyExistsError:
             if exist_ok and await self.exists():
                 return False
             raise
         return True
 
-    async def exists(self) -> bool:
+    async def exists(self, *, deadline: float | None = None) -> bool:
         """Return whether the queue exists (specification: Exists)."""
-        self._core.check()
-        return await self._core.operations.exists()
+        if deadline is not None:
+            return await within(deadline, self.name, self.exists(), reads=True)
+        self._engine.check()
+        return await self._engine.exists()
 
-    async def qsize(self) -> int:
+    async def qsize(self, *, deadline: float | None = None) -> int:
         """Return how many messages wait in the queue (specification: Length); what is in flight does not count.
 
         Raises:
             QueueDoesNotExistError: There is no such queue.
         """
-        return (await self.statistics()).length
+        return (await self.statistics(deadline=deadline)).length
 
-    async def bound(self) -> int:
+    async def bound(self, *, deadline: float | None = None) -> int:
         """Return the most messages that may wait; 0 for no bound.
 
         Raises:
             QueueDoesNotExistError: There is no such queue.
         """
-        return (await self.statistics()).bound
+        return (await self.statistics(deadline=deadline)).bound
 
-    async def closed(self) -> bool:
+    async def closed(self, *, deadline: float | None = None) -> bool:
         """Return whether the queue is closed (specification: Closed); once it is, it stays so.
 
         Raises:
             QueueDoesNotExistError: There is no such queue.
         """
-        return (await self.statistics()).closed
+        return (await self.statistics(deadline=deadline)).closed
 
-    async def statistics(self) -> QueueStatistics:
+    async def statistics(self, *, deadline: float | None = None) -> QueueStatistics:
         """Return a snapshot of the queue: length, bound, roles, counts, and this object's waiting tasks.
 
         Raises:
             QueueDoesNotExistError: There is no such queue.
-            ServerError: One of the specification's numbers is none.
+            ServerError: The bound or a statistic is not an integer.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.statistics(), reads=True)
         from apressure.queue.statistics import from_snapshot  # here, since most programs do not look
 
-        self._core.check()
-        operations = self._core.operations
-        snapshot = await operations.inspect()
-        return from_snapshot(self.name, snapshot, operations.waiting_putters, operations.waiting_getters)
+        engine = self._engine
+        engine.check()
+        snapshot = await engine.inspect()
+        return from_snapshot(self.name, snapshot, engine.waiting_putters, engine.waiting_getters)
+
+    async def purge(self, *, deadline: float | None = None) -> int:
+        """Delete the messages that wait in the queue; they count as consumed.
+
+        Messages in flight and dead letters stay. It deletes as many messages as wait when it begins, in steps of up to
+        2,000 messages or 1 MiB. It does not wait, and works on a closed queue and beside a consumer of apressure.
+
+        Args:
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            How many messages were deleted.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+            QueueInUseError: A client that works step by step holds the consumer role, and may be taking a message.
+                With `scripting=False`: any client holds it.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+
+        Cancelled, the oldest messages are deleted, and the others stay.
+        """
+        if deadline is not None:
+            return await within(deadline, self.name, self.purge())
+        self._engine.check()
+        return await self._engine.purge()
 
     async def requeue(
-        self, max_items: int | None = None, timeout: float | None = None, source: str | None = None
+        self,
+        max_items: int | None = None,
+        timeout: float | None = None,
+        source: str | None = None,
+        *,
+        deadline: float | None = None,
     ) -> int:
         """Move dead letters back to the end of this queue, the oldest first; their attempts start anew.
 
-        It moves what is there when it begins, as far as there is room at a time, and waits for more. Each portion is
-        moved in one step: a message is in one of the two queues, never in both, never in none.
+        It moves the dead letters that are there when it begins, waiting for room where it must. Each chunk is moved in
+        one step: a message is always in exactly one of the two queues.
 
         Args:
             max_items: How many at most; None for all.
             timeout: Seconds to wait at most for room, and for the two roles that it takes (this queue's producer, the
-                dead-letter queue's consumer); None to wait for ever, 0 to move what can be moved at once.
+                dead-letter queue's consumer); None to wait for ever, 0 to move only what has room now.
             source: The dead-letter queue's name; None for `dead_letters`, or where that is None for this queue's name
-                with `:dead` behind it. One that does not exist has no dead letters.
+                with `:dead` behind it. It need not exist.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Returns:
             How many were moved.
@@ -134,83 +170,99 @@ class Administration(Generic[T]):
             QueueFullError, QueueInUseError: With `accepted`, how many were moved before the timeout.
             QueueClosedError, QueueDoesNotExistError: This queue is closed, or does not exist. A note says how many
                 were moved before, if any.
-            OutcomeUnknownError: The connection broke and could not be mended in time.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
             ScriptingRefusedError: The queue has `scripting=False`.
 
-        Cancelled, what was moved stays moved, and all else is where it was.
+        Cancelled, some dead letters have been moved, and the others are where they were.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.requeue(max_items, timeout, source))
         if max_items is not None:
-            check_positive(max_items, "max_items")
-        return await self._core.requeue(max_items, timeout, source)
+            validation.whole(max_items, "max_items")
+        return await self._engine.scripted("requeue").requeue(max_items, timeout, source)
 
-    async def peek(self) -> T:
-        """Return the item that would be got next, without taking it.
-
-        Raises:
-            QueueEmptyError, QueueDoesNotExistError, DecodeError: As for `get`.
-        """
-        self._core.check()
-        return self._core.decode(await self._core.operations.peek(-1))
-
-    async def peek_newest(self) -> T:
-        """Return the item that was put last, without taking it.
+    async def peek(self, *, deadline: float | None = None) -> T:
+        """Return the next item without taking it.
 
         Raises:
             QueueEmptyError, QueueDoesNotExistError, DecodeError: As for `get`.
         """
-        self._core.check()
-        return self._core.decode(await self._core.operations.peek(0))
+        if deadline is not None:
+            return await within(deadline, self.name, self.peek(), reads=True)
+        self._engine.check()
+        return self._items.decode(await self._engine.peek(-1))
 
-    async def close(self, timeout: float | None = None) -> None:
-        """Close the *queue* (specification: Close): nothing more can be put, consumers end when it is drained.
+    async def peek_newest(self, *, deadline: float | None = None) -> T:
+        """Return the newest item without taking it.
 
-        (`aclose` releases this object's connections.) It waits while another client holds the producer role.
+        Raises:
+            QueueEmptyError, QueueDoesNotExistError, DecodeError: As for `get`.
+        """
+        if deadline is not None:
+            return await within(deadline, self.name, self.peek_newest(), reads=True)
+        self._engine.check()
+        return self._items.decode(await self._engine.peek(0))
+
+    async def close(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
+        """Close the *queue* (specification: Close): nothing more can be put, and consumers end when it is drained.
+
+        It waits while another client holds the producer role. (`aclose` only releases this object's connections.)
 
         Args:
             timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Raises:
             QueueClosedError: It was closed before.
-            QueueInUseError: Somebody held the producer role until the timeout; or this object's own exclusive
-                producer does, which closes the queue itself.
+            QueueInUseError: Another client held the producer role until the timeout. Or this object's own exclusive
+                producer holds it, which closes the queue itself.
             QueueDoesNotExistError: There is no such queue.
 
-        Cancelled while it waits, the queue is open still; while the step is on its way, it is closed or not.
+        Cancelled while it waits, the queue is open. Cancelled while the step is on its way, it is closed or not.
         """
-        check_timeout(timeout)
-        self._core.check("producer")
-        await self._core.operations.close(timeout)
+        if deadline is not None:
+            return await within(deadline, self.name, self.close(timeout))
+        validation.timeout(timeout)
+        self._engine.check("producer")
+        return await self._engine.close(timeout)
 
-    async def wait_closed(self, timeout: float | None = None) -> None:
+    async def wait_closed(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Wait until the queue is closed; messages may be left in it.
 
         Raises:
-            QueueEmptyError: It stayed open until the timeout.
-            QueueDoesNotExistError: There is no such queue, or it was deleted meanwhile.
+            QueueOpenError: It stayed open until the timeout (a TimeoutError).
+            QueueDoesNotExistError: There is no such queue, or it was deleted meanwhile. (It takes up to five seconds
+                to notice FLUSHALL.)
 
         Cancelled, nothing has changed.
         """
-        check_timeout(timeout)
-        self._core.check()
-        await self._core.operations.wait_closed(timeout)
+        if deadline is not None:
+            return await within(deadline, self.name, self.wait_closed(timeout), reads=True)
+        validation.timeout(timeout)
+        self._engine.check()
+        return await self._engine.wait_closed(timeout)
 
-    async def delete(self, timeout: float | None = None) -> None:
+    async def delete(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Delete the queue with everything in it (specification: Delete), and wake all who wait on it.
 
         Args:
             timeout: Seconds to wait for the two roles; None to wait for ever.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Raises:
             QueueDoesNotExistError: There is no such queue.
-            QueueInUseError: A role was held until the timeout, or this object's own block holds it. In the first case
-                the queue has ended for everybody; its last keys go with the holder, or when the name is created anew.
+            QueueInUseError: A block of this object holds a role: nothing was deleted. Or another client held one until
+                the timeout: the queue has ended for all clients, and its last keys stay until the holder gives the role
+                back, or a queue of the name is created.
 
-        Cancelled, the same holds: the queue has ended, or is untouched.
+        Cancelled, the queue has ended for all clients, or is untouched.
         """
-        check_timeout(timeout)
-        self._core.check("producer")
-        self._core.check("consumer")
-        await self._core.operations.delete(timeout)
+        if deadline is not None:
+            return await within(deadline, self.name, self.delete(timeout))
+        validation.timeout(timeout)
+        self._engine.check("producer")
+        self._engine.check("consumer")
+        return await self._engine.delete(timeout)
 
     async def unblock(self) -> int:
         """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
@@ -218,7 +270,7 @@ class Administration(Generic[T]):
         Returns:
             How many operations were blocked.
         """
-        self._core.check()
-        return self._core.operations.end(
+        self._engine.check()
+        return self._engine.end(
             OperationUnblockedError(f"the operation on the queue {self.name!r} was unblocked", name=self.name)
         )

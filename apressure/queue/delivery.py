@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from apressure.queue.lease import Lease, Received
+from apressure import validation
+from apressure.queue.leases.lease import Lease
+from apressure.queue.leases.receiving import Received
 
 T = TypeVar("T")
+
+LONGEST_LEASE = 86400.0
+"""Seconds."""
 
 
 class Delivery(Generic[T]):
@@ -31,11 +36,16 @@ class Delivery(Generic[T]):
         return f"<Delivery {self._number} of {len(self.raw)} bytes, attempt {self.attempts}>"
 
     @property
+    def id(self) -> str:
+        """What this delivery is called in logs. No other has that name: a message that comes again gets a new one."""
+        return f"{self._lease.token.decode()}:{self._number}"
+
+    @property
     def item(self) -> T:
         """The message, decoded.
 
         Raises:
-            DecodeError: It cannot be decoded. It is in flight still: acknowledge it or give it back.
+            DecodeError: It cannot be decoded. It stays in flight: acknowledge it or give it back.
         """
         return self._decode(self.raw)
 
@@ -53,8 +63,25 @@ class Delivery(Generic[T]):
         """
         self._check()
         self.settled = True
-        self._lease.ack(self._number)
+        self._lease.unsettled.ack(self._number)
         await self._lease.flush()
+
+    def ack_soon(self) -> None:
+        """Acknowledge the message without waiting: together with others, in the next turn of the event loop.
+
+        If the server cannot do it, `consumer.on_lost` and the next operation of the consumer say so. The end of the
+        consumer's block waits for it.
+
+        Raises:
+            LeaseLostError: The lease had run out; somebody else gets, or got, the message again.
+            RuntimeError: It was acknowledged or given back before.
+        """
+        if self.settled:
+            raise RuntimeError("this delivery was acknowledged or given back before")
+        if self._lease.error is not None:
+            self._lease.check()
+        self.settled = True
+        self._lease.unsettled.ack(self._number)
 
     async def nack(self) -> None:
         """Give the message back, first in line. Cancelled, it is given back all the same.
@@ -74,14 +101,15 @@ class Delivery(Generic[T]):
     async def extend(self, seconds: float) -> None:
         """Make the lease last for at least `seconds` from now.
 
-        A timer renews leases while the event loop runs; this is for work that blocks the loop for longer than that.
+        A thread renews leases while the process runs. This is for work that stops that thread, too, because it holds
+        Python's GIL or stops the process, and for work that takes longer than `max_hold`.
 
         Raises:
             LeaseLostError: The lease had run out.
             RuntimeError: The delivery was acknowledged or given back before.
+            TypeError, ValueError: `seconds` is not a number of more than 0 and at most 86400.
         """
-        if not 0 < seconds <= 86400:
-            raise ValueError(f"a lease can be extended by up to 86400 seconds, not {seconds}")
+        validation.seconds(seconds, "seconds", most=LONGEST_LEASE, above=True)
         self._check()
         self._lease.extend(seconds)
         await self._lease.flush()

@@ -3,36 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
-from apressure.codecs import Codec, resolve
+from apressure import validation
+from apressure.codecs import Codec, codec_for
 from apressure.connection.client import Client
 from apressure.connection.settings import ClientOptions
 from apressure.exceptions import QueueClosedError
+from apressure.items import Items
+from apressure.lifetime import AsyncClosing
+from apressure.protocols import DEFAULT_LEASE, DEFAULT_MAX_HOLD, Mover
 from apressure.queue.administration import Administration
-from apressure.queue.batching import Put
-from apressure.queue.core import Core, check_positive, check_timeout
-from apressure.queue.delivery import Delivery
-from apressure.queue.roles import Consumer, Producer
+from apressure.queue.consumer import Consumer
+from apressure.queue.deadline import within
+from apressure.queue.delivery import LONGEST_LEASE, Delivery
+from apressure.queue.engine.batching import Put, put_many
+from apressure.queue.engine.dead_letters import limited
+from apressure.queue.engine.keys import Keys
+from apressure.queue.engine.scripted import Scripted
+from apressure.queue.producer import Producer
+
+if TYPE_CHECKING:
+    from apressure.queue.engine.plain import Plain
 
 T = TypeVar("T")
 
-DEFAULT_LEASE = 30.0
+SHORTEST_LEASE = 0.1
+"""Seconds."""
 
 
-class AsyncQueue(Administration[T]):
+class AsyncQueue(Administration[T], AsyncClosing):
     """A bounded FIFO queue between processes, on a Redis or Valkey server, in the protocol pressure 0.15.
 
-    It behaves like `asyncio.Queue`: `put` waits while the queue is full, `get` while it is empty, `async for` ends
-    when it has been closed and everything was got. Constructing it does no I/O.
+    It behaves like `asyncio.Queue`: `put` waits while the queue is full, `get` while it is empty, and `async for` ends
+    when the queue is closed and drained. Constructing it does no I/O.
 
     Args:
         name: The queue's name: any text (specification, "Queues").
         client: A `Client` to share with other queues. Without one, the queue makes its own.
-        codec: What items are: None for bytes, `"text"`, `"json"`, `"msgpack"`, a class, or a codec.
-        max_attempts: How often a message is delivered at most by `consumer` and `receive`. Whoever would be the next
-            to deliver it moves it to the dead-letter queue instead. None for no limit.
+        codec: What items are: None for bytes, `"text"`, `"json"`, `"msgpack"`, a class or pydantic model, or a codec.
+        max_attempts: How often `consumer` and `receive` deliver a message at most. After that, the next consumer moves
+            it to the dead-letter queue. None for no limit.
         dead_letters: The dead-letter queue's name; None for the queue's own with `:dead` behind it.
         **options: The server and the client's options, see `ClientOptions`; not together with `client`.
 
@@ -40,10 +51,12 @@ class AsyncQueue(Administration[T]):
         name: The queue's name.
         client: The client that it uses.
         max_attempts: How often a message is delivered at most; None for no limit.
+        dead_letters: The dead-letter queue's name; None without a limit. The first dead letter creates that queue, and
+            `AsyncQueue(queue.dead_letters, client=queue.client)` opens it.
 
     Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: An argument is of no use; the message says why.
+        TypeError: An argument is of the wrong type, or messages cannot be decoded to the class that is the codec.
+        ValueError: An argument is invalid.
         ScriptingRefusedError: max_attempts needs scripts, and the client has `scripting=False`.
 
     Example:
@@ -85,74 +98,93 @@ class AsyncQueue(Administration[T]):
         if client is not None and options:
             raise TypeError(f"give either client= or {', '.join(options)}: the client has its own settings")
         if max_attempts is not None:
-            check_positive(max_attempts, "max_attempts")
+            validation.whole(max_attempts, "max_attempts")
         self.name = name
         self.client = Client(**options) if client is None else client
         self.max_attempts = max_attempts
-        self._core: Core[T] = Core(name, self.client, client is None, resolve(codec), max_attempts, dead_letters)
+        settings = self.client.settings
+        self._items: Items[T] = Items(name, codec_for(codec), settings.max_message_size)
+        keys = Keys(self.client.prefix, name)
+        dead = limited(self.client, keys, name, max_attempts, dead_letters)
+        self.dead_letters = None if dead is None else dead.name
+        self._engine: Scripted | Plain
+        if settings.scripting:
+            self._engine = Scripted(self.client, keys, name, client is None, dead)
+        else:
+            from apressure.queue.engine.plain import Plain  # here, since few servers refuse scripts
+
+            self._engine = Plain(self.client, keys, name, client is None)
 
     async def __aenter__(self) -> Self:
-        await self._core.open()
+        await self._engine.open()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """Release this object's connections; the queue itself stays as it is.
 
-        Tasks that still wait get ClientClosedError. What was received by hand and not settled is given back. A client
-        that was given to the queue stays open. When cancelled, connections are released all the same.
+        Waiting tasks get ClientClosedError. Unsettled deliveries of `receive` are given back. A client that was given
+        as `client=` stays open. Cancelled, the connections are released all the same.
         """
-        await self._core.aclose()
+        await self._engine.aclose()
 
-    async def put(self, item: T, timeout: float | None = None, force: bool = False) -> None:
-        """Put an item, waiting while the queue is full or another producer works on it (specification: Put).
+    async def put(
+        self, item: T, timeout: float | None = None, force: bool = False, *, deadline: float | None = None
+    ) -> None:
+        """Put an item, waiting while the queue is full or another client has the producer role (specification: Put).
 
         Concurrent puts of a client travel together; each task's puts keep their order. Producers that wait for room
         are not served first come, first served.
 
         Args:
             item: The item; bytes, or what the codec takes.
-            timeout: Seconds to wait for the queue at most; None to wait for ever, 0 for a single try. (A connection
-                that is lost has a time of its own, `retry_timeout`.)
+            timeout: Seconds to wait for the queue at most; None to wait for ever, 0 for a single try. It does not limit
+                waits for the server: `retry_timeout` and `response_timeout` do.
             force: Put it even when the queue is full ("extraordinary situations", says the specification).
+            deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
+                it in request handlers: it also holds when the server is down or frozen.
 
         Raises:
             QueueFullError, QueueInUseError: The queue stayed full, or in use, until the timeout. Nothing was put.
             QueueClosedError: It is closed. Nothing was put.
             QueueDoesNotExistError: It was never created, or was deleted meanwhile. Nothing was put.
-            OutcomeUnknownError: The connection broke and could not be mended in time.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+            DeadlineError: The deadline passed. Nothing was put, unless it is a DeadlineOutcomeUnknownError: then the
+                item was sent, and may still be put.
             TypeError, ValueError: The item cannot be encoded, or is too large. Nothing was put.
 
         Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
-        then raises: the item is wholly in, or wholly out. `timeout=` gives a certain answer.
+        then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
         """
-        await self._core.put(Put([self._core.encode(item)]), timeout, force)
+        if deadline is not None:
+            return await within(deadline, self.name, self.put(item, timeout, force))
+        return await self._engine.put(Put([self._items.encode(item)]), timeout, force)
 
-    async def put_nowait(self, item: T) -> None:
+    async def put_nowait(self, item: T, *, deadline: float | None = None) -> None:
         """Put an item without waiting (specification: Put, Non-Blocking).
 
         Raises:
             QueueFullError, QueueInUseError: The queue is full, or in use. Nothing was put.
             QueueClosedError, QueueDoesNotExistError: As for `put`.
 
-        Cancelled, the item is wholly in, or wholly out.
+        Cancelled, the item is in the queue, or not.
         """
-        await self._core.put(Put([self._core.encode(item)]), None, now=True)
+        if deadline is not None:
+            return await within(deadline, self.name, self.put_nowait(item))
+        return await self._engine.put(Put([self._items.encode(item)]), None, now=True)
 
     async def put_many(
-        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, force: bool = False
-    ) -> int:
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, force: bool = False,
+        *, deadline: float | None = None,
+    ) -> int:  # fmt: skip
         """Put any number of items in order, as many in a step as there is room for.
 
         Args:
-            items: An iterable or an asynchronous one; it is read as far as the queue takes its items, and no further
-                than a portion ahead.
+            items: An iterable or an asynchronous one. It is read ahead by up to a chunk (2,000 items or 1 MiB), and
+                items that were read and not put are lost when this fails. So a generator must not acknowledge or
+                delete an item at its source when the next one is asked for, and a `Consumer` is refused.
             timeout: Seconds for all of them.
             force: Put them even when the queue is full.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Returns:
             How many were put.
@@ -164,30 +196,35 @@ class AsyncQueue(Administration[T]):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
-        return await self._core.put_many(items, timeout, force)
+        if deadline is not None:
+            return await within(deadline, self.name, self.put_many(items, timeout, force))
+        return await put_many(self._items, items, timeout, lambda put, left: self._engine.put(put, left, force))
 
-    async def get(self, timeout: float | None = None) -> T:
+    async def get(self, timeout: float | None = None, *, deadline: float | None = None) -> T:
         """Get an item, waiting while the queue is empty (specification: Get): at-most-once.
 
-        When a large item comes while getters wait, it crosses the wire once more for each client that waits.
+        An item that arrives while clients wait is sent once more to each of them: consider that for large items.
 
         Args:
             timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Raises:
             QueueEmptyError, QueueInUseError: The queue stayed empty, or in use, until the timeout.
             QueueClosedError: It is closed, and nothing is left in it.
             QueueDoesNotExistError: It was never created, or was deleted meanwhile.
-            OutcomeUnknownError: The connection broke after the step was sent: an item may be lost. The consumer role
-                and `receive` lose none.
+            OutcomeUnknownError: The connection broke after the step was sent: an item may be lost. `consumer` and
+                `receive` lose none.
             DecodeError: The codec cannot decode the item, which is in the error.
 
         Cancelled while it waits, nothing was taken. Cancelled while the step is on its way, it waits for the answer,
-        gives back what came, first in line, then raises.
+        gives the item back, first in line, then raises.
         """
-        return (await self._core.get(1, timeout))[0]
+        if deadline is not None:
+            return await within(deadline, self.name, self.get(timeout))
+        return (await self._engine.get_items(self._items, 1, timeout))[0]
 
-    async def get_nowait(self) -> T:
+    async def get_nowait(self, *, deadline: float | None = None) -> T:
         """Get an item without waiting (specification: Get, Non-Blocking).
 
         Raises:
@@ -196,79 +233,121 @@ class AsyncQueue(Administration[T]):
 
         Cancelled, nothing is lost, as with `get`.
         """
-        return (await self._core.get(1, None, now=True))[0]
+        if deadline is not None:
+            return await within(deadline, self.name, self.get_nowait())
+        return (await self._engine.get_items(self._items, 1, None, now=True))[0]
 
-    async def get_many(self, max_items: int, timeout: float | None = None) -> list[T]:
+    async def get_many(self, max_items: int, timeout: float | None = None, *, deadline: float | None = None) -> list[T]:
         """Get one to max_items items, as many as there are, waiting while there is none: at-most-once.
 
-        Very many or large ones come in portions: the list may be shorter than what the queue holds.
+        Very many or large items come in chunks: the list may be shorter than the queue.
 
         Raises:
-            DecodeError: The first item cannot be decoded. What came behind it has been given back.
+            DecodeError: The first item cannot be decoded. The items behind it have been given back.
             TypeError, ValueError: max_items is not a positive whole number.
             PressureError: As for `get`.
 
         Cancelled, nothing is lost, as with `get`.
         """
-        check_positive(max_items, "max_items")
-        return await self._core.get(max_items, timeout)
+        if deadline is not None:
+            return await within(deadline, self.name, self.get_many(max_items, timeout))
+        validation.whole(max_items, "max_items")
+        return await self._engine.get_items(self._items, max_items, timeout)
 
-    async def receive(self, timeout: float | None = None, lease: float = DEFAULT_LEASE) -> Delivery[T]:
+    async def receive(
+        self, timeout: float | None = None, lease: float | None = None, max_hold: float | None = None,
+        *, deadline: float | None = None,
+    ) -> Delivery[T]:  # fmt: skip
         """Receive an item to be acknowledged: at-least-once by hand.
 
         The consumer role stays with this client until everything that it received is settled. When the client dies,
-        or its event loop stands still for longer than the lease, the items come again, first in line.
+        or stands still for longer than the lease, the items come again, first in line. A blocked event loop does not
+        matter.
 
         Args:
             timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
-            lease: Seconds that the role stays taken when the client dies; a timer renews it while it lives.
+            lease: Seconds that the role stays taken when the client dies; a thread renews it while the client lives.
+                None for 15.
+            max_hold: Seconds after which the lease ends when nothing was received or settled meanwhile; see `consumer`.
+                None for an hour.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Raises:
             QueueEmptyError, QueueInUseError, QueueClosedError, QueueDoesNotExistError: As for `get`.
-            LeaseLostError: Earlier deliveries' lease had run out; they have been given back. Receive again.
+            LeaseLostError: The lease of earlier deliveries expired; they have been given back. Receive again.
 
         Cancelled, nothing was taken, or it has been given back.
         """
-        _seconds(lease)
-        return await self._core.receive(timeout, lease)
+        if deadline is not None:
+            return await within(deadline, self.name, self.receive(timeout, lease, max_hold))
+        scripted = self._engine.scripted("receive")
+        received_under, (received,) = await scripted.receive(1, timeout, _lease(lease), _max_hold(max_hold))
+        return Delivery(received_under, received, self._items.decode)
+
+    async def receive_many(
+        self, max_items: int, timeout: float | None = None, lease: float | None = None, max_hold: float | None = None,
+        *, deadline: float | None = None,
+    ) -> list[Delivery[T]]:  # fmt: skip
+        """Receive one to max_items items to be acknowledged, as many as there are, waiting while there is none.
+
+        Very many or large items come in chunks: the list may be shorter than the queue. Each delivery is settled by
+        itself. All deliveries that this object has in flight share one lease.
+
+        Args:
+            max_items: How many to receive at most.
+            timeout: As for `receive`.
+            lease: As for `receive`.
+            max_hold: As for `receive`.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Raises:
+            TypeError, ValueError: max_items is not a positive whole number.
+            PressureError: As for `receive`.
+
+        Cancelled, nothing was taken, or all of it has been given back, in order.
+        """
+        if deadline is not None:
+            return await within(deadline, self.name, self.receive_many(max_items, timeout, lease, max_hold))
+        validation.whole(max_items, "max_items")
+        scripted = self._engine.scripted("receive_many")
+        received_under, some = await scripted.receive(max_items, timeout, _lease(lease), _max_hold(max_hold))
+        return [Delivery(received_under, received, self._items.decode) for received in some]
 
     def producer(
         self,
         close: bool = True,
         exclusive: bool = False,
-        lease: float = DEFAULT_LEASE,
+        lease: float | None = None,
         timeout: float | None = None,
+        max_hold: float | None = None,
     ) -> Producer[T]:
         """Return the producing end of the queue, for `async with`.
 
         Args:
-            close: Close the queue when the block ends well. Feeders that share a queue pass False.
-            exclusive: Hold the producer role under a lease: nobody else puts or closes meanwhile.
-            lease: Seconds that the role stays taken when an exclusive producer dies.
+            close: Close the queue when the block ends well. Producers that share a queue pass False.
+            exclusive: Hold the producer role under a lease: no other client puts or closes meanwhile.
+            lease: Seconds that the role stays taken when an exclusive producer dies. None for 15.
             timeout: Seconds to wait for the role at most; None to wait for ever.
+            max_hold: Seconds after which an exclusive producer loses the role when the event loop is blocked all that
+                time. None for an hour.
         """
-        _seconds(lease)
-        check_timeout(timeout)
-        return Producer(self._core, close, exclusive, lease, timeout)
+        validation.timeout(timeout)
+        return Producer(self._engine, self._items, close, exclusive, _lease(lease), _max_hold(max_hold), timeout)
 
     @overload
     def consumer(
-        self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float = ...,
-        timeout: float | None = ...,
+        self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
+        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
     ) -> Consumer[T]: ...  # fmt: skip
     @overload
     def consumer(
-        self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float = ...,
-        timeout: float | None = ...,
+        self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
+        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
     ) -> Consumer[Delivery[T]]: ...  # fmt: skip
     def consumer(
-        self,
-        ack: Literal["auto", "manual"] = "auto",
-        delete: bool = False,
-        prefetch: int | None = None,
-        lease: float = DEFAULT_LEASE,
-        timeout: float | None = None,
-    ) -> Consumer[Any]:
+        self, ack: Literal["auto", "manual"] = "auto", delete: bool = False, prefetch: int | None = None,
+        lease: float | None = None, timeout: float | None = None, max_hold: float | None = None, shared: bool = False,
+    ) -> Consumer[Any]:  # fmt: skip
         """Return the consuming end of the queue, for `async with` and `async for`: at-least-once.
 
         Args:
@@ -276,19 +355,43 @@ class AsyncQueue(Administration[T]):
                 `"manual"`: the loop gets deliveries, to be acknowledged by hand.
             delete: Delete the queue when it was closed, everything in it was acknowledged and the block ends well.
             prefetch: How many messages to receive at a time; None adapts to how quickly the body works.
-            lease: Seconds that the role stays taken when this client dies; a timer renews it while it lives.
+            lease: Seconds that the role stays taken when this client dies; a thread renews it while the client lives.
+                None for 15.
             timeout: Seconds to wait for the role at most; None to wait for ever.
+            max_hold: Seconds after which the lease of a handler that is stuck ends: nothing was handed out or settled
+                meanwhile, and an item is in the program's hands, or the event loop is blocked. The log has the stacks,
+                everything in flight goes back, and later operations raise LeaseLostError. The time of
+                `Delivery.extend` does not count. None for an hour.
+            shared: Share the role with all other clients that ask for that: each message goes to one of them, and they
+                *start* in order. When a member dies, its messages go to the others as soon as its lease has ended. A
+                member's loop ends when the queue is closed and empty, and no other member has a message in hand. Two
+                exclusive consumers take turns instead.
         """
         if ack not in ("auto", "manual"):
             raise ValueError(f"ack must be 'auto' or 'manual', not {ack!r}")
         if prefetch is not None:
-            check_positive(prefetch, "prefetch")
-        _seconds(lease)
-        check_timeout(timeout)
-        return Consumer(self._core, ack, delete, prefetch, lease, timeout)
+            validation.whole(prefetch, "prefetch")
+        validation.timeout(timeout)
+        return Consumer(
+            self._engine, self._items.decode, ack, delete, prefetch, _lease(lease), timeout, _max_hold(max_hold), shared
+        )
+
+    async def mover(self, destination: Any) -> Mover:
+        """Return what moves messages from here to another queue of the same server; for `pipe`.
+
+        Raises:
+            ExactlyOnceError: One step cannot do that with this destination; the message says why.
+            ValueError: The destination is this queue.
+            PressureError: The server cannot be asked.
+
+        Cancelled, nothing has changed.
+        """
+        from apressure.queue.mover import mover_between  # here, since few programs have stages
+
+        return await mover_between(self, destination)
 
     def __aiter__(self) -> AsyncIterator[T]:
-        """Get items until the queue is closed and drained: at-most-once; see `consumer` for more."""
+        """Get items until the queue is closed and drained: at-most-once. `consumer` is at-least-once."""
         return self
 
     async def __anext__(self) -> T:
@@ -298,8 +401,13 @@ class AsyncQueue(Administration[T]):
             raise StopAsyncIteration from None
 
 
-def _seconds(lease: float) -> None:
-    if isinstance(lease, bool) or not isinstance(lease, (int, float)):
-        raise TypeError(f"lease must be a number of seconds, not {type(lease).__name__}")
-    if not 0.1 <= lease <= 86400:
-        raise ValueError(f"lease must be between 0.1 and 86400 seconds, not {lease}")
+def _lease(lease: float | None) -> float:
+    if lease is None:
+        return DEFAULT_LEASE
+    return validation.seconds(lease, "lease", SHORTEST_LEASE, LONGEST_LEASE, none=True)
+
+
+def _max_hold(max_hold: float | None) -> float:
+    if max_hold is None:
+        return DEFAULT_MAX_HOLD
+    return validation.seconds(max_hold, "max_hold", above=True, none=True)

@@ -1,4 +1,4 @@
-"""What a queue looks like at one moment: immutable, and the only thing that displays and metrics read."""
+"""An immutable snapshot of a queue: displays and metrics read nothing else."""
 
 from __future__ import annotations
 
@@ -11,18 +11,33 @@ from apressure.exceptions import ServerError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RoleStatistics:
-    """Who has a role of a queue.
+    """Which client has a role of a queue.
 
     Attributes:
         state: `"free"`; `"leased"` by a consumer, a receive or an exclusive producer of apressure; `"claimed"`, on
             its way to a client that waited for it; or `"held"` by a client that works step by step.
-        holder: The identity of the holder, or of the last one where the role is free; None if there was none yet.
-        since: Since when it is leased; None where the server does not know.
+        holder: The holder's identity, or the last holder's where the role is free; None if there was none yet.
+        since: When the lease began; None where the server does not know.
         expires: When the lease ends unless it is renewed; None without a lease.
     """
 
     state: Literal["free", "leased", "claimed", "held"]
     holder: str | None
+    since: datetime | None
+    expires: datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemberStatistics:
+    """One of the clients that share the consumer role.
+
+    Attributes:
+        holder: Its identity.
+        since: When it joined.
+        expires: When its lease ends unless it is renewed.
+    """
+
+    holder: str
     since: datetime | None
     expires: datetime | None
 
@@ -35,9 +50,10 @@ class QueueStatistics:
         name: The queue's name.
         length: Messages that wait in the queue.
         bound: The most messages that may wait; 0 for no bound.
-        closed: Nothing more can be put.
-        producer: Who has the producer role.
-        consumer: Who has the consumer role.
+        closed: Whether the queue is closed.
+        producer: The client that has the producer role.
+        consumer: The client that has the consumer role; one of them, if several share it.
+        members: The clients that share the consumer role, in the order in which they joined.
         produced_messages: Messages put so far.
         produced_bytes: Their size in bytes.
         consumed_messages: Messages got or acknowledged so far.
@@ -53,6 +69,7 @@ class QueueStatistics:
     closed: bool
     producer: RoleStatistics
     consumer: RoleStatistics
+    members: tuple[MemberStatistics, ...]
     produced_messages: int
     produced_bytes: int
     consumed_messages: int
@@ -66,34 +83,22 @@ def from_snapshot(name: str, snapshot: list[Any], waiting_putters: int, waiting_
     """Read the answer of the step `inspect`.
 
     Raises:
-        ServerError: A number of the specification's keys is none.
+        ServerError: The bound or a statistic is not an integer.
     """
-    bound, length, closed, in_flight, counters, producer, consumer = snapshot
-    numbers = [
-        _number(name, what, text)
-        for what, text in zip(
-            (
-                "bound",
-                "stats:produced_messages",
-                "stats:produced_bytes",
-                "stats:consumed_messages",
-                "stats:consumed_bytes",
-            ),
-            (bound, *counters),
-            strict=True,
-        )
-    ]
+    bound, length, closed, in_flight, counters, producer, consumer, *members = snapshot
+    produced_messages, produced_bytes, consumed_messages, consumed_bytes = counters
     return QueueStatistics(
         name=name,
         length=length,
-        bound=numbers[0],
+        bound=max(0, _number(name, "bound", bound)),
         closed=bool(closed),
         producer=_role(producer),
         consumer=_role(consumer),
-        produced_messages=numbers[1],
-        produced_bytes=numbers[2],
-        consumed_messages=numbers[3],
-        consumed_bytes=numbers[4],
+        members=tuple(map(_member, sorted(members[0] if members else (), key=lambda member: int(member[1])))),
+        produced_messages=_number(name, "stats:produced_messages", produced_messages),
+        produced_bytes=_number(name, "stats:produced_bytes", produced_bytes),
+        consumed_messages=_number(name, "stats:consumed_messages", consumed_messages),
+        consumed_bytes=_number(name, "stats:consumed_bytes", consumed_bytes),
         in_flight=in_flight,
         waiting_putters=waiting_putters,
         waiting_getters=waiting_getters,
@@ -122,5 +127,14 @@ def _role(snapshot: list[Any]) -> RoleStatistics:
     return RoleStatistics(state, shown, _time(since), _time(deadline))
 
 
+def _member(snapshot: list[bytes]) -> MemberStatistics:
+    holder, since, deadline = snapshot
+    return MemberStatistics(holder.decode(errors="replace"), _time(since), _time(deadline))
+
+
 def _time(milliseconds: bytes) -> datetime | None:
-    return datetime.fromtimestamp(int(milliseconds) / 1000, UTC) if milliseconds else None
+    """Return the time; None for a text that is no time, or one that Python cannot express."""
+    try:
+        return datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

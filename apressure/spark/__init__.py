@@ -1,6 +1,6 @@
-"""Pressure queues in Spark: `.format("pressure")` for batches and for Structured Streaming, in both directions.
+"""Read and write pressure queues in Spark: `.format("pressure")`, for batches and for Structured Streaming.
 
-`session()` makes a session that has it; `register(spark)` adds it to one. Importing this needs no pyspark.
+`session()` returns a session with the format; `register(spark)` adds it to a session. Importing this needs no pyspark.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from apressure.exceptions import MissingExtraError
+from apressure.spark.checkpoint import mend_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from apressure.spark.steps import Steps
+    from apressure.spark.engine.steps import QueueSteps
 
-__all__ = ["await_end", "check", "close_queue", "register", "session"]
+__all__ = ["await_end", "check", "close_queue", "mend_checkpoint", "register", "session"]
 
 OLDEST_SPARK: Final = (4, 2)
 OLDEST_JAVA: Final = 17
 _CONFIGURATION: Final = {
+    "spark.python.authenticate.socketTimeout": "120s",  # 15 s are too few on a machine that is very busy
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
 }
@@ -38,15 +40,21 @@ _WRITTEN_BY_SPARK: Final = (
     "SPARK_LOCAL_DIRS",
     "SPARK_PYTHON_RUNTIME",
 )
-"""What Spark tells Python processes by their environment. It writes its own values over those that are there."""
+"""Environment variables that Spark sets for its Python processes. It overwrites values that are there."""
 
 
 def check() -> None:
-    """See that Spark can run here, before it prints anything; and have its workers use this very Python.
+    """Check that Spark can run here, before it prints anything, and have its workers use this Python.
 
     Raises:
-        MissingExtraError: pyspark, what it needs, or Java is missing or too old; it says what to install.
+        MissingExtraError: pyspark, a package that it needs, or Java is missing or too old. The error says what to
+            install.
+        ValueError: SPARK_REMOTE is set.
     """
+    if "SPARK_REMOTE" in os.environ:  # not shown: it may contain a token
+        raise ValueError(
+            "SPARK_REMOTE is set, but queues need a local Spark: Spark Connect was not tested. Unset SPARK_REMOTE"
+        )
     how = "pip install 'apressure[spark]'"
     problems = []
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
@@ -58,7 +66,7 @@ def check() -> None:
         if _version(pyspark.__version__) < OLDEST_SPARK:
             oldest = ".".join(map(str, OLDEST_SPARK))
             problems.append(f"pyspark is {pyspark.__version__}; {oldest} or later is needed: {how}")
-    if os.environ.get("SPARK_REMOTE") is None and (java := _java_problem()):
+    if java := _java_problem():
         problems.append(java)
     if problems:
         raise MissingExtraError(". And ".join(problems), extra="spark")
@@ -68,15 +76,16 @@ def check() -> None:
 def session(
     name: str = "apressure", master: str = "local[*]", configuration: Mapping[str, Any] | None = None
 ) -> SparkSession:
-    """Make a Spark session, or get the one that there is, and register the source and sink `pressure`.
+    """Return the Spark session, or a new one, with the source and sink `pressure`.
 
     Args:
         name: The application's name.
-        master: Where it runs.
-        configuration: Spark's settings, over those that suit queues.
+        master: Spark's master URL.
+        configuration: Spark's settings. They override the ones that this sets.
 
     Raises:
         MissingExtraError: pyspark or Java is missing or too old.
+        ValueError: SPARK_REMOTE is set.
     """
     check()
     from pyspark.sql import SparkSession
@@ -90,46 +99,42 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `.format("pressure")` known to a session, safe for queries that begin at the same time.
+    """Add `.format("pressure")` to a session, also for queries that start at the same time.
 
-    Spark finds it by itself where the wheel is installed. This is better: when a query begins, Spark 4.3 writes four
-    variables into a map that all queries of the source share. Two that do so at once can break it for good, and then
-    each fails ("Task not serializable") until the session ends. Where the map has them already, nothing breaks.
+    Spark finds the format by itself if the wheel is installed. Registering is safer: when a query starts, Spark 4.3
+    writes four variables into a map that all queries of the source share. Two queries that start at once can break the
+    map, and then every query fails ("Task not serializable") until the session ends. This sets the variables first.
 
     Raises:
         MissingExtraError: pyspark is too old.
     """
     if spark.version and _version(spark.version) < OLDEST_SPARK:
-        raise MissingExtraError(f"this session is of Spark {spark.version}, and 4.2 or later is needed", extra="spark")
+        raise MissingExtraError(f"this session has Spark {spark.version}: 4.2 or later is needed", extra="spark")
     from apressure.spark.datasource import PressureSource
 
-    with contextlib.suppress(AttributeError):  # (Spark Connect's are elsewhere)
+    with contextlib.suppress(AttributeError):  # Spark Connect keeps them elsewhere
         for name in _WRITTEN_BY_SPARK:
             spark.sparkContext.environment.setdefault(name, "")
     spark.dataSource.register(PressureSource)
 
 
 def close_queue(queue: str, **options: Any) -> None:
-    """Close a queue, so that its consumers end: what a stream's sink cannot do itself. One that is closed stays so.
+    """Close a queue, so that its consumers end. A stream's sink cannot do that itself. A closed queue stays closed.
 
     Args:
-        queue: Its name.
+        queue: The queue's name.
         **options: `url`, `prefix`, … as in `Options`.
 
     Raises:
-        QueueDoesNotExistError: There is no such queue.
+        QueueDoesNotExistError: The queue does not exist.
         QueueInUseError: Another client held the producer role for `roleTimeout` seconds.
     """
-    from apressure.spark.steps import Busy
-
-    with _queues({"queue": queue, **options}) as ((steps,), timeout):
-        answer = steps.patiently(steps.close, timeout)
-        if isinstance(answer, Busy):
-            raise steps.in_use(answer)
+    with _queues({"queue": queue, **options}) as ((steps,), role_timeout):
+        steps.run_when_ready(steps.close, role_timeout)
 
 
 def await_end(query: StreamingQuery, **options: Any) -> None:
-    """Wait until the queues that a query reads are closed and empty and all of it has been processed; then stop it.
+    """Wait until a query's queues are closed and empty and everything is processed, then stop the query.
 
     Args:
         query: The streaming query.
@@ -137,32 +142,32 @@ def await_end(query: StreamingQuery, **options: Any) -> None:
 
     Raises:
         StreamingQueryException: The query failed.
-        QueueDoesNotExistError: There is no such queue.
-        ValueError: The queues are a pattern: nobody knows which queues there will be.
+        QueueDoesNotExistError: A queue does not exist.
+        ValueError: The queues are a pattern, which may match new queues at any time.
     """
     with _queues(options) as (queues, _):
-        while not query.awaitTermination(1):  # (it takes whole seconds)
+        while not query.awaitTermination(1):  # it takes whole seconds only
             if all(closed and not length for _, length, closed in (steps.measure() for steps in queues)):
+                # The first call may return before Spark has noticed that the queue is closed. In a restarted query,
+                # Spark finishes the last windows only after that.
+                query.processAllAvailable()
                 query.processAllAvailable()
                 query.stop()
                 return
 
 
 @contextlib.contextmanager
-def _queues(options: Mapping[str, Any]) -> Iterator[tuple[list[Steps], float]]:
-    """The steps of the queues that options name, over a connection of their own, and how long to wait for a role."""
-    from apressure.connection.blocking import Blocking
+def _queues(options: Mapping[str, Any]) -> Iterator[tuple[list[QueueSteps], float]]:
+    """The steps of the queues in the options, over a connection of their own, and the option `roleTimeout`."""
+    from apressure.connection.wire.blocking import Blocking
+    from apressure.spark.engine.steps import QueueSteps
     from apressure.spark.options import Options
-    from apressure.spark.steps import Steps
 
-    checked = Options.of({key: str(value) for key, value in options.items() if value is not None})
+    checked = Options.of(options)
     if not checked.names:
-        raise ValueError("name the queues, with commas between them: of a pattern nobody knows when it ends")
-    server = Blocking(checked.settings())
-    try:
-        yield [Steps(server, server.settings.prefix, name) for name in checked.names], checked.role_timeout
-    finally:
-        server.close()
+        raise ValueError("name the queues, separated by commas: a pattern has no end, as new queues may match it")
+    with contextlib.closing(Blocking(checked.settings())) as server:
+        yield [QueueSteps(server, name) for name in checked.names], checked.role_timeout
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -170,24 +175,24 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _java_problem() -> str | None:
-    """What is wrong with Java here. It has to be a whole runtime: Spark needs a module that trimmed ones lack."""
+    """What is wrong with Java here; None if nothing. Trimmed runtimes lack a module that Spark needs."""
     need = (
-        f"Spark needs Java {OLDEST_JAVA} or later, a whole runtime: apt-get install openjdk-17-jre-headless, "
-        "brew install openjdk@17, or https://adoptium.net; then set JAVA_HOME if it is not on the PATH"
+        f"Spark needs Java {OLDEST_JAVA} or later, a full runtime: apt-get install openjdk-17-jre-headless, "
+        "brew install openjdk@17, or https://adoptium.net; then set JAVA_HOME unless it is on the PATH"
     )
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).is_file():
-        where = f"there is none in JAVA_HOME ({home})" if home else "there is no `java` on the PATH"
+        where = f"JAVA_HOME ({home}) has no Java" if home else "there is no `java` on the PATH"
         return f"{need}; {where}"
     try:
         asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
         modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{need}; {java} does not run: {error}"
+        return f"{need}; {java} cannot run: {error}"
     found = re.search(r'version "(?:1\.)?(\d+)', asked.stderr + asked.stdout)
-    if found is None:  # macOS has a program of that name that only says where to get Java
-        return f"{need}; {java} is none"
+    if found is None:  # macOS has a `java` that only says where to get Java
+        return f"{need}; {java} is not Java"
     if int(found[1]) < OLDEST_JAVA:
         return f"{need}; {java} is Java {found[1]}"
     if modules.returncode == 0 and "jdk.incubator.vector" not in modules.stdout:

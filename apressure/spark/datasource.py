@@ -1,4 +1,4 @@
-"""The data source `pressure`, as Spark knows it."""
+"""The data source `pressure`: what Spark calls for each way to read and write."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pyspark.sql.types import StructType
 from apressure.spark.options import Options
 
 if TYPE_CHECKING:
-    from apressure.spark.reader import QueueReader
-    from apressure.spark.source import QueueStream
-    from apressure.spark.writer import BatchSink, StreamSink
+    from apressure.spark.sink import BatchSink, StreamSink
+    from apressure.spark.source.slices import QueueReader
+    from apressure.spark.source.stream import QueueStream
 
 
 class PressureSource(DataSource):
     """`spark.read`, `spark.readStream`, `df.write` and `df.writeStream` with `.format("pressure")`.
 
     Args:
-        options: The user's; see `Options`.
+        options: The user's options; see `Options`.
 
     Raises:
-        ValueError: An option is unknown, or of no use.
+        ValueError: An option is unknown or invalid.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -36,39 +36,44 @@ class PressureSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What goes into `.format(…)`."""
+        """The name for `.format(…)`."""
         return "pressure"
 
     def schema(self) -> StructType:
-        """The columns, where the user does not say which."""
-        from apressure.spark.decoding import schema_of
+        """The columns, if the user gives no schema."""
+        from apressure.spark.source.decoding import RAW
 
-        return schema_of(self._checked)
+        if self._checked.format == "json":
+            raise ValueError(
+                "format=json needs a schema, for example "
+                ".schema('carrier STRING, delay DOUBLE, _corrupt_record BINARY')"
+            )
+        return RAW
 
     def reader(self, schema: StructType) -> QueueReader:
         """`spark.read`."""
-        from apressure.spark.reader import QueueReader
+        from apressure.spark.source.slices import QueueReader
 
         return QueueReader(self._checked, schema)
 
     def streamReader(self, schema: StructType) -> QueueStream:  # noqa: N802
         """`spark.readStream`."""
-        from apressure.spark.source import QueueStream
+        from apressure.spark.source.stream import QueueStream
 
         return QueueStream(self._checked, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         """`df.write`."""
-        from apressure.spark.writer import BatchSink
+        from apressure.spark.sink import BatchSink
 
         return BatchSink(self._checked, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
         """`df.writeStream`."""
-        from apressure.spark.writer import StreamSink
+        from apressure.spark.sink import StreamSink
 
         return StreamSink(self._checked, schema, overwrite)
 
 
 DefaultSource = PressureSource
-"""The name under which Spark looks for a data source in a module `pyspark_…`."""
+"""Spark looks for this name in modules called `pyspark_…`."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from apressure.connection.blocking import Blocking
+from apressure.connection.wire.blocking import Blocking
+from apressure.spark.engine.source_steps import SourceSteps
 from apressure.spark.options import Options
-from apressure.spark.steps import Steps
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
 class Progress:
-    """Looks at a query and at its queue, from any one thread.
+    """Looks at a query and at its queue. Use it from one thread.
 
     Args:
         query: The query.
@@ -24,23 +24,21 @@ class Progress:
 
     def __init__(self, query: StreamingQuery, group: str, **options: Any) -> None:
         self._query = query
-        self._group = group
-        checked = Options.of({key: str(value) for key, value in options.items() if value is not None})
-        settings = checked.settings()
-        self._steps = Steps(Blocking(settings), settings.prefix, checked.names[0])
+        checked = Options.of(options)
+        self._steps = SourceSteps(Blocking(checked.settings()), checked.names[0], group)
 
     def look(self) -> dict[str, Any]:
-        """Return how far it is: `rows` since ever, restarts included; the latest `batch`, its `seconds`, `watermark`.
+        """Return how many `rows` were ever processed, and the latest `batch`, its `seconds` and its `watermark`.
 
         Raises:
-            PressureError: The server cannot be asked.
+            ServerError, ServerUnavailableError: The server refused, or cannot be reached.
         """
         progress = self._query.lastProgress
         latest: dict[str, Any] = json.loads(progress.json) if progress is not None else {}
         rows, _, _ = self._steps.measure()
-        done, last, _ = self._steps.flights().get(self._group, (0, 0, -1))
-        done = max(done, _number(latest, self._steps.name))
-        rows -= sum(self._steps.lengths(self._group, done + 1, last))  # taken, and not worked off
+        committed, last, _ = self._steps.unfinished()
+        processed = max(committed, _last_batch(latest, self._steps.name))
+        rows -= sum(self._steps.lengths(processed + 1, last))  # taken from the queue, and not processed yet
         return {
             "rows": rows,
             "batch": latest.get("batchId"),
@@ -49,8 +47,8 @@ class Progress:
         }
 
 
-def _number(latest: dict[str, Any], name: str) -> int:
-    """The number of the queue's last batch that the query has worked off."""
+def _last_batch(latest: dict[str, Any], name: str) -> int:
+    """The number of the queue's last batch that the query has processed."""
     for source in latest.get("sources", ()):
         end = source.get("endOffset")
         return int((json.loads(end) if isinstance(end, str) else end or {}).get(name, 0))

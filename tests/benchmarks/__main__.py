@@ -62,10 +62,10 @@ class Plan:
     """What to measure.
 
     Attributes:
-        only: Only comparisons whose name has this.
+        only: Only comparisons whose name contains this.
         scale: How much of the work to do.
-        repetitions: How often to measure each.
-        loops: On which event loops, for what runs in one process.
+        repetitions: How often to repeat each measurement.
+        loops: The event loops for benchmarks of one process.
     """
 
     only: str
@@ -74,12 +74,12 @@ class Plan:
     loops: list[str]
 
     def has(self, name: str) -> bool:
-        """Whether to make a comparison of that name."""
+        """Return whether to make a comparison of that name."""
         return self.only in name
 
 
 def run(plan: Plan, environments: Path | None, left_out: list[str]) -> Iterator[Figure]:
-    """Measure and print; add to `left_out` what this machine cannot."""
+    """Measure and print. Add to `left_out` what cannot be measured here."""
     programs = dict(installed(plan, environments, left_out))
     for server in servers(left_out):
         print(
@@ -93,7 +93,7 @@ def run(plan: Plan, environments: Path | None, left_out: list[str]) -> Iterator[
 
 
 def code_by_hand(plan: Plan, server: EmbeddedServer) -> Iterator[Figure]:
-    """Compare with what a user would write by hand."""
+    """Compare with code by hand."""
     for case in CASES:
         if plan.has(f"{case.name} / {case.other}"):
             for loop in plan.loops if case.one_process else ["asyncio"]:
@@ -112,7 +112,7 @@ def libraries(
 
 
 def installed(plan: Plan, environments: Path | None, left_out: list[str]) -> Iterator[tuple[Library, Program]]:
-    """The libraries that are asked for and can be installed."""
+    """Return the selected libraries that can be installed."""
     for library in LIBRARIES:
         if plan.has(f"enqueue / {library.name}") or plan.has(f"consume / {library.name}"):
             try:
@@ -124,7 +124,7 @@ def installed(plan: Plan, environments: Path | None, left_out: list[str]) -> Ite
 
 
 def servers(left_out: list[str]) -> Iterator[EmbeddedServer]:
-    """The servers that this machine has."""
+    """Run the servers of this machine."""
     for kind in SERVERS:
         try:
             binary = binary_of(kind)
@@ -143,7 +143,7 @@ def shown(*figures: Figure) -> Iterator[Figure]:
 
 
 def machine() -> dict[str, str]:
-    """What the figures are of."""
+    """Describe the machine and the versions."""
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "system": platform.system(),

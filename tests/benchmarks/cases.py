@@ -1,4 +1,4 @@
-"""What is measured: pairs of coroutines that do the same work, ours and the one by hand.
+"""The benchmarks: pairs of coroutines that do the same work, ours and code by hand.
 
 Each returns a rate (higher is better) or a latency in seconds (lower is better).
 """
@@ -26,7 +26,7 @@ LIST = "benchmark-by-hand"
 
 @dataclasses.dataclass
 class Bench:
-    """What a case works with."""
+    """The client and the queue of a benchmark."""
 
     url: str
     queue: AsyncQueue[bytes]
@@ -34,7 +34,7 @@ class Bench:
     scale: float
 
     def times(self, count: int) -> int:
-        """A number of repetitions, smaller for a quick run."""
+        """Return a number of repetitions, smaller for a quick run."""
         return max(1, int(count * self.scale))
 
 
@@ -46,13 +46,13 @@ class Case:
     """A comparison.
 
     Attributes:
-        name: What is measured.
+        name: The measured operation.
         other: What it is compared with.
         ours: Our figures.
         by_hand: The other's.
-        unit: Of each figure; see `figures`.
-        goal: The ratio that we want to reach, for each figure.
-        one_process: Whether all of it runs on the event loop of this process.
+        unit: The unit of the figures; see `figures`.
+        goal: The ratio to reach, for each figure.
+        one_process: Whether everything runs on the event loop of this process.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Case:
 
 
 async def rate(count: int, work: Callable[[], Awaitable[object]], each: int = 1) -> list[float]:
-    """How many messages a second, when `work` moves `each` of them and is done `count` times."""
+    """Return messages a second: `work` moves `each` messages, and is called `count` times."""
     begin = time.perf_counter()
     for _ in range(count):
         await work()
@@ -138,7 +138,7 @@ async def rpop_batch(bench: Bench) -> list[float]:
 
 
 async def consume(bench: Bench) -> list[float]:
-    """At-least-once: until the last message is acknowledged."""
+    """Consume at-least-once, until the last message is acknowledged."""
     count = bench.times(100_000)
     async with bench.queue.producer() as producer:
         await producer.put_many([MESSAGE] * count)
@@ -150,7 +150,7 @@ async def consume(bench: Bench) -> list[float]:
 
 
 async def length(items: AsyncIterator[bytes]) -> int:
-    """How many items come before the end."""
+    """Count the items until the end."""
     received = 0
     async for _ in items:
         received += 1
@@ -174,7 +174,7 @@ async def read_group(bench: Bench) -> list[float]:
 
 
 async def wake_up(bench: Bench) -> list[float]:
-    """From the put to the return of a get that was blocked before; on connections and a client of its own."""
+    """Measure from a put to the return of a get that was blocked before, with a client of its own."""
     latencies = []
     async with AsyncQueue(NAME, url=bench.url) as getter:
         for _ in range(bench.times(400)):
@@ -200,13 +200,13 @@ async def wake_up_brpop(bench: Bench) -> list[float]:
 
 
 def percentiles(latencies: list[float]) -> list[float]:
-    """The median and the 99th percentile."""
+    """Return the median and the 99th percentile."""
     latencies.sort()
     return [latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]]
 
 
 async def between_processes(bench: Bench, count: int, *workers: str) -> list[float]:
-    """Messages a second from a producer process to a consumer process, from the first message to the last."""
+    """Return messages a second from a producer process to a consumer process, from the first message to the last."""
     await bench.queue.delete()
     await bench.queue.create(bound=1000)
     command = [sys.executable, "-m", "tests.benchmarks.worker", bench.url, NAME, str(count)]

@@ -1,4 +1,4 @@
-"""Run both sides in turn, so that the machine's moods meet both."""
+"""Run both sides in turn, so that other load on the machine affects both."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.benchmarks.libraries import OURS, Library, Program, ours
 
 
 def loops() -> list[str]:
-    """The event loops that are installed."""
+    """Return the installed event loops."""
     return ["asyncio", "uvloop"] if importlib.util.find_spec("uvloop") else ["asyncio"]
 
 
 def title(server: EmbeddedServer) -> str:
-    """What a server is called in the results."""
+    """Return the name of a server in the results."""
     return f"{server.software} {server.version}"
 
 
 def with_code_by_hand(case: Case, server: EmbeddedServer, loop: str, scale: float, repetitions: int) -> list[Figure]:
-    """Compare with what a user would write by hand, in this process."""
+    """Compare with code by hand, in this process."""
     with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
         pairs = runner.run(measure(case, server.url, scale, repetitions))
     figures = []
@@ -37,7 +37,7 @@ def with_code_by_hand(case: Case, server: EmbeddedServer, loop: str, scale: floa
 
 
 async def measure(case: Case, url: str, scale: float, repetitions: int) -> list[tuple[list[float], list[float]]]:
-    """Both sides' figures of each repetition."""
+    """Return both sides' figures of each repetition."""
     pairs = []
     async with AsyncQueue(NAME, url=url) as queue, redis.asyncio.Redis.from_url(url) as client:
         bench = Bench(url, queue, client, scale)
@@ -53,7 +53,7 @@ async def measure(case: Case, url: str, scale: float, repetitions: int) -> list[
 
 
 def loop_factory(loop: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes an event loop of that name."""
+    """Return the factory of an event loop."""
     if loop == "asyncio":
         return None
     import uvloop
@@ -64,10 +64,10 @@ def loop_factory(loop: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
 def with_library(
     library: Library, program: Program, server: EmbeddedServer, scale: float, repetitions: int
 ) -> list[Figure]:
-    """Compare with another library, both in processes of their own: enqueue, and consume what was enqueued.
+    """Compare enqueueing and consuming with another library, in processes.
 
     Raises:
-        CannotRun: The other one failed.
+        CannotRun: The other library failed.
     """
     pairs = []
     versions: dict[str, str] = {}
@@ -84,7 +84,7 @@ def with_library(
 
 
 def one_round(library: Library, program: Program, url: str, scale: float) -> tuple[tuple[float, float], dict[str, str]]:
-    """Enqueue and consume with one library: jobs a second, and versions."""
+    """Enqueue and consume with one library. Return jobs a second, and versions."""
     with redis.Redis.from_url(url) as client:
         client.flushall()
         enqueue, versions = program.measure("enqueue", url, int(library.enqueue * scale))

@@ -1,4 +1,4 @@
-"""One figure of a run: ours, the other's, their ratio, and whether it is what we want."""
+"""One figure of a run: ours, theirs, the ratio, and whether it reached its goal."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Figure:
     """A comparison; the results of a run have these fields.
 
     Attributes:
-        server: What was measured on; empty for what needs no server.
-        case: What we did.
-        other: What it is compared with.
-        loop: What both ran on: `"asyncio"`, `"uvloop"`, or `"node"` for the other one.
+        server: The server; empty if none is needed.
+        case: The operation.
+        other: The other side.
+        loop: The event loop: `"asyncio"`, `"uvloop"`, or `"node"` for the other one.
         unit: `"/s"`, or seconds.
         ours: Our median.
         theirs: The other's median.
         ratio: The median of the ratios of repetitions, ours to theirs.
-        goal: What the ratio is to be at least, or at most if the unit is seconds.
-        reached: Whether it is.
-        versions: Of what was compared, where that is not in the environment of the run.
+        goal: The least ratio that we want; the greatest if the unit is seconds.
+        reached: Whether the ratio reached the goal.
+        versions: The versions of the other side, if it has an environment of its own.
     """
 
     server: str
@@ -51,7 +51,7 @@ def figure(
     pairs: Sequence[tuple[float, float]],
     versions: dict[str, str] | None = None,
 ) -> Figure:
-    """Make a figure of pairs that were measured one after the other, ours first."""
+    """Make a figure from pairs of measurements, ours first."""
     ratio = statistics.median(ours / theirs for ours, theirs in pairs)
     return Figure(
         server,

@@ -1,16 +1,16 @@
-"""A queue in a directory beside the released vsqs 0.3, on the same file system, in turn.
+"""Compare a queue in a directory with the released vsqs 0.3, on the same file system.
 
 Usage: python -m tests.benchmarks.files [--quick] [--repetitions N] [--directory DIR]...
                                         [--libraries DIRECTORY] [--json FILE]
 
-Both name messages in microseconds. A turn publishes messages behind a backlog, then receives and deletes as many:
-vsqs 0.3, ours without fsync, ours with it. The disk has by then what was written before (`sync`): a file that never
-came to it costs less to delete. vsqs 0.3 lists the directory for each operation, so behind a backlog it does few. It
-brings each message to the disk (fsync), and not the directory; ours do both, or neither. What is behind a backlog is
-compared with the empty queue of the same repetition, too.
+Both name messages in microseconds. A turn puts messages behind a backlog, then receives and deletes as many: vsqs 0.3,
+ours without fsync, ours with it. Everything written before is on the disk by then (`sync`), because a file that never
+reached the disk costs less to delete. vsqs 0.3 lists the directory for each operation, so it does only few behind a
+backlog. It syncs each message and not the directory; ours syncs both, or neither. Figures behind a backlog are also
+compared with the empty queue of the same repetition.
 
-ext4 looks for a new file's inode behind all that were freed in the last minute, so it gets slower by being measured
-(20,000 new files a second become 3,000). Whoever is measured first has it best: the sides take turns in that, too.
+ext4 searches a new file's inode behind all inodes that were freed in the last minute, so measuring makes it slower
+(20,000 new files a second become 3,000). The first side has an advantage: the sides take turns at being first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SIZE = 100
 PORTION = 64
 GOAL = 3.0
 FAR = 1 / 1.5
-"""What is to be left of our own rate behind the backlog."""
+"""The least share of our own rate that must remain behind the backlog."""
 
 OTHER = Library("vsqs", ("vsqs==0.3",), 1000, 1000)
 
@@ -100,12 +100,12 @@ def main() -> None:
 
 
 def measure(directory: Path, python: str, repetitions: int, count: int, backlog: int) -> Iterator[tuple[Turn, Turn]]:
-    """Measure the empty queue and the one with a backlog, again and again."""
+    """Measure the empty queue and the queue with a backlog, in turn."""
     empty, behind = directory / "empty", directory / "behind"
     fill(empty, 0)
     fill(behind, backlog)
     os.sync()
-    time.sleep(3)  # the disk has still to do
+    time.sleep(3)  # not on the disk yet
     few = max(3, 10_000 // backlog)
     for number in range(repetitions):
         sides = [*SIDES[number % 3 :], *SIDES[: number % 3]]
@@ -113,7 +113,7 @@ def measure(directory: Path, python: str, repetitions: int, count: int, backlog:
 
 
 def fill(place: Path, backlog: int) -> None:
-    """Messages that are there, as any client would have left them, with names of the last seconds."""
+    """Write messages as any client leaves them, with names of the last seconds."""
     place.mkdir()
     begin = int(time.time() * 1e6) - backlog - 10_000_000
     fd = os.open(place, os.O_RDONLY)
@@ -133,7 +133,7 @@ def turn(sides: list[str], place: Path, python: str, count: int, few: int) -> Tu
 
 
 async def ours(place: Path, count: int, fsync: bool) -> Rates:
-    """What we do, in five ways."""
+    """Measure our five ways."""
     data = b"." * SIZE
     rates: Rates = {}
     begin = 0.0
@@ -156,15 +156,15 @@ async def ours(place: Path, count: int, fsync: bool) -> Rates:
     async with FileQueue(place, unit="us", fsync=fsync) as queue:
         start()
         for _ in range(count):
-            await queue.publish(data)
+            await queue.put(data)
         stop("publish")
         start()
         for _ in range(count):
             message = await queue.receive()
-            await queue.delete(message.id)
+            await queue.ack(message.id)
         stop("receive and delete")
         start()
-        await queue.publish_many(data for _ in range(count))
+        await queue.put_many(data for _ in range(count))
         stop("publish_many")
         start()
         await drain()
@@ -172,14 +172,14 @@ async def ours(place: Path, count: int, fsync: bool) -> Rates:
         start()
         async with asyncio.TaskGroup() as group:
             for _ in range(count):
-                group.create_task(queue.publish(data))
+                group.create_task(queue.put(data))
         stop("publish by many tasks")
         await drain()
     return rates
 
 
 def theirs(place: Path, python: str, count: int) -> Rates:
-    """What vsqs 0.3 does."""
+    """Measure vsqs 0.3."""
     with Vsqs(place.parent, place.name, python=python) as queue:
         os.sync()
         published = queue("rate_publish", count, SIZE)
@@ -204,13 +204,13 @@ def compare(turns: list[tuple[Turn, Turn]], backlog: int, where: str) -> Iterato
 
 
 def kind(directory: Path) -> str:
-    """The kind of file system that a directory is on."""
+    """Return the kind of a directory's file system."""
     mounts = [mount for mount in psutil.disk_partitions(all=True) if directory.is_relative_to(mount.mountpoint)]
     return max(mounts, key=lambda mount: len(mount.mountpoint)).fstype if mounts else "unknown"
 
 
 def machine() -> dict[str, str]:
-    """What the figures are of."""
+    """Describe the machine and the versions."""
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "system": f"{platform.system()} {platform.release().partition('-')[0]}",

@@ -1,9 +1,9 @@
-"""What `import apressure` costs beside `import redis.asyncio`, in interpreters of their own, in turn.
+"""Compare `import apressure` with `import redis.asyncio`, in fresh interpreters, in turn.
 
 Usage: python -m tests.benchmarks.imports [--repetitions N]
 
-Processor time (user and system), since that is what another program beside this one disturbs least. Both run with
-compiled bytecode, as an installed package has it, also where the environment forbids to write any.
+The figure is processor time (user and system), which other programs disturb least. Both sides run from compiled
+bytecode, as an installed package does, even if the environment forbids writing bytecode.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GOAL = 1.15
 
 
 def seconds(statement: str, environment: dict[str, str]) -> float:
-    """Processor time of a fresh interpreter that runs a statement."""
+    """Return the processor time of a fresh interpreter that runs a statement."""
     begin = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", statement], env=environment, check=True)
     end = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -32,7 +32,7 @@ def seconds(statement: str, environment: dict[str, str]) -> float:
 
 
 def beyond() -> list[str]:
-    """The modules that our import loads and redis-py's does not."""
+    """Return the modules that our import loads and redis-py's does not."""
     program = (
         f"import sys; {BY_HAND}; before = set(sys.modules); {OURS}; "
         "print(*sorted(set(sys.modules) - before), sep='\\n')"
@@ -42,7 +42,7 @@ def beyond() -> list[str]:
 
 
 def measure_import(repetitions: int) -> Figure:
-    """Run both in turn."""
+    """Run both imports in turn."""
     pairs = []
     with tempfile.TemporaryDirectory() as bytecode:
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}

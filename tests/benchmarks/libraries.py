@@ -1,6 +1,6 @@
-"""The other libraries: what they are called, what is expected, and an environment of its own for each.
+"""The other libraries: names, goals, and an environment for each.
 
-An environment is made once, and reused by the next run. Delete its directory for newer versions.
+The next run reuses an environment. Delete its directory to get newer versions.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ DIFFERENCE = (
 
 @dataclasses.dataclass(frozen=True)
 class Library:
-    """A library that we are compared with.
+    """A library to compare with.
 
     Attributes:
-        name: As it is spelled.
+        name: The name, as its authors spell it.
         requirements: What pip installs.
         enqueue, consume: How many jobs are measured, for about a second each. A queue to consume from has as many as
             were enqueued, and one fifth more.
-        goals: How many times as fast we want to enqueue and to consume.
-        node: What npm installs where Node is; its main form is a .cjs then.
+        goals: How many times as fast apressure should enqueue and consume.
+        node: What npm installs if there is Node; the .cjs file is then measured.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Library:
 
     @property
     def module(self) -> str:
-        """The module that measures it."""
+        """The module that measures the library."""
         return f"tests.benchmarks.others.{self.name.lower()}"
 
 
 LIBRARIES = (
     Library("arq", ("arq",), 6_000, 4_000),
-    # SAQ imports typing_extensions, and does not say so.
+    # SAQ imports typing_extensions without declaring it.
     Library("SAQ", ("saq[redis,hiredis]", "typing-extensions"), 10_000, 4_000),
     Library("taskiq", ("taskiq", "taskiq-redis", "hiredis"), 6_000, 4_000),
     Library("streaQ", ("streaq",), 15_000, 3_000),
@@ -69,16 +69,16 @@ OURS = Library("apressure", (), 400_000, 300_000)
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """How a library is measured on this machine."""
+    """The program that measures a library on this machine."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
 
     def measure(self, what: str, url: str, count: int) -> tuple[float, dict[str, str]]:
-        """Jobs a second, and the versions of what was measured.
+        """Return jobs a second, and the versions.
 
         Raises:
-            CannotRun: The program failed; the message has the last that it said.
+            CannotRun: The program failed; the message has its last line of output.
         """
         try:
             done = subprocess.run(
@@ -97,15 +97,15 @@ class Program:
 
 
 def ours() -> Program:
-    """The same measurement of this library."""
+    """Return the same measurement of apressure."""
     return Program((sys.executable, "-m", "tests.benchmarks.ours"), {})
 
 
 def install(library: Library, environments: Path) -> Program:
-    """Install a library into an environment of its own, if it is not there yet.
+    """Install a library into its environment, if it is not there yet.
 
     Raises:
-        CannotRun: It cannot be installed here.
+        CannotRun: The library cannot be installed here.
     """
     node, npm = shutil.which("node"), shutil.which("npm")
     if library.node and node and npm:
@@ -126,13 +126,13 @@ def install(library: Library, environments: Path) -> Program:
 
 
 def installed(place: Path, requirements: tuple[str, ...]) -> bool:
-    """Whether an earlier run has installed all of that."""
+    """Return whether an earlier run has installed all of it."""
     note = place / "installed.txt"
     return note.exists() and note.read_text() == "\n".join(requirements)
 
 
 def mark(place: Path, requirements: tuple[str, ...]) -> None:
-    """Note what has been installed, after all of it was."""
+    """Record the installed requirements, after the installation succeeded."""
     (place / "installed.txt").write_text("\n".join(requirements))
 
 
@@ -145,7 +145,7 @@ def run(*command: str) -> None:
 
 
 def last_line(failure: Exception) -> str:
-    """The last thing that a program said before it failed."""
+    """Return the last line of a failed program's output."""
     said = getattr(failure, "stderr", None) or ""
     lines = (said.decode(errors="replace") if isinstance(said, bytes) else said).strip().splitlines()
     return lines[-1] if lines else str(failure)

@@ -1,4 +1,4 @@
-"""apressure, measured as the other libraries are: `put_many`, and `async for item in consumer`."""
+"""Measure apressure as the other libraries: `put_many`, and `async for item in consumer`."""
 
 from __future__ import annotations
 

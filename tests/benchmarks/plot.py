@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def draw(results: dict[str, Any]) -> dict[str, str]:
-    """The plots of a run, by the names of their files; none of what was not measured."""
+    """Return the plots of a run by file name, without those that were not measured."""
     figures = [Figure(**figure) for figure in results["figures"]]
     libraries = [figure for figure in figures if figure.versions]
     code = [figure for figure in figures if not figure.versions]
@@ -47,7 +47,7 @@ def draw(results: dict[str, Any]) -> dict[str, str]:
 
 
 def by_hand(figures: list[Figure], about: str) -> str:
-    """A row for each comparison with code by hand, with a dot for each server and event loop."""
+    """Draw a row for each comparison with code by hand, with a dot for each server and event loop."""
     rows: dict[tuple[str, str, str], list[Figure]] = {}
     for figure in figures:
         rows.setdefault((figure.case, figure.other, figure.unit), []).append(figure)
@@ -73,7 +73,7 @@ def by_hand(figures: list[Figure], about: str) -> str:
 
 
 def legend(figures: list[Figure]) -> Iterator[str]:
-    """What the dots mean."""
+    """Draw the legend of the dots."""
     x = 30
     for server in servers_of(figures):
         yield dot(x, 74, colour(server))
@@ -88,7 +88,7 @@ def legend(figures: list[Figure]) -> Iterator[str]:
 
 
 def other_libraries(figures: list[Figure], about: str) -> str:
-    """Bars for us and for each library: messages or jobs a second."""
+    """Draw bars for apressure and each library: messages or jobs a second."""
     names = ["apressure", *dict.fromkeys(figure.other for figure in figures)]
     servers = servers_of(figures)
     top, bottom = 126, 126 + ROW * len(names)
@@ -118,7 +118,7 @@ def other_libraries(figures: list[Figure], about: str) -> str:
 
 
 def measured(figures: list[Figure], server: str, case: str, name: str) -> list[float]:
-    """The one rate of that, or none."""
+    """Return the rate, or None if it was not measured."""
     found = [figure for figure in figures if figure.server == server and figure.case == case]
     if name == "apressure":
         return [figure.ours for figure in found[:1]]
@@ -126,17 +126,17 @@ def measured(figures: list[Figure], server: str, case: str, name: str) -> list[f
 
 
 def servers_of(figures: list[Figure]) -> list[str]:
-    """The servers of a run, in its order."""
+    """Return the servers of a run, in its order."""
     return list(dict.fromkeys(figure.server for figure in figures if figure.server))
 
 
 def speed(figure: Figure, ratio: float) -> float:
-    """A figure's ratio, or its goal, so that more is better."""
+    """Return a figure's ratio, or its goal, so that more is better."""
     return ratio if figure.unit == RATE else 1 / ratio
 
 
 def colour(server: str) -> str:
-    """A server's colour."""
+    """Return a server's colour."""
     return COLOURS.get(server.partition(" ")[0], GREY)
 
 

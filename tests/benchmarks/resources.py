@@ -1,9 +1,8 @@
-"""What queues cost while nothing happens, what a message costs the server, and whether a long queue costs more.
+"""Measure idle queues, the memory of a message on the server, and whether a long queue is slower.
 
 Usage: python -m tests.benchmarks.resources [--only WORD] [--queues N] [--messages N] [--json FILE] [--table FILE]
 
-Each line is a figure, what it is compared with, and what it is to be at most: a ratio where there is something to
-compare with, else the figure itself.
+Each line is a figure, the other side, and the goal: the greatest ratio, or without another side the greatest figure.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ import redis.asyncio
 
 from apressure import AsyncQueue, Client
 from apressure.embedded import EmbeddedServer
-from apressure.queue.keys import Keys
+from apressure.queue.engine.keys import Keys
 from tests.benchmarks.__main__ import machine
 from tests.benchmarks.cases import LIST, MESSAGE, NAME
 from tests.servers import SERVERS, CannotRun, admin, binary_of
 
-IDLE_SECONDS = 30  # so that what happens twice a minute is in it, too
+IDLE_SECONDS = 30  # long enough to include what happens twice a minute
 IN_FLIGHT = 10_000
 REDELIVERED = 100_000
 OPERATIONS = 1000
@@ -42,14 +41,14 @@ ROUNDS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """A figure, as it goes into the results.
+    """A figure of the results.
 
     Attributes:
-        case: What costs it.
-        unit: What it is counted in; less is better.
+        case: The measured operation.
+        unit: The unit; less is better.
         ours: Our figure.
-        other: The one it is compared with; None where the goal is for the figure itself.
-        goal: What the ratio, or the figure, is to be at most.
+        other: The other side's figure; None if the goal is for the figure itself.
+        goal: The greatest ratio or figure that we want.
     """
 
     case: str
@@ -60,7 +59,7 @@ class Cost:
 
     @property
     def compared(self) -> float:
-        """What has to reach the goal."""
+        """The ratio or figure that must reach the goal."""
         return self.ours if self.other is None else self.ours / self.other
 
     @property
@@ -101,7 +100,7 @@ BY_HAND = "brpop"
 
 
 async def wait(what: str, url: str, count: int) -> dict[str, float]:
-    """Let many tasks wait, and look at this process: one of its own, since memory that was used once is kept."""
+    """Let many tasks wait, and measure this process. It is a new one, because a process keeps freed memory."""
     process = psutil.Process()
     looking = redis.Redis.from_url(url)
     before = looking.info("clients")["connected_clients"]
@@ -144,7 +143,7 @@ async def wait(what: str, url: str, count: int) -> dict[str, float]:
 
 
 def _clear(db: redis.Redis) -> None:
-    """Delete everything now, not while the next figure is being measured."""
+    """Delete everything now, and not during the next measurement."""
     db.execute_command("FLUSHALL", "SYNC")
 
 
@@ -154,7 +153,7 @@ def _processor_seconds() -> float:
 
 
 def waiting(server: EmbeddedServer, count: int) -> Iterator[Cost]:
-    """What a thousand blocked tasks cost their process, each on a queue of its own."""
+    """Measure the process of a thousand blocked tasks, each on its own queue."""
 
     def measured(what: str) -> dict[str, float]:
         with admin(server) as db:
@@ -177,7 +176,7 @@ def waiting(server: EmbeddedServer, count: int) -> Iterator[Cost]:
 
 
 async def memory(server: EmbeddedServer, count: int) -> list[Cost]:
-    """What a message of 100 bytes costs the server, beside the same messages in a bare list."""
+    """Compare the server's memory for messages of 100 bytes with the same messages in a bare list."""
     with admin(server) as db:
 
         def empty() -> int:
@@ -226,7 +225,7 @@ async def memory(server: EmbeddedServer, count: int) -> list[Cost]:
 
 
 async def lengths(server: EmbeddedServer, longest: int) -> list[Cost]:
-    """What one operation costs the server in queues of different lengths: its own time for a script."""
+    """Compare the server's time for one operation in queues of different lengths."""
     costs = []
     for what in ("put", "get", "receive and ack", "consumer, one at a time"):
         times = await _times(server, what, [(0, 0), (1000, 0), (longest, 0)])
@@ -241,9 +240,9 @@ async def lengths(server: EmbeddedServer, longest: int) -> list[Cost]:
 
 
 async def _times(server: EmbeddedServer, what: str, queues: Sequence[tuple[int, int]]) -> list[float]:
-    """Microseconds of a script, for each queue of so many messages, so many of them redelivered.
+    """Return the microseconds of a script, for queues with a number of messages and of redelivered ones.
 
-    In turns, and of each queue the best: whoever shares the machine can only make it longer.
+    The queues take turns, and the best time of each counts: other programs can only make it longer.
     """
     with admin(server) as db:
         _clear(db)
@@ -266,7 +265,7 @@ async def _times(server: EmbeddedServer, what: str, queues: Sequence[tuple[int, 
 async def _operation(
     stack: AsyncExitStack, db: redis.Redis, queue: AsyncQueue[bytes], what: str, length: int, redelivered: int
 ) -> Callable[[], Awaitable[object]]:
-    """Fill a queue; what does one operation on it."""
+    """Fill a queue, and return a function that does one operation on it."""
     await stack.enter_async_context(queue)
     await queue.create()
     await queue.put_many(MESSAGE for _ in range(length + (0 if what == "put" else OPERATIONS)))
@@ -289,7 +288,7 @@ async def _operation(
 
 
 def table(results: dict[str, Any]) -> str:
-    """The results as a table: the figure, and its ratio to what it is compared with; in bold where it is too much."""
+    """Return the results as a table of figures and ratios. Bold marks missed goals."""
     servers = results["servers"]
     lines = [f"| | goal | {' | '.join(servers)} |", f"| --- | --- |{' --- |' * len(servers)}"]
     for rows in zip(*servers.values(), strict=True):
@@ -308,7 +307,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def measure_resources(server: EmbeddedServer, only: str, queues: int, messages: int) -> Iterator[Cost]:
-    """Everything, on one server."""
+    """Measure everything on one server."""
     if only in "waiting":
         yield from waiting(server, queues)
     if only in "memory":

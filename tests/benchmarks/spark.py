@@ -1,4 +1,4 @@
-"""Spark over queues: ours beside code by hand, in one run, warm, with messages of 100 bytes.
+"""Compare Spark over queues with code by hand, in one warm run, with messages of 100 bytes.
 
 Usage: python -m tests.benchmarks.spark [--messages N] [--repetitions N] [--puts N] [--json FILE]
        python -m tests.benchmarks.spark --table RESULTS.json
@@ -73,14 +73,14 @@ class Figure:
     """A figure.
 
     Attributes:
-        case: What we did.
-        other: What it is compared with, if with something.
-        unit: Of `ours` and `theirs`: `"krows/s"`, of which more is better, or `"ms"`.
+        case: The operation.
+        other: The other side, if there is one.
+        unit: The unit of `ours` and `theirs`: `"krows/s"` (more is better) or `"ms"` (less is better).
         ours: Our median.
         theirs: The other's median.
         ratio: The median of the ratios of repetitions, ours to theirs.
-        goal: What the ratio, or without one `ours`, is to be at least (of `ms`, at most); or None.
-        reached: Whether it is.
+        goal: The least ratio, or without a ratio the least `ours` (the greatest for `ms`); or None.
+        reached: Whether the goal was reached.
     """
 
     case: str
@@ -108,7 +108,7 @@ class Bench:
         self.frame.count()
 
     def run(self, puts: int) -> Iterator[Figure]:
-        """All cases."""
+        """Run all cases."""
         krows = self.messages / 1000
         for other, verify, goal in (
             ("flatMap over LRANGE", True, 2.5),
@@ -134,7 +134,7 @@ class Bench:
     def turns(
         self, ours: Callable[[], None], other: Callable[[], None], before: Callable[[], None]
     ) -> tuple[list[float], list[float]]:
-        """Both sides in turn; the first time only warms up."""
+        """Run both sides in turn; the first turn warms up."""
         times: tuple[list[float], list[float]] = [], []
         for _ in range(self.repetitions + 1):
             for side, function in zip(times, (ours, other), strict=True):
@@ -143,7 +143,7 @@ class Bench:
         return times[0][1:], times[1][1:]
 
     def empty(self) -> None:
-        """Make the queue anew."""
+        """Create the queue again."""
         self.plain.flushall()
         asyncio.run(self._create())
 
@@ -152,7 +152,7 @@ class Bench:
             await queue.create()
 
     def fill(self) -> None:
-        """Make the queue anew, with all messages."""
+        """Create the queue again, with all messages."""
         self.empty()
         self.write()
 
@@ -163,7 +163,7 @@ class Bench:
         frame.write.format("noop").mode("overwrite").save()
 
     def read_by_hand(self, verify: bool) -> None:
-        """What one writes without a source."""
+        """Read without a source, by hand."""
         url, each = self.url, self.messages // 2
 
         def rows(part: int) -> Iterator[tuple[bytes]]:
@@ -181,7 +181,7 @@ class Bench:
         self.frame.write.format("pressure").mode("append").options(url=self.url, queue="bench").save()
 
     def write_by_hand(self, push: Callable[[Any, list[bytes]], None]) -> None:
-        """What one writes without a sink."""
+        """Write without a sink, by hand."""
         url = self.url
 
         def write(rows: Iterator[Any]) -> None:
@@ -192,12 +192,12 @@ class Bench:
         self.frame.foreachPartition(write)
 
     def stream(self, group: str) -> Any:
-        """The queue as a stream."""
+        """Read the queue as a stream."""
         options = {"url": self.url, "queue": "bench", "group": group, "maxRowsPerBatch": self.batch}
         return self.spark.readStream.schema("body BINARY").format("pressure").options(**options).load()
 
     def micro_batches(self) -> list[float]:
-        """Seconds of each whole micro-batch but the first."""
+        """Return the seconds of each full micro-batch but the first."""
         self.fill()
         writer = (
             self.stream("micro").writeStream.format("noop").option("checkpointLocation", str(self.folder / "micro"))
@@ -208,7 +208,7 @@ class Bench:
         return [one["durationMs"]["triggerExecution"] / 1000 for one in batches[1:]]
 
     def latencies(self, puts: int) -> list[float]:
-        """Seconds from a put to the message's arrival in foreachBatch."""
+        """Return the seconds from a put to the message's arrival in foreachBatch."""
         self.empty()
         waited: list[float] = []
 
@@ -234,7 +234,7 @@ class Bench:
         return waited[5:]
 
     async def consume(self) -> None:
-        """No Spark at all."""
+        """Consume without Spark."""
         async with AsyncQueue("bench", url=self.url) as queue:
             left = self.messages
             while left:
@@ -242,7 +242,7 @@ class Bench:
 
 
 def one_by_one(client: Any, bodies: list[bytes]) -> None:
-    """A pipeline with a command for each."""
+    """Use a pipeline with a command for each message."""
     pipeline = client.pipeline(transaction=False)
     for body in bodies:
         pipeline.lpush(KEY, body)
@@ -250,44 +250,44 @@ def one_by_one(client: Any, bodies: list[bytes]) -> None:
 
 
 def together(client: Any, bodies: list[bytes]) -> None:
-    """One command."""
+    """Use one command."""
     client.lpush(KEY, *bodies)
 
 
 def timed(function: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
+    """Return the seconds of a call."""
     begin = time.perf_counter()
     function()
     return time.perf_counter() - begin
 
 
 def compared(case: str, other: str, goal: float | None, krows: float, ours: list[float], theirs: list[float]) -> Figure:
-    """Two sides whose seconds were measured in turn."""
+    """Compare two sides that were measured in turn."""
     ratio = statistics.median(their / our for our, their in zip(ours, theirs, strict=True))
     mine, hand = krows / statistics.median(ours), krows / statistics.median(theirs)
     return Figure(case, other, "krows/s", mine, hand, ratio, goal, goal is None or ratio >= goal)
 
 
 def alone(case: str, unit: str, value: float, goal: float | None) -> Figure:
-    """A figure of ours."""
+    """Make a figure without another side."""
     reached = goal is None or (value <= goal if unit == "ms" else value >= goal)
     return Figure(case, "", unit, value, None, None, goal, reached)
 
 
 def line(figure: Figure) -> str:
-    """A figure in words."""
+    """Return a figure in words."""
     return "  " + "  ".join(cell.replace("**", "") for cell in cells(figure) if cell)
 
 
 def table(results: dict[str, Any]) -> str:
-    """The results as a table of the documentation. Bold is what does not reach its goal."""
+    """Return the results as a table of the documentation. Bold marks missed goals."""
     lines = ["| what | ours | by hand | ratio | goal |", "| --- | --- | --- | --- | --- |"]
     lines += [f"| {' | '.join(cells(Figure(**one)))} |" for one in results["figures"]]
     return "\n".join(lines)
 
 
 def cells(figure: Figure) -> tuple[str, ...]:
-    """What, ours, the other's, ratio, goal."""
+    """Return the cells: case, ours, theirs, ratio, goal."""
     name = f"{figure.case} / {figure.other}" if figure.other else figure.case
     ours, theirs = (None if value is None else f"{value:,.0f} {figure.unit}" for value in (figure.ours, figure.theirs))
     ratio = None if figure.ratio is None else f"{figure.ratio:.3g}"

@@ -1,4 +1,4 @@
-"""The little of SVG that the plots need. On white, so that they can be read in light and in dark pages."""
+"""Draw the plots as SVG, on white, so that they are readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Axis:
     """A logarithmic axis with a line at each power of ten.
 
     Args:
-        values: What has to be on it.
-        left, right: Where it begins and ends in the picture.
+        values: The values that must fit.
+        left, right: The ends of the axis in the picture.
     """
 
     def __init__(self, values: Iterable[float], left: float, right: float) -> None:
@@ -24,7 +24,7 @@ class Axis:
         self._left, self._right = left, right
 
     def x(self, value: float) -> float:
-        """Where a value is."""
+        """Return the position of a value."""
         return self._left + (math.log10(value) - self._low) / (self._high - self._low) * (self._right - self._left)
 
     def grid(self, top: float, bottom: float) -> Iterator[str]:
@@ -36,7 +36,7 @@ class Axis:
 
 
 def picture(width: float, height: float, title: str, subtitle: str, parts: Iterable[str]) -> str:
-    """A whole drawing."""
+    """Return a complete drawing."""
     size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
     fonts = 'font-family="Helvetica, Arial, DejaVu Sans, sans-serif"'
     lines = [
@@ -51,18 +51,18 @@ def picture(width: float, height: float, title: str, subtitle: str, parts: Itera
 
 
 def line(x: float, top: float, bottom: float, stroke: str) -> str:
-    """A vertical line."""
+    """Draw a vertical line."""
     return f'<line x1="{x:.1f}" y1="{top:.1f}" x2="{x:.1f}" y2="{bottom:.1f}" stroke="{stroke}"/>'
 
 
 def dot(x: float, y: float, colour: str, hollow: bool = False) -> str:
-    """A small circle."""
+    """Draw a small circle."""
     fill = "#ffffff" if hollow else colour
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{fill}" stroke="{colour}" stroke-width="2"/>'
 
 
 def rectangle(x: float, y: float, width: float, height: float, fill: str, rounded: float = 1) -> str:
-    """A bar."""
+    """Draw a bar."""
     place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
     return f'<rect {place} rx="{rounded:g}" fill="{fill}"/>'
 
@@ -70,14 +70,14 @@ def rectangle(x: float, y: float, width: float, height: float, fill: str, rounde
 def text(
     x: float, y: float, content: str, anchor: str = "start", size: int = 13, fill: str = DARK, weight: int = 400
 ) -> str:
-    """A line of text, with a white rim where it meets something else."""
+    """Draw a line of text with a white outline."""
     style = f'font-size="{size}" font-weight="{weight}" fill="{fill}" text-anchor="{anchor}"'
     rim = 'stroke="#ffffff" stroke-width="3" paint-order="stroke"'
     return f'<text x="{x:.1f}" y="{y:.1f}" {style} {rim}>{escape(content)}</text>'
 
 
 def short(value: float) -> str:
-    """A number in few letters."""
+    """Return a short form of a number."""
     for limit, letter in ((1_000_000, "M"), (1_000, "k")):
         if value >= limit:
             return f"{value / limit:.3g}{letter}"

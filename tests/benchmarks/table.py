@@ -1,4 +1,4 @@
-"""Write the results of a run as the tables of the README.
+"""Write the results of a run as the tables of docs/benchmarks/README.md.
 
 Usage: python -m tests.benchmarks.table RESULTS.json
 """
@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def tables(results: dict[str, Any]) -> str:
-    """Both tables, beside code by hand and beside other libraries; or the one that the results have a title for."""
+    """Return both tables (code by hand, other libraries), or the single table that the results name."""
     figures = [Figure(**figure) for figure in results["figures"]]
     if "title" in results:
         return table(results["title"], figures)
@@ -31,7 +31,7 @@ def tables(results: dict[str, Any]) -> str:
 
 
 def table(title: str, figures: list[Figure]) -> str:
-    """A row for each comparison, a column for each server: the ratio on asyncio, then on uvloop where there is one."""
+    """Return a table with a row for each comparison and a column for each server: ratios on asyncio, then uvloop."""
     servers = list(dict.fromkeys(figure.server for figure in figures if figure.server))
     rows: dict[str, dict[str, list[Figure]]] = {}
     for figure in figures:
@@ -46,12 +46,12 @@ def table(title: str, figures: list[Figure]) -> str:
 
 
 def name_of(figure: Figure) -> str:
-    """What is compared, with the percentile where it is one."""
+    """Return the name of a comparison, with its percentile if it has one."""
     return f"{figure.case} / {figure.other}{', ' + figure.unit[2:] if figure.unit.startswith('s ') else ''}"
 
 
 def short(figure: Figure) -> str:
-    """A ratio in three figures, in bold where it is not what we want."""
+    """Return a ratio with three digits, in bold if it missed its goal."""
     number = f"{figure.ratio:.0f}" if figure.ratio >= 100 else f"{figure.ratio:.3g}"
     return number if figure.reached else f"**{number}**"
 

@@ -1,4 +1,4 @@
-"""One end of a queue in a process of its own; prints the time of its first message (putting) or last one (getting)."""
+"""Run one end of a queue as a process. It prints the time of its first put, or of its last get."""
 
 from __future__ import annotations
 

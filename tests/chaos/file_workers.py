@@ -6,46 +6,42 @@ As in `workers`, which forks, kills and notes.
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
-from apressure import FileQueue, LeaseLostError
-from tests.chaos.workers import Log, main, message
+from apressure import (
+    FileDelivery,
+    FileQueue,
+    LeaseLostError,
+    QueueAlreadyExistsError,
+    QueueClosedError,
+    QueueDoesNotExistError,
+)
+from tests.chaos.workers import Log, log_in, main, message, put, put_many
 
-VISIBILITY: Final = 0.5
+LEASE: Final = 0.5
 MANY: Final = 7
+TURNS: Final = 60
 
 
-async def publish(queue: FileQueue[bytes], tag: str, log: Log) -> None:
-    number = 0
-    while True:
-        await queue.publish(message(tag, number))
-        log(f"put {tag}:{number}:")
-        number += 1
-
-
-async def publish_many(queue: FileQueue[bytes], tag: str, log: Log) -> None:
-    number = 0
-    while True:
-        messages = [message(tag, number + i) for i in range(MANY)]
-        await queue.publish_many(messages)
-        log("\n".join(f"put {one.decode()}" for one in messages))
-        number += MANY
+async def acknowledge(one: FileDelivery[bytes], log: Log) -> None:
+    try:
+        await one.ack()
+    except LeaseLostError:  # a machine so busy that its time ran out: it comes again
+        log(f"late {one.raw.decode()}")
+    else:
+        log(f"acked {one.raw.decode()}")
 
 
 async def receive(queue: FileQueue[bytes], _: str, log: Log) -> None:
-    async for one in queue:
+    while True:
+        one = await queue.receive()
         log(f"got {one.raw.decode()} {one.attempts}")
         await asyncio.sleep(0.001)  # most deaths are in here
-        try:
-            await one.ack()
-        except LeaseLostError:  # a machine so busy that its time ran out: it comes again
-            log(f"late {one.raw.decode()}")
-        else:
-            log(f"acked {one.raw.decode()}")
+        await acknowledge(one, log)
 
 
 async def receive_many(queue: FileQueue[bytes], _: str, log: Log) -> None:
@@ -54,37 +50,64 @@ async def receive_many(queue: FileQueue[bytes], _: str, log: Log) -> None:
         log("\n".join(f"got {one.raw.decode()} {one.attempts}" for one in messages))
         for one in messages:
             await asyncio.sleep(0.0005)
+            await acknowledge(one, log)
+
+
+async def until_closed(queue: FileQueue[bytes], tag: str, log: Log) -> None:
+    with contextlib.suppress(QueueClosedError):
+        await put(queue, tag, log)
+    log("ended")
+
+
+async def drain(queue: FileQueue[bytes], _: str, log: Log) -> None:
+    async with queue.consumer() as consumer:
+        async for item in consumer:
+            log(f"got {item.decode()} {consumer.attempts}")
+            await asyncio.sleep(0.001)
+    log("ended")
+
+
+async def create_and_delete(queue: FileQueue[bytes], tag: str, log: Log) -> None:
+    """Create the queue or delete it, whatever is possible, over and over, each time with a new object."""
+    for number in range(TURNS):
+        async with FileQueue[bytes](queue.path, fsync=False) as fresh:
             try:
-                await one.ack()
-            except LeaseLostError:
-                log(f"late {one.raw.decode()}")
-            else:
-                log(f"acked {one.raw.decode()}")
+                await fresh.create(bound=5)
+                log("created")
+                await fresh.put_nowait(message(tag, number))
+            except QueueAlreadyExistsError:
+                with contextlib.suppress(QueueDoesNotExistError):
+                    await fresh.delete()
+                    log("deleted")
+            except QueueDoesNotExistError:  # deleted by another one before the put
+                pass
+    log("ended")
 
 
 KINDS: Final[dict[str, tuple[Callable[[FileQueue[bytes], str, Log], Awaitable[None]], dict[str, Any]]]] = {
-    "publish": (publish, {"fsync": False}),
-    "publish_many": (publish_many, {"fsync": False}),
-    "fsync": (publish_many, {"fsync": True}),
-    "listed": (publish, {"fsync": False, "notify": False, "poll_interval": 0.01}),
+    "publish": (put, {"fsync": False}),
+    "publish_many": (put_many, {"fsync": False}),
+    "fsync": (put_many, {"fsync": True}),
+    "listed": (put, {"fsync": False, "notify": False, "poll_interval": 0.01}),
+    "until_closed": (until_closed, {"fsync": False}),
+    "until_closed_listed": (until_closed, {"fsync": False, "notify": False, "poll_interval": 0.01}),
+    "drain": (drain, {}),
+    "drain_listed": (drain, {"notify": False, "poll_interval": 0.01}),
+    "create_and_delete": (create_and_delete, {}),
     "receive": (receive, {}),
     "receive_many": (receive_many, {}),
     "receive_listed": (receive, {"notify": False, "poll_interval": 0.01}),
 }
 
 
-def run(directory: str, kind: str, name: str, tag: str, path: str, capacity: str = "40") -> None:
-    """What a worker does until it is killed."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def log(text: str) -> None:
-        os.write(descriptor, f"{text}\n".encode())
-
+def run(directory: str, kind: str, name: str, tag: str, path: str, bound: str = "40") -> None:
+    """Work until killed."""
+    log = log_in(path)
     act, options = KINDS[kind]
 
     async def work() -> None:
         place = Path(directory) / name
-        async with FileQueue(place, capacity=int(capacity), visibility_timeout=VISIBILITY, **options) as queue:
+        async with FileQueue(place, bound=int(bound), lease=LEASE, **options) as queue:
             await act(queue, tag, log)
 
     asyncio.run(work())

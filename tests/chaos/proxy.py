@@ -9,6 +9,8 @@ import random
 from collections.abc import AsyncIterator
 from urllib.parse import urlparse
 
+from tests.relay import Line
+
 
 @dataclasses.dataclass
 class Trouble:
@@ -33,7 +35,7 @@ class Trouble:
     stalled: float = 0.0
 
 
-class Proxy:
+class Proxy(Line):
     """Passes bytes on, as badly as `trouble` says; to begin with, well.
 
     Attributes:
@@ -42,35 +44,20 @@ class Proxy:
     """
 
     def __init__(self, target: str, rng: random.Random) -> None:
+        super().__init__()
         self._target = urlparse(target)
         self._rng = rng
-        self._open: set[asyncio.StreamWriter] = set()
         self.trouble = Trouble()
         self.url = ""
         self.cuts = 0
 
-    async def serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        try:
-            server, to_server = await asyncio.open_connection(self._target.hostname, self._target.port)
-        except OSError:
-            to_client.transport.abort()
-            return
-        both = (to_client, to_server)
-        self._open.update(both)
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._pass_on(client, to_server, both, request=True))
-                group.create_task(self._pass_on(server, to_client, both, request=False))
-        finally:
-            self._cut(both)
+    def _where(self) -> tuple[str, int]:
+        return self._target.hostname or "", self._target.port or 0
 
     async def _pass_on(
-        self,
-        source: asyncio.StreamReader,
-        target: asyncio.StreamWriter,
-        both: tuple[asyncio.StreamWriter, ...],
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, both: tuple[asyncio.StreamWriter, ...],
         request: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         silent = False
         with contextlib.suppress(OSError):
             while data := await source.read(65536):
@@ -88,42 +75,28 @@ class Proxy:
                     silent = True
                 if silent:
                     continue
-                target.write(data)
+                sink.write(data)
                 if not request and self._rng.random() < trouble.twice:
                     self.cuts += 1
                     if self._rng.random() < 0.5:
                         await asyncio.sleep(0)  # as a segment of its own, rather than with the first
-                    target.write(data)
-        self._cut(both)
-
-    def _cut(self, both: tuple[asyncio.StreamWriter, ...]) -> None:
-        for writer in both:
-            writer.transport.abort()
-            self._open.discard(writer)
+                    sink.write(data)
+        self.abort(both)
 
     def cut_all(self) -> None:
         """Cut every connection."""
         self.cuts += len(self._open) // 2
-        self._cut(tuple(self._open))
+        self.abort(tuple(self._open))
 
 
 @contextlib.asynccontextmanager
 async def proxy(target: str, rng: random.Random) -> AsyncIterator[Proxy]:
     """A proxy in front of the server at `target`, on a port of its own."""
     made = Proxy(target, rng)
-    tasks: set[asyncio.Task[None]] = set()
-
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(made.serve(reader, writer))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    server = await made.listen()
     made.url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
     try:
         yield made
     finally:
-        server.close()
         made.cut_all()
-        if tasks:
-            await asyncio.wait(tasks)
+        await made.end(server)

@@ -1,4 +1,4 @@
-"""What the chaos tests share: the account of messages, the ways to cancel, a look at what a server still holds."""
+"""Shared by the chaos tests: the account of messages, ways to cancel, and checks of what a server still holds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import os
 import random
+import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -21,6 +22,8 @@ from tests.servers import admin
 T = TypeVar("T")
 
 LONG: Final = os.environ.get("APRESSURE_CHAOS") == "long"
+SEED: Final = os.environ.setdefault("APRESSURE_SEED", secrets.token_hex(4))
+"""Where all randomness comes from. The workers of a run inherit it."""
 NAME: Final = "chaos"
 PATIENCE: Final = 45.0
 """Seconds after which something that should have ended is stuck."""
@@ -42,7 +45,7 @@ class Row:
     out_of_order: int = 0
     stuck: int = 0
     notes: Counter[str] = dataclasses.field(default_factory=Counter)
-    """What else there is to say, counted."""
+    """Further counts, by their name in the table."""
 
     def clean(self) -> bool:
         return not (self.lost or self.doubled or self.out_of_order or self.stuck)
@@ -51,8 +54,8 @@ class Row:
 NUMBERS: Final = ("tried", "acknowledged", "lost", "doubled", "out_of_order", "stuck")
 
 ORDER: Final = (
-    "cancelled", "killed producer", "killed consumer", "proxy", "CLIENT KILL", "server frozen", "server restarted",
-    "server killed", "failover", "Sentinel", "cluster", "memory full", "loop exits",
+    "cancelled", "killed producer", "killed consumer", "killed stage", "proxy", "CLIENT KILL", "server frozen",
+    "server restarted", "server killed", "failover", "Sentinel", "cluster", "memory full", "loop exits",
 )  # fmt: skip
 """How the names of cells begin, in the order of the table."""
 
@@ -70,6 +73,12 @@ class Recorder:
         for name in NUMBERS:
             setattr(total, name, getattr(total, name) + getattr(row, name))
         total.notes.update(row.notes)
+
+    def merge(self, rows: list[dict[str, Any]]) -> None:
+        """Add the rows of another table, as `rows` returned them."""
+        for row in rows:
+            numbers = {name: row[name] for name in NUMBERS}
+            self.add(row["cell"], row["server"], Row(**numbers, notes=Counter(row["notes"])))
 
     def rows(self) -> list[dict[str, Any]]:
         """The table, as data."""
@@ -330,7 +339,7 @@ async def drain(queue: AsyncQueue[bytes], account: Account) -> None:
 async def check_tidy(queue: AsyncQueue[bytes], account: Account, exact: bool = True) -> None:
     """The queue is empty, both roles are free, nothing is in flight, and the statistics are exact.
 
-    A claim that a dying connection took with it is nobody's for some seconds; until then the queue is looked at again.
+    A claim of a dying connection has no owner for some seconds; until it ends, the queue is looked at again.
     """
     deadline = time.monotonic() + PATIENCE
     while True:

@@ -22,6 +22,7 @@ from apressure import (
 )
 from apressure.embedded import EmbeddedServer
 from tests.chaos.support import (
+    LONG,
     NAME,
     PATIENCE,
     WAYS,
@@ -89,7 +90,7 @@ class Cell:
         return outcome
 
     async def finish(self, recorder: Recorder, server: EmbeddedServer, name: str, ordered: bool = True) -> None:
-        """Settle the account of a queue that is closed and drained; delete it and look for what is left."""
+        """Settle the account of a queue that is closed and drained; delete it, and check that no key is left."""
         row = self.account.row(ordered=ordered)
         recorder.add(f"cancelled {name}", server.software, row)
         assert row.clean(), f"{row} {self.account.missing()}"
@@ -146,7 +147,7 @@ async def gets(cell: Cell, queue: AsyncQueue[bytes], kind: str) -> None:
                 if rng.random() < 0.5:
                     await asyncio.sleep(0)
             except asyncio.CancelledError:
-                await delivery.nack()  # may be cancelled once more: given back all the same, as what is acknowledged is
+                await delivery.nack()  # may be cancelled again: the message is given back all the same
                 raise
             if rng.random() < 0.7:
                 account.arrived.append(delivery.raw)
@@ -154,7 +155,8 @@ async def gets(cell: Cell, queue: AsyncQueue[bytes], kind: str) -> None:
             else:
                 await delivery.nack()
         else:
-            async with queue.consumer(prefetch=rng.choice((None, 1, 10))) as consumer:
+            shared = kind == "shared"
+            async with queue.consumer(prefetch=rng.choice((None, 1, 10)), shared=shared) as consumer:
                 async for message in consumer:
                     if rng.random() < 0.5:
                         await asyncio.sleep(0)
@@ -252,8 +254,8 @@ async def test_puts(
     await check_server(server)
 
 
-@pytest.mark.parametrize("bound", BOUNDS)
-@pytest.mark.parametrize("kind", ["get", "get_many", "receive", "consumer"])
+@pytest.mark.parametrize("bound", BOUNDS if LONG else (0, 2))  # with permits for the producer, and without
+@pytest.mark.parametrize("kind", ["get", "get_many", "receive", "consumer", "shared"])
 async def test_gets(
     server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, bound: int, kind: str
 ) -> None:
@@ -280,7 +282,7 @@ async def finish_feeding(cell: Cell, stop: asyncio.Event, feeding: list[asyncio.
 
 @pytest.mark.parametrize("bound", BOUNDS)
 async def test_both_sides(server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, bound: int) -> None:
-    """Many putters and getters, all of them cancelled, on few clients. The order is nobody's here."""
+    """Many putters and getters, all of them cancelled, on few clients. Their order is not checked."""
     async with Cell(url, rng) as cell:
         await cell.queue.create(bound)
         clients = [await cell.client() for _ in range(2)]
@@ -294,6 +296,21 @@ async def test_both_sides(server: EmbeddedServer, url: str, rng: random.Random, 
         await cell.queue.close()
         await drain(await cell.open(), cell.account)
         await cell.finish(recorder, server, "both sides", ordered=False)
+    await check_server(server)
+
+
+@pytest.mark.parametrize("bound", [0, 5])
+async def test_members(server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, bound: int) -> None:
+    """Several that share the role, all of them cancelled, beside gets that come in when all have left."""
+    async with Cell(url, rng) as cell:
+        await cell.queue.create(bound)
+        stop = asyncio.Event()
+        feeding = asyncio.create_task(feed(cell, stop))
+        async with asyncio.TaskGroup() as group:
+            for kind in ("shared", "shared", "shared", "shared", "get"):
+                group.create_task(gets(cell, await cell.open(), kind))
+        await finish_feeding(cell, stop, [feeding])
+        await cell.finish(recorder, server, "members", ordered=False)
     await check_server(server)
 
 

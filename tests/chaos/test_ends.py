@@ -1,4 +1,4 @@
-"""What ends under those who wait: event loops, queues, clients."""
+"""Event loops, queues and clients that end while operations wait."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def one_loop(url: str, account: Account, rng: random.Random, heard: list[Any]) -
                     for task in tasks:
                         task.cancel()
                     await asyncio.sleep(0)
-        for task in tasks:  # whoever starts a task looks at how it ended
+        for task in tasks:  # read each task's outcome, or asyncio complains
             task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     asyncio.run(main())
@@ -177,7 +177,7 @@ async def results_of(tasks: list[asyncio.Task[Any]]) -> list[Any]:
 @pytest.mark.parametrize("who", ["ours", "plain"])
 @pytest.mark.parametrize("what", ["close", "delete"])
 async def test_many_who_wait(server: EmbeddedServer, url: str, what: str, who: str) -> None:
-    """All of them wake and learn of it, whoever closes or deletes the queue."""
+    """All of them wake with an error, whichever client closes or deletes the queue."""
     async with no_complaints(), Client(url) as one, Client(url) as two, Client(url) as three:
         tasks = await start_waiting(url, [one, two])
         for name in ("full", "empty"):
@@ -223,7 +223,7 @@ async def test_aclose_while_many_wait(server: EmbeddedServer, url: str) -> None:
 
 @pytest.mark.parametrize("kind", ["consumer", "receive", "exclusive"])
 async def test_closing_the_client_while_a_role_is_being_taken(server: EmbeddedServer, url: str, kind: str) -> None:
-    """Whatever the client knew of when it was closed, no role stays behind until its lease ends, and no message."""
+    """No role and no message stays behind until the lease ends, whatever the client knew when it was closed."""
 
     async def hold(queue: AsyncQueue[bytes]) -> None:
         if kind == "consumer":

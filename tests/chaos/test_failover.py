@@ -24,6 +24,7 @@ LAG = 0.04
 """Seconds by which replicas are behind."""
 
 DURABLE = Durability(replicas=1, timeout=0.2)
+ALL = Durability("all", timeout=0.2)
 
 pytestmark = [pytest.mark.timeout(often(120, 10)), pytest.mark.parametrize("kind", SERVERS)]
 
@@ -52,10 +53,10 @@ async def test_lagged_failovers(kind: str, rng: random.Random, recorder: Recorde
 
 
 async def test_sentinel_failovers(kind: str, rng: random.Random, recorder: Recorder) -> None:
-    """Sentinels find the primary dead and choose the replica; then they swap the two while both live."""
+    """Sentinels find the primary dead and choose a replica of two; then they swap it and another while both live."""
     failovers = often(1, 3)
-    with sentinel(kind, sentinels=3) as watched:
-        load = Load({"url": watched.url, "durability": DURABLE}, rng)
+    with sentinel(kind, sentinels=3, replicas=2) as watched:
+        load = Load({"url": watched.url, "durability": ALL}, rng)
         await load.create()
         watched.wait_for_replicas()
         async with no_complaints(), load:
@@ -66,7 +67,7 @@ async def test_sentinel_failovers(kind: str, rng: random.Random, recorder: Recor
                     await load.rest(0.2, 0.5)
                     await asyncio.to_thread(watched.switch)
             await load.rest()
-        load.record(recorder, "Sentinel failover, WAIT", watched.software, failovers)
+        load.record(recorder, "Sentinel failover, two replicas, WAIT for all", watched.software, failovers)
 
 
 async def test_slot_migrations(kind: str, rng: random.Random, recorder: Recorder) -> None:

@@ -13,6 +13,7 @@ from apressure import AsyncQueue, Client, OutcomeUnknownError, QueueClosedError,
 from apressure.embedded import EmbeddedServer
 from tests.chaos.proxy import Trouble, proxy
 from tests.chaos.support import (
+    LONG,
     NAME,
     PATIENCE,
     Account,
@@ -111,12 +112,12 @@ async def get_all(queue: AsyncQueue[bytes], account: Account, kind: str, doubts:
 
 
 def note(account: Account, message: bytes, attempts: int) -> None:
-    """At least once: what comes again has to say so."""
+    """At least once: redelivered messages are marked."""
     if attempts == 1 or message not in account.arrived:
         account.arrived.append(message)
 
 
-@pytest.mark.parametrize("bound", [0, 3])
+@pytest.mark.parametrize("bound", [0, 3] if LONG else [3])  # a put that finds room takes the same way at 3
 @pytest.mark.parametrize("mode", MODES)
 async def test_puts_over_a_bad_line(
     server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, bound: int, mode: str
@@ -148,7 +149,7 @@ async def test_puts_over_a_bad_line(
 async def test_gets_over_a_bad_line(
     server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, kind: str
 ) -> None:
-    """A get is never repeated: it may say that its outcome is unknown. What is received is received once."""
+    """A get is never repeated, so its outcome may be unknown. No message is received twice."""
     account, doubts = Account(), list[int]()
     async with no_complaints(), proxy(url, rng) as line, AsyncQueue(NAME, url=url) as direct:
         await direct.create(5)

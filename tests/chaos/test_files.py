@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from apressure import FileQueue, QueueEmptyError
-from tests.chaos.file_workers import MANY, VISIBILITY
+from tests.chaos.file_workers import LEASE, MANY
 from tests.chaos.support import PATIENCE, Account, Recorder, Row, no_complaints, often
 from tests.chaos.test_kill import Note, kill_in_turn, notes, nursery
 from tests.integration.files.conftest import listing
@@ -86,12 +86,12 @@ async def consumers_die(directory: Path, hatchery: str, kind: str, times: int, r
     async def feed(queue: FileQueue[bytes]) -> None:
         while True:
             messages = account.fresh("feeder", 10)
-            await queue.publish_many(messages)  # cancelled, the first of them are in
+            await queue.put_many(messages)  # cancelled, the first of them are in
             account.acknowledge(messages)
             await asyncio.sleep(0.002)
 
     rest: list[Note] = []
-    async with FileQueue(place, capacity=CAPACITY, fsync=False, visibility_timeout=VISIBILITY) as queue:
+    async with FileQueue(place, bound=CAPACITY, fsync=False, lease=LEASE) as queue:
         feeding = asyncio.create_task(feed(queue))
         async with nursery(hatchery, "tests.chaos.file_workers") as crew:
             logs, stuck = await kill_in_turn(crew, kind, times, rng, directory)
@@ -157,7 +157,7 @@ async def test_processes_share_a_directory(tmp_path: Path, recorder: Recorder) -
     logs = {}
     most = 0
     async with (
-        FileQueue(place, visibility_timeout=60) as queue,
+        FileQueue(place, lease=60) as queue,
         nursery(str(tmp_path), "tests.chaos.file_workers") as crew,
     ):
         workers = {}

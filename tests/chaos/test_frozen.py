@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -17,27 +14,11 @@ import pytest
 from apressure import AsyncQueue, Client, OutcomeUnknownError, PressureError, ServerUnavailableError
 from apressure.embedded import EmbeddedServer
 from tests.chaos.support import PATIENCE, check_server, no_complaints
-from tests.servers import SERVERS
+from tests.servers import SERVERS, frozen
 
 STALL = 1.5
 
 pytestmark = pytest.mark.parametrize("program", SERVERS)
-
-
-@contextmanager
-def frozen(server: EmbeddedServer, seconds: float | None = None) -> Iterator[None]:
-    """Freeze a server; it thaws after some seconds, or with the end of the block."""
-    os.kill(server.pid, signal.SIGSTOP)
-    thaw = threading.Timer(seconds, os.kill, (server.pid, signal.SIGCONT)) if seconds else None
-    if thaw is not None:
-        thaw.start()
-    try:
-        yield
-    finally:
-        if thaw is not None:
-            thaw.join()
-        else:
-            os.kill(server.pid, signal.SIGCONT)
 
 
 class Victims:
@@ -232,26 +213,38 @@ async def test_leaving_a_block_gives_up_after_settle_timeout(
     await check_server(server)
 
 
+@asynccontextmanager
+async def leaving(server: EmbeddedServer, client: Client, kind: str) -> AsyncIterator[asyncio.Task[Any]]:
+    """The end of a block that ends well, while the server is frozen. Afterwards the queue is deleted."""
+    queue: AsyncQueue[bytes] = AsyncQueue("jobs", client=client)
+    await queue.create()
+    await queue.put(b"1")
+    closes = kind == "exclusive"
+    block: Any = queue.consumer() if kind == "consumer" else queue.producer(close=closes, exclusive=True)
+    await block.__aenter__()
+    with frozen(server):
+        task = asyncio.create_task(block.__aexit__(None, None, None))
+        yield task
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.wait((task,))
+    if not task.cancelled():
+        await task
+        assert await queue.closed() == closes
+    await queue.delete()
+
+
 @pytest.mark.parametrize("kind", ["consumer", "exclusive", "exclusive, left open"])
 async def test_a_block_that_ends_well_waits_for_its_outcome(
     make_server: Callable[..., EmbeddedServer], program: str, kind: str
 ) -> None:
     server = make_server(program)
-    async with no_complaints(), Client(server.url, settle_timeout=0.05, **ENDLESS) as client:
-        queue = AsyncQueue("jobs", client=client)
-        await queue.create()
-        await queue.put(b"1")
-        closes = kind == "exclusive"
-        block: Any = queue.consumer() if kind == "consumer" else queue.producer(close=closes, exclusive=True)
-        await block.__aenter__()
-        with frozen(server):
-            leaving = asyncio.create_task(block.__aexit__(None, None, None))
-            await asyncio.wait({leaving}, timeout=0.5)
-            assert not leaving.done()
-        async with asyncio.timeout(PATIENCE):
-            await leaving
-        assert await queue.closed() == closes
-        await queue.delete()
+    async with (
+        no_complaints(),
+        Client(server.url, settle_timeout=0.05, **ENDLESS) as client,
+        leaving(server, client, kind) as task,
+    ):
+        await asyncio.wait({task}, timeout=0.5)
+        assert not task.done()
     await check_server(server)
 
 
@@ -260,18 +253,11 @@ async def test_a_block_that_ends_well_can_still_be_cancelled(
 ) -> None:
     server = make_server(program)
     async with no_complaints(), Client(server.url, settle_timeout=0.2, **ENDLESS) as client:
-        for kind in ("consumer", "exclusive"):
-            queue = AsyncQueue("jobs", client=client)
-            await queue.create()
-            await queue.put(b"1")
-            block: Any = queue.consumer() if kind == "consumer" else queue.producer(close=False, exclusive=True)
-            await block.__aenter__()
-            with frozen(server):
-                leaving = asyncio.create_task(block.__aexit__(None, None, None))
-                await asyncio.wait({leaving}, timeout=0.05)
-                leaving.cancel()
+        for kind in ("consumer", "exclusive, left open"):
+            async with leaving(server, client, kind) as task:
+                await asyncio.wait({task}, timeout=0.05)
+                task.cancel()
                 async with asyncio.timeout(PATIENCE):
                     with pytest.raises(asyncio.CancelledError):
-                        await leaving
-            await queue.delete()
+                        await task
     await check_server(server)

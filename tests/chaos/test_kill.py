@@ -15,7 +15,7 @@ import pytest
 
 from apressure import AsyncQueue
 from apressure.embedded import EmbeddedServer
-from apressure.queue import recovery
+from apressure.queue.doctor import recovery
 from tests.chaos.load import tidy
 from tests.chaos.support import PATIENCE, Account, Recorder, Row, check_server, check_tidy, drain, no_complaints, often
 from tests.chaos.workers import GET_MANY, PLAIN, PUT_MANY
@@ -86,15 +86,20 @@ async def kill_in_turn(
     rng: random.Random,
     folder: Path,
     afterwards: Callable[[], Awaitable[None]] | None = None,
+    name: str | None = None,
+    prefix: str = "",
 ) -> tuple[list[Path], int]:
-    """Let one worker of a kind live after the other. Returns their logs, and how many were stuck."""
+    """Let one worker of a kind live after the other. Returns their logs, and how many were stuck.
+
+    The queue is called as the kind, or by `name`; the workers as the kind with their number, or with `prefix` too.
+    """
     logs: list[Path] = []
     stuck = 0
     for number in range(times):
         log = folder / f"{kind}{number}"
         log.touch()
         logs.append(log)
-        worker = await nursery.start(kind, kind, f"{kind}{number}", log)
+        worker = await nursery.start(kind, name or kind, f"{prefix}{kind}{number}", log)
         if rng.random() < 0.25:
             await asyncio.sleep(rng.uniform(0, 0.08))  # while it connects, takes the role, begins
         else:
@@ -268,6 +273,80 @@ def settle_at_least_once(account: Account, noted: list[Note]) -> Row:
     row.out_of_order += gaps
     row.notes["came again, marked"] = marked
     return row
+
+
+MEMBERS = 4
+
+
+async def members_die(url: str, nursery: Nursery, name: str, times: int, rng: random.Random, folder: Path) -> Row:
+    """Clients that share the role die at the same time as others work; each is replaced. Nobody waits for the dead."""
+    account = Account()
+    async with AsyncQueue(name, url=url) as queue:
+        await queue.create(rng.choice((5, 50)))
+        feeding = asyncio.create_task(feed(queue, account))
+        async with asyncio.TaskGroup() as group:
+            lives = []
+            for member in range(MEMBERS):
+                own = folder / f"{name}{member}"
+                own.mkdir()
+                dying = kill_in_turn(
+                    nursery,
+                    "shared",
+                    times // MEMBERS,
+                    random.Random(rng.random()),
+                    own,
+                    name=name,
+                    prefix=f"m{member}",
+                )
+                lives.append(group.create_task(dying))
+        feeding.cancel()
+        await asyncio.wait((feeding,))
+        rest: list[Note] = []
+        async with AsyncQueue(name, url=url) as fresh, asyncio.timeout(PATIENCE):
+            finishing = asyncio.create_task(finish(fresh, account))
+            async with fresh.consumer(shared=True) as consumer:
+                async for item in consumer:
+                    rest.append(("got", item, consumer.attempts))
+            await finishing
+        await check_tidy(queue, account, exact=False)
+        await queue.delete(timeout=PATIENCE)
+    logs = [log for life in lives for log in life.result()[0]]
+    row = settle_together(account, [notes(log) for log in logs], rest)
+    row.tried, row.stuck = len(logs), sum(life.result()[1] for life in lives)
+    return row
+
+
+def settle_together(account: Account, noted: list[list[Note]], rest: list[Note]) -> Row:
+    """The members worked at the same time, so that only their attempts say who had a message first."""
+    attempts: dict[bytes, list[int]] = {}
+    acked: dict[bytes, int] = {}
+    doubled = 0
+    for notes in [*noted, rest]:
+        for word, message, number in notes:
+            if word == "acked":
+                doubled += message in acked
+                acked[message] = attempts[message][-1]  # of this member, whose note of it is the latest
+            else:
+                attempts.setdefault(message, []).append(number)
+    for message, numbers in attempts.items():
+        account.arrived.append(message)
+        doubled += len(set(numbers)) < len(numbers)  # two were told the same number: one of them was not marked
+        # After the acknowledgement nobody else had it.
+        doubled += message in acked and max(numbers) > acked[message]
+    row = account.row(ordered=False)
+    row.doubled += doubled
+    row.notes["came again, marked"] = sum(len(numbers) - 1 for numbers in attempts.values())
+    return row
+
+
+async def test_members_that_share_the_role_are_killed(
+    server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, tmp_path: Path
+) -> None:
+    async with no_complaints(), nursery(url) as hatchery:
+        row = await members_die(url, hatchery, "together", often(40, 10), rng, tmp_path)
+    recorder.add("killed consumer: role, shared by four", server.software, row)
+    assert row.clean(), row
+    await check_server(server)
 
 
 @pytest.mark.parametrize("side", ["producers", "consumers"])

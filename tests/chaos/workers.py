@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from apressure import AsyncQueue, LeaseLostError
+from apressure import AsyncQueue, FileQueue, LeaseLostError
 from tests.reference import ReferenceQueue, connect
 
 LEASE: Final = 0.6
@@ -27,13 +27,14 @@ PUT_MANY: Final = 7
 GET_MANY: Final = 10
 
 Log = Callable[[str], None]
+AnyQueue = AsyncQueue[bytes] | FileQueue[bytes]
 
 
 def message(tag: str, number: int) -> bytes:
     return f"{tag}:{number}:".encode()
 
 
-async def put(queue: AsyncQueue[bytes], tag: str, log: Log) -> None:
+async def put(queue: AnyQueue, tag: str, log: Log) -> None:
     number = 0
     while True:
         await queue.put(message(tag, number))
@@ -41,7 +42,7 @@ async def put(queue: AsyncQueue[bytes], tag: str, log: Log) -> None:
         number += 1
 
 
-async def put_many(queue: AsyncQueue[bytes], tag: str, log: Log) -> None:
+async def put_many(queue: AnyQueue, tag: str, log: Log) -> None:
     number = 0
     while True:
         messages = [message(tag, number + i) for i in range(PUT_MANY)]
@@ -93,21 +94,40 @@ async def consumer(queue: AsyncQueue[bytes], _: str, log: Log) -> None:
             continue
 
 
+async def shared(queue: AsyncQueue[bytes], _: str, log: Log) -> None:
+    while True:
+        try:
+            async with queue.consumer(shared=True, lease=LEASE, ack="manual") as block:
+                async for delivery in block:
+                    log(f"got {delivery.item.decode()} {delivery.attempts}")
+                    await asyncio.sleep(0.001)
+                    await delivery.ack()
+                    log(f"acked {delivery.item.decode()}")
+        except LeaseLostError:
+            continue
+
+
 KINDS: Final[dict[str, Callable[[AsyncQueue[bytes], str, Log], Awaitable[None]]]] = {
-    **{work.__name__: work for work in (put, put_many, exclusive, get, get_many, receive, consumer)},
+    **{work.__name__: work for work in (put, put_many, exclusive, get, get_many, receive, consumer, shared)},
     "plain": get,
 }
 PLAIN: Final = {"plain", "reference"}
 """Those that work step by step: a role that they had when they were killed stays taken."""
 
 
-def run(url: str, kind: str, name: str, tag: str, path: str) -> None:
-    """What a worker does until it is killed."""
+def log_in(path: str) -> Log:
+    """Return a function that appends a line to a file with one write."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def log(text: str) -> None:
         os.write(descriptor, f"{text}\n".encode())
 
+    return log
+
+
+def run(url: str, kind: str, name: str, tag: str, path: str) -> None:
+    """Work until killed."""
+    log = log_in(path)
     if kind == "reference":
         with connect(url) as client:
             other = ReferenceQueue(client, name, client_id=tag)
@@ -134,7 +154,7 @@ def main(url: str, run: Callable[..., None] = run) -> None:
                 except BaseException:
                     traceback.print_exc()
                 finally:
-                    os._exit(1)  # nobody ends by itself
+                    os._exit(1)  # no worker ends by itself
             workers[identity] = pid
             print("started", flush=True)
         else:

@@ -123,11 +123,11 @@ class Stage:
 
     async def lose_a_reply(self, name: str, arguments: list[bytes], uid: bool = False) -> Any:
         """Carry out a step and, since its reply was lost, once more."""
-        steps = self.queue._core.operations.steps  # type: ignore[union-attr]
+        steps = self.queue._engine.steps  # type: ignore[union-attr]
         series = steps.series()
         for again in (b"0", b"1"):
             numbered: list[Any] = [*([steps._uid] if uid else []), 1, again, *arguments]
-            answer = await steps._run(series.call(name), numbered, resend=True)
+            answer = await steps._ask(series.call(name), numbered)
         return answer
 
     def forget_scripts(self) -> None:
@@ -223,16 +223,45 @@ async def consume(stage: Stage) -> None:
             assert [item async for item in consumer] == []
         assert not await owner.exists()
         await owner.create(bound=2)
+        await share(stage)
     else:
         await cancel_a_wait(stage, queue.get)
         await owner.put(b"4")
-        await queue._core.operations.give_back([await queue.get()])  # as for a get that was cancelled too late
+        await queue._engine.give_back([await queue.get()])  # as for a get that was cancelled too late
         stage.db.delete(f"{KEY}:consumer_free")
         await stage.while_waiting(queue.get(), lambda: push(stage, "consumer"))
+    await owner.put(b"10")
+    assert await queue.purge() == 1
     await owner.put_many([b"8", b"9"])
     await owner.close()
     assert [item async for item in queue] == [b"8", b"9"]
     await too_late(stage, queue.get)
+
+
+async def share(stage: Stage) -> None:
+    """Everything that a consumer does beside others that share the role with it."""
+    queue, owner = stage.queue, stage.owner
+    other: Queue = AsyncQueue("orders", client=owner.client)
+    async with other.consumer(shared=True, ack="manual", prefetch=1) as others:
+        watching = asyncio.create_task(_next_ack(others))
+        await eventually(lambda: stage.db.exists(f"{OURS}:watch"))
+        async with queue.consumer(shared=True, ack="manual", prefetch=1) as consumer:
+            before = stage.db.hget(f"{OURS}:watch", "others")
+            getting = asyncio.create_task(_next_ack(consumer))
+            await eventually(lambda: stage.db.hget(f"{OURS}:watch", "others") != before)  # it waits in line
+            await owner.put_many([b"7", b"8"])
+            await in_time(asyncio.gather(watching, getting))
+            await owner.put(b"9")
+            delivery = await in_time(anext(consumer))
+            await delivery.nack()
+            again = await in_time(anext(consumer))
+            assert again.attempts == 2
+            await again.ack()
+
+
+async def _next_ack(deliveries: Any) -> None:
+    delivery = await anext(deliveries)
+    await delivery.ack()
 
 
 async def operate(stage: Stage) -> None:
@@ -250,10 +279,19 @@ async def operate(stage: Stage) -> None:
         stage.leave_a_dead_claim("producer")
         await queue.close()
         assert await owner.get_many(9) == [b"1", b"2"]
+        async with owner.consumer(shared=True):
+            await look(queue)
+            await recovery.repair(queue, patience=0.02)
         stage.db.set(f"{KEY}:stats:produced_bytes", "x")
         stage.db.lpush(f"{KEY}:producer_free", 1)
         assert await recovery.find(queue.client) == ["orders"]
         assert len((await recovery.repair(queue, patience=0.02)).done) == 2
+        stage.db.delete(f"{KEY}:producer_free")
+        stage.db.hset(f"{OURS}:producer_lease", mapping={"uid": "dead", "deadline": 9999999999999, "duration": 1})
+        stage.db.set(f"{OURS}:redelivered", "x")
+        repaired = await recovery.repair(queue, patience=0.02)
+        assert [action.kind for action in repaired.done][:2] == ["wrong_type", "overlong_lease"]
+        stage.db.delete(*stage.db.keys(f"{OURS}:redelivered.damaged-*"))
         await queue.delete()
         await queue.create(bound=2)
         async with contextlib.AsyncExitStack() as stack:
@@ -269,9 +307,10 @@ async def operate(stage: Stage) -> None:
         async with AsyncQueue("orders:dead", client=owner.client) as dead_letters:
             await (await dead_letters.receive()).nack()
         assert await queue.requeue() == 1
+        assert await queue.purge() == 1
         async with AsyncQueue("orders:dead", client=queue.client) as dead_letters:
             await dead_letters.delete()
-        assert await stage.lose_a_reply("doom", []) == 1
+        assert await stage.lose_a_reply("begin_delete", []) == 1
         await stage.owner.create(exist_ok=True)
         await queue.delete()
     else:
@@ -292,6 +331,9 @@ async def monitor(stage: Stage) -> None:
     stage.forget_scripts()
     await look(stage.queue)
     assert await stage.queue.client.queues() == ["orders"]
+    if stage.queue.client.settings.scripting:
+        async with stage.owner.consumer(shared=True):
+            assert len((await stage.queue.statistics()).members) == 1
 
 
 async def die_of_it(stage: Stage, client: Client | None = None) -> None:

@@ -22,7 +22,7 @@ from apressure import AsyncQueue, QueueClosedError, QueueEmptyError, QueueStatis
 
 T = TypeVar("T")
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 """Seconds after which something that should happen counts as not happening."""
 
 MARK = "APRESSURE_TEST_MARK"
@@ -44,7 +44,7 @@ def environment(url: str | None = None, **more: str) -> dict[str, str]:
 
 
 class Commands:
-    """Runs commands against one server. What only prepares or looks is done by the library, which is quicker."""
+    """Runs commands against one server. The library does what only prepares or looks, because that is quicker."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -139,10 +139,27 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+def feed(process: subprocess.Popen[bytes], data: bytes) -> None:
+    """Write to a process's standard input, at once."""
+    assert process.stdin is not None
+    process.stdin.write(data)
+    process.stdin.flush()
+
+
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
-    """Wait for a process; returns its exit code and what is left of its output and errors."""
+    """Wait for a process; returns its exit code and the rest of its output and errors."""
     output, errors = process.communicate(timeout=PATIENCE)
     return process.returncode, output or b"", errors or b""
+
+
+def read_to_the_end(terminal: int) -> str:
+    """Read what is shown on a terminal until its other side is closed, and close it."""
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux says so at a terminal's end
+        while data := os.read(terminal, 65536):
+            shown += data
+    os.close(terminal)
+    return shown.decode()
 
 
 def new_mark() -> dict[str, str]:

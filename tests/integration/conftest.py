@@ -1,20 +1,29 @@
-"""Queues for tests: opened with one call, and at the end deleted, which also shows that no role was left taken."""
+"""Queues for tests: one call opens a queue, and the end of the test deletes it, which fails if a role is taken."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Protocol
+import copy
+import functools
+import hashlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 import pytest
 import redis
 
 from apressure import AsyncQueue, Client, QueueDoesNotExistError
+from apressure.connection.waiter import Waiter
+from apressure.connection.wire.script import Script
+from apressure.queue.engine import sending, waits
 from tests.integration.commands import Commands
 from tests.reference import connect
 
-PATIENCE = 10.0
-"""Seconds after which a wait that should have ended has failed."""
+E = TypeVar("E", bound=BaseException)
+
+PATIENCE = 90.0
+"""Seconds after which an operation that should have ended has failed."""
 
 
 class Opener(Protocol):
@@ -27,7 +36,7 @@ class Opener(Protocol):
 
 @pytest.fixture
 def db(url: str) -> Iterator[redis.Redis]:
-    """A plain client to look with, and for what only a test does."""
+    """A plain client, to look at the keys and to change them."""
     with connect(url) as client:
         yield client
 
@@ -66,6 +75,29 @@ async def open_queue(url: str) -> AsyncIterator[Opener]:
 
 
 @pytest.fixture
+def long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits that miss a wake-up look again after 10 minutes only: a test that passes has missed none."""
+    monkeypatch.setattr(waits, "SLICE", 600)
+    monkeypatch.setattr(waits, "LONG_SLICE", 600)
+    monkeypatch.setattr(Waiter.__init__, "__defaults__", (600, None))
+    original = sending.script
+
+    @functools.cache
+    def patient(name: str) -> Script:
+        made = copy.copy(original(name))
+        made.source = made.source.replace(b"local WATCH_MS = 6000 ", b"local WATCH_MS = 600000 ")
+        made.sha = hashlib.sha1(made.source, usedforsecurity=False).hexdigest().encode()
+        return made
+
+    monkeypatch.setattr(sending, "script", patient)
+
+
+async def open_two(open_queue: Opener, *, bound: int = 0, **options: Any) -> tuple[AsyncQueue[Any], AsyncQueue[Any]]:
+    """Open the queue "jobs" twice, with a client for each of the two objects."""
+    return await open_queue(bound=bound, **options), await open_queue(create=False, **options)
+
+
+@pytest.fixture
 async def client(url: str) -> AsyncIterator[Client]:
     """One client for several queues."""
     async with Client(url) as opened:
@@ -86,22 +118,62 @@ async def eventually(condition: Callable[[], Any]) -> None:
 
 
 async def blocked(db: redis.Redis, clients: int = 1) -> None:
-    """Wait until the server says that somebody waits in a blocking command."""
+    """Wait until the server says that so many clients wait in a blocking command."""
     await eventually(lambda: db.info("clients")["blocked_clients"] >= clients)
 
 
+async def blocking(db: redis.Redis, operation: Coroutine[Any, Any, Any], clients: int = 1) -> asyncio.Task[Any]:
+    """Start an operation, and return it when the server says that it waits in a blocking command."""
+    task = asyncio.create_task(operation)
+    await blocked(db, clients)
+    return task
+
+
+def renewed_while_blocked(db: redis.Redis, lease: str) -> None:
+    """Block the event loop of the test until the lease under this key was renewed."""
+    before, until = int(db.hget(lease, "deadline") or 0), time.monotonic() + PATIENCE
+    while int(db.hget(lease, "deadline") or 0) <= before:
+        assert time.monotonic() < until, "the lease is not renewed"
+        time.sleep(0.01)
+
+
+def refusals(db: redis.Redis, code: str) -> int:
+    """How often the server has answered with an error of this code."""
+    return int(db.info("errorstats").get(f"errorstat_{code}", {"count": 0})["count"])
+
+
 def everything(db: redis.Redis) -> dict[bytes, Any]:
-    """All keys with their values, comparable; records of operations are left out."""
+    """All keys with their values, comparable; those that pass by themselves are left out."""
     read: dict[Any, Callable[[bytes], Any]] = {
         b"string": db.get,
         b"list": lambda key: db.lrange(key, 0, -1),
         b"hash": db.hgetall,
         b"set": db.smembers,
     }
-    return {key: read[db.type(key)](key) for key in sorted(db.scan_iter(count=1000)) if b":op:" not in key}
+    return {key: read[db.type(key)](key) for key in sorted(db.scan_iter(count=1000)) if db.ttl(key) < 0}
 
 
 async def in_time(awaitable: Any) -> Any:
-    """What an operation gives that has to end."""
+    """Return the result of an operation that has to end."""
     async with asyncio.timeout(PATIENCE):
         return await awaitable
+
+
+async def fails(error: type[E], operation: Awaitable[Any], match: str | None = None) -> E:
+    """Return the error of an operation that has to fail."""
+    with pytest.raises(error, match=match) as raised:
+        await in_time(operation)
+    return raised.value
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    """Cancel a task, and check that it ends with CancelledError."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await in_time(task)
+
+
+async def all_fail(error: type[Exception], tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Wait for tasks that have to end with this very error."""
+    outcomes = await in_time(asyncio.gather(*tasks, return_exceptions=True))
+    assert [type(outcome) for outcome in outcomes] == [error] * len(tasks)

@@ -1,4 +1,4 @@
-"""How queues come to harm, and how to look whether they are well again."""
+"""Ways to damage a queue, and a check that it works again."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import redis
 
 from apressure import AsyncQueue
-from apressure.queue.recovery import Report
+from apressure.queue.doctor.recovery import Report
 from tests.reference import ReferenceQueue
 
 QUICK = 0.005
-"""Patience for what a test itself holds still."""
+"""Seconds between the doctor's two looks, where nothing but the test changes the queue."""
 
 Damage = Callable[[redis.Redis], object]
 

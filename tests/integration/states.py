@@ -28,18 +28,23 @@ def user(server: EmbeddedServer) -> str:
 
 
 def wait_until(condition: object) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.005)
 
 
 @contextlib.contextmanager
-def out_of_memory(server: EmbeddedServer) -> Iterator[None]:
+def _configured(server: EmbeddedServer, name: str, value: object, back: object) -> Iterator[None]:
+    """Set a directive, and set it back."""
     with admin(server) as db:
-        db.config_set("maxmemory", "1mb")
+        db.config_set(name, value)
         yield
-        db.config_set("maxmemory", 0)
+        db.config_set(name, back)
+
+
+def out_of_memory(server: EmbeddedServer) -> contextlib.AbstractContextManager[None]:
+    return _configured(server, "maxmemory", "1mb", back=0)
 
 
 @contextlib.contextmanager
@@ -56,12 +61,8 @@ def cannot_save(server: EmbeddedServer) -> Iterator[None]:
         db.config_set("save", "")
 
 
-@contextlib.contextmanager
-def without_replicas(server: EmbeddedServer) -> Iterator[None]:
-    with admin(server) as db:
-        db.config_set("min-replicas-to-write", 1)
-        yield
-        db.config_set("min-replicas-to-write", 0)
+def without_replicas(server: EmbeddedServer) -> contextlib.AbstractContextManager[None]:
+    return _configured(server, "min-replicas-to-write", 1, back=0)
 
 
 def nobody_there() -> int:
@@ -80,11 +81,8 @@ def read_only(server: EmbeddedServer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_primary(server: EmbeddedServer) -> Iterator[None]:
-    with admin(server) as db:
-        db.config_set("replica-serve-stale-data", "no")
-        with read_only(server):
-            yield
-        db.config_set("replica-serve-stale-data", "yes")
+    with _configured(server, "replica-serve-stale-data", "no", back="yes"), read_only(server):
+        yield
 
 
 @contextlib.contextmanager
@@ -135,25 +133,24 @@ def is_refused(db: redis.Redis, code: str) -> bool:
 
 
 @contextlib.contextmanager
-def no_rights(server: EmbeddedServer) -> Iterator[None]:
+def _changed(server: EmbeddedServer, *change: str, back: str) -> Iterator[redis.Redis]:
+    """Change the rules of the user, and change them back."""
     with admin(server) as db:
-        db.execute_command("ACL", "SETUSER", USER, "-@write")
-        yield
-        db.execute_command("ACL", "SETUSER", USER, "+@all")
+        db.execute_command("ACL", "SETUSER", USER, *change)
+        yield db
+        db.execute_command("ACL", "SETUSER", USER, back)
 
 
-@contextlib.contextmanager
-def no_keys(server: EmbeddedServer) -> Iterator[None]:
-    with admin(server) as db:
-        db.execute_command("ACL", "SETUSER", USER, "resetkeys")
-        yield
-        db.execute_command("ACL", "SETUSER", USER, "~*")
+def no_rights(server: EmbeddedServer) -> contextlib.AbstractContextManager[object]:
+    return _changed(server, "-@write", back="+@all")
+
+
+def no_keys(server: EmbeddedServer) -> contextlib.AbstractContextManager[object]:
+    return _changed(server, "resetkeys", back="~*")
 
 
 @contextlib.contextmanager
 def another_password(server: EmbeddedServer) -> Iterator[None]:
-    with admin(server) as db:
-        db.execute_command("ACL", "SETUSER", USER, f"<{PASSWORD}", ">another")
+    with _changed(server, f"<{PASSWORD}", ">another", back=f">{PASSWORD}") as db:
         db.client_kill_filter(_type="normal", skipme=True)
         yield
-        db.execute_command("ACL", "SETUSER", USER, f">{PASSWORD}")

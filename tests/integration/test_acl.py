@@ -14,12 +14,13 @@ import apressure
 from apressure import AsyncQueue, PermissionDeniedError, ScriptingRefusedError
 from apressure.embedded import EmbeddedServer
 from tests.integration.acl_roles import DOCUMENT, KEY, OURS, allow, documented, for_old_servers, play, rights, without
+from tests.integration.conftest import renewed_while_blocked
 from tests.servers import SERVERS, admin
 
 Make = Callable[..., EmbeddedServer]
 both = pytest.mark.parametrize("kind", SERVERS)
 ROOM = Path(apressure.__path__[0])
-LUA = ROOM / "queue" / "lua"
+LUA = ROOM / "queue" / "engine" / "lua"
 
 
 def cases() -> list[Any]:
@@ -106,11 +107,42 @@ async def test_a_user_of_the_docs_has_nothing_to_say_in_other_queues(make_server
 
 
 SCRIPTS_OF = {
-    "producer": {"put", "occupy", "leave", "close", "unclaim", "inspect"},
-    "consumer": {"get", "receive", "settle", "occupy", "give_back", "unclaim", "doom", "bury", "inspect"},
-    "operator": {"create", "close", "doom", "bury", "unclaim", "inspect", "peek", "requeue", "examine", "repair"},
+    "producer": {"put", "acquire", "leave", "renew", "close", "unclaim", "inspect"},
+    "consumer": {
+        "get",
+        "receive",
+        "settle",
+        "renew",
+        "renew_shared",
+        "join",
+        "receive_shared",
+        "settle_shared",
+        "resign",
+        "acquire",
+        "give_back",
+        "unclaim",
+        "begin_delete",
+        "finish_delete",
+        "inspect",
+        "purge",
+    },
+    "operator": {
+        "create",
+        "close",
+        "begin_delete",
+        "finish_delete",
+        "unclaim",
+        "inspect",
+        "peek",
+        "purge",
+        "requeue",
+        "examine",
+        "repair",
+    },
     "monitor": {"inspect"},
 }
+OF_A_STAGE = {"move"}
+"""What the user of a pipe runs besides: it has the rights of a consumer, and those of a producer."""
 _CALLED = re.compile(r"(?:p?call|push)\(\s*(?:command or )?'([A-Z]+)'")
 
 
@@ -138,17 +170,46 @@ def commands_of(script: str) -> set[str]:
     return commands
 
 
+@both
+async def test_users_of_the_docs_keep_their_leases_while_their_event_loop_is_blocked(
+    make_server: Make, kind: str
+) -> None:
+    server = make_server(kind)
+    urls = {role: allow(server, role, documented(plain=False)[role]) for role in ("producer", "consumer")}
+    with admin(server) as db:
+        async with AsyncQueue("orders", url=server.url) as owner:
+            await owner.create()
+        async with (
+            AsyncQueue("orders", url=urls["producer"]) as feeding,
+            AsyncQueue("orders", url=urls["consumer"]) as working,
+            feeding.producer(exclusive=True, close=False, lease=1) as producer,
+            working.consumer(lease=1) as consumer,
+        ):
+            await producer.put(b"1")
+            assert await anext(consumer) == b"1"
+            for role in urls:
+                renewed_while_blocked(db, f"{OURS}:{role}_lease")
+
+
 def test_every_script_belongs_to_somebody() -> None:
     scripts = {path.stem for path in LUA.glob("*.lua")} - {"prelude"}
-    assert set().union(*SCRIPTS_OF.values()) == scripts
+    assert set().union(OF_A_STAGE, *SCRIPTS_OF.values()) == scripts
+
+
+def test_the_rights_of_a_consumer_and_a_producer_are_enough_for_a_stage() -> None:
+    allowed = [*rights(documented(plain=False)["consumer"]), *rights(documented(plain=False)["producer"])]
+    assert set().union(*map(commands_of, OF_A_STAGE)) <= set(allowed)
 
 
 @pytest.mark.parametrize("role", SCRIPTS_OF)
 def test_the_docs_allow_what_the_scripts_of_a_role_call_and_nothing_else(role: str) -> None:
     wanted = set().union(*(commands_of(script) for script in SCRIPTS_OF[role])) | {"evalsha", "eval", "exists"}
-    wanted |= {"producer": {"blmove"}, "consumer": {"blmove"}, "operator": {"blmove", "scan"}, "monitor": {"scan"}}[
-        role
-    ]
+    wanted |= {
+        "producer": {"blmove"},
+        "consumer": {"blmove", "brpop"},
+        "operator": {"blmove", "scan"},
+        "monitor": {"scan"},
+    }[role]
     assert set(rights(documented(plain=False)[role])) == wanted
 
 
@@ -161,14 +222,14 @@ def test_no_script_calls_a_command_that_the_search_for_them_misses() -> None:
 
 
 WORDS = {"COUNT", "LEFT", "MATCH", "RIGHT", "TYPE"} | {
-    "MOVED", "NOAUTH", "NOPERM", "NOSCRIPT", "OOM", "READONLY", "UNBLOCKED", "WRONGPASS", "SLOTS",
+    "ERR", "MOVED", "NOAUTH", "NOPERM", "NOSCRIPT", "OOM", "READONLY", "UNBLOCKED", "WRONGPASS", "WRONGTYPE", "SLOTS",
 }  # fmt: skip
 """Capitals in quotes that are no commands: arguments, and codes of replies."""
 
 
 def test_the_docs_name_every_command_that_a_connection_sends() -> None:
     document, of_spark = DOCUMENT.read_text(), (DOCUMENT.parent / "spark.md").read_text()
-    for path in [*(ROOM / "connection").glob("*.py"), *(ROOM / "queue").glob("*.py")]:
+    for path in [*(ROOM / "connection").rglob("*.py"), *(ROOM / "queue").rglob("*.py")]:
         if path.stem == "replies":
             continue
         for name in set(re.findall(r'"([A-Z]{3,})"', path.read_text())) - WORDS:

@@ -28,7 +28,7 @@ def queue(cli: Commands) -> Iterator[str]:
     cli.delete("orders:dead")
 
 
-def test_what_cannot_be_written_ends_with_the_dead_letters(cli: Commands) -> None:
+def test_an_item_that_cannot_be_written_becomes_a_dead_letter(cli: Commands) -> None:
     cli.create("orders")
     cli.fill("orders", NOT_A_LINE, b"good")
     options = ("get", "orders", "--no-follow", "--max-attempts", "2", "--dead-letters", "failed")
@@ -57,7 +57,7 @@ def test_requeue_waits_for_room(cli: Commands, queue: str) -> None:
 
 def test_requeue_gives_up(cli: Commands, queue: str) -> None:
     done = cli("requeue", queue, "--timeout", "0", code=6)
-    assert done.stderr == b"apressure: the queue 'orders' is full; 2 were requeued before\n"
+    assert done.stderr == b"apressure: the queue 'orders' is full; 2 items were requeued before\n"
     assert cli("requeue", queue, "--max", "1", "--timeout", "0.05", "--json", code=6).stdout == b""
     assert cli.empty(queue) == [b"0", b"1"]
     assert cli("requeue", queue, "--max", "1").stdout == b"requeued 1 from orders:dead to orders\n"
@@ -69,7 +69,7 @@ def test_requeue_is_interrupted(cli: Commands, queue: str) -> None:
         wait_until(lambda: cli.stat(queue).length == 2)
         code, output, errors = stop(process, signal.SIGINT)
     assert (code, output) == (130, b"")
-    assert errors in (b"", b"apressure: stopped by SIGINT; 2 were requeued before\n")
+    assert errors in (b"", b"apressure: stopped by SIGINT; 2 items were requeued before\n")
     assert cli.empty(queue) + cli.empty("orders:dead") == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -88,5 +88,5 @@ def test_errors_of_requeue(cli: Commands, queue: str) -> None:
     [("--dead-letters", "failed"), ("--max-attempts", "0"), ("--max-attempts", "2", "--at-most-once"),
      ("--max-attempts", "2", "--dead-letters", "orders:closed")],
 )  # fmt: skip
-def test_options_of_get_that_do_not_go_together(cli: Commands, queue: str, options: tuple[str, ...]) -> None:
+def test_options_of_get_that_exclude_each_other(cli: Commands, queue: str, options: tuple[str, ...]) -> None:
     cli("get", queue, *options, code=2)

@@ -18,7 +18,7 @@ from tests.reference import ReferenceQueue
 KEY = "__pressure__:orders"
 OURS = "apressure:__pressure__:orders"
 
-# What is found and mended, on each server, is for test_recovery.py; here is how it is told.
+# test_recovery.py tests findings and repairs, on each server. This file tests how they are printed.
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 
@@ -52,17 +52,17 @@ def test_a_stuck_role_is_given_back_with_the_name_of_its_holder(cli: Commands, q
     stick(db, "web 1:77")
     line = cli("doctor", queue, code=1).stdout.decode()
     assert line.startswith("orders\tfault\tstuck_role\tThe consumer role is taken")
-    assert "the last to write a name was 'web 1:77'" in line
+    assert "the last client to write its name was 'web 1:77'" in line
     assert "apressure doctor orders --repair --holder 'web 1:77'" in line
     assert cli("doctor", queue, "--repair", code=1).stdout.decode() == line
     wrong = cli("doctor", queue, "--repair", "--holder", "web", code=1)
-    assert (wrong.stdout.decode(), b"'web' holds no stuck role here" in wrong.stderr) == (line, True)
+    assert (wrong.stdout.decode(), b"gave back no role of 'web'" in wrong.stderr) == (line, True)
     done = cli("doctor", queue, "--repair", "--holder", "web 1:77").stdout
-    assert done == b"orders\trepaired\tstuck_role\tgave back the consumer role of 'web 1:77'; what it had got is lost\n"
+    assert done == b"orders\trepaired\tstuck_role\tgave back the consumer role of 'web 1:77'; what it took is lost\n"
     assert cli.empty(queue) == [b"1"]
 
 
-def test_what_is_repaired_and_what_is_left_in_json(cli: Commands, queue: str, db: redis.Redis) -> None:
+def test_repairs_and_remaining_faults_in_json(cli: Commands, queue: str, db: redis.Redis) -> None:
     stick(db)
     damage(db)
     told = json.loads(cli("doctor", queue, "--repair", "--json", code=1).stdout)
@@ -77,14 +77,14 @@ def test_what_is_repaired_and_what_is_left_in_json(cli: Commands, queue: str, db
     db.lpush(f"{KEY}:consumer_free", 1)
 
 
-def test_a_name_of_any_bytes_can_be_said(cli: Commands, queue: str, db: redis.Redis) -> None:
+def test_a_holder_may_have_any_bytes_in_its_name(cli: Commands, queue: str, db: redis.Redis) -> None:
     stick(db)
     db.set(f"{KEY}:consumer", b"\xff\n'\t")
     assert cli("doctor", queue, code=1).stdout.count(b"\n") == 1
     assert b"stuck_role" in cli("doctor", queue, "--repair", "--holder", b"\xff\n'\t").stdout
 
 
-def test_all_queues_and_what_is_left_of_others(cli: Commands, queue: str, db: redis.Redis) -> None:
+def test_all_queues_and_the_remains_of_others(cli: Commands, queue: str, db: redis.Redis) -> None:
     damage(db)
     db.lpush("apressure:__pressure__:old:inflight", "x")
     db.lpush("__pressure__:half", "1", "2")
@@ -108,8 +108,8 @@ def test_a_note_is_no_reason_to_fail(cli: Commands, queue: str) -> None:
     assert cli("doctor", queue).stdout.startswith(b"orders\tnote\toverfull\t3 messages wait")
 
 
-def test_a_queue_that_is_not_there(cli: Commands) -> None:
-    assert b"nothing is left of one" in cli("doctor", "nothing", code=3).stderr
+def test_a_queue_that_does_not_exist(cli: Commands) -> None:
+    assert b"has left no keys" in cli("doctor", "nothing", code=3).stderr
     assert cli("doctor", "--all").stdout == b""
 
 
@@ -124,13 +124,13 @@ def test_a_queue_that_is_not_there(cli: Commands) -> None:
         ("orders", "--interval", "0"),
     ],
 )
-def test_options_that_do_not_go_together(cli: Commands, options: tuple[str, ...]) -> None:
+def test_options_that_exclude_each_other(cli: Commands, options: tuple[str, ...]) -> None:
     done = cli("doctor", *options, code=2)
     assert done.stderr.count(b"\n") == 1
 
 
 @pytest.mark.parametrize("which", ["orders", "--all"])
-def test_watching_heals_and_tells_until_it_is_stopped(cli: Commands, queue: str, db: redis.Redis, which: str) -> None:
+def test_watching_repairs_and_prints_until_a_signal(cli: Commands, queue: str, db: redis.Redis, which: str) -> None:
     with cli.running("doctor", which, "--watch", "--interval", "0.05") as process:
         assert process.stdout is not None
         for _ in range(2):
@@ -199,10 +199,12 @@ def test_batches_of_spark_are_shown_and_given_back(cli: Commands, queue: str, db
     assert "apressure doctor orders --give-back nightly" in finding["advice"]
     done = cli("doctor", queue, "--give-back", "nightly").stdout
     assert done == (
-        b"orders\trepaired\tspark_batches\t"
-        b"put 2 messages back, first in line, that the group 'nightly' had taken for Spark\n"
+        b"orders\trepaired\tspark_batches\tput 2 messages of the group 'nightly' back into the queue, first in line\n"
     )
     assert db.lrange(KEY, 0, -1) == [b"2", b"1"]
-    assert b"put 0 messages back" in cli("doctor", queue, "--give-back", "other").stdout
-    assert "--give-back is for one queue" in cli("doctor", "--all", "--give-back", "nightly", code=2).stderr.decode()
+    assert b"put 0 messages of the group 'other' back" in cli("doctor", queue, "--give-back", "other").stdout
+    assert (
+        "--give-back needs the name of a queue"
+        in cli("doctor", "--all", "--give-back", "nightly", code=2).stderr.decode()
+    )
     db.delete(f"{spark}:all:groups", f"{spark}:nightly:source")

@@ -1,4 +1,4 @@
-"""Which server a command goes to, and what it makes of a server with odd keys on it."""
+"""Which server a command uses, and how it handles servers with damaged keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.topologies import cluster, replicated
 NOBODY = "redis://127.0.0.1:1"
 
 
-def test_what_stands_before_the_command_wins_over_the_environment(url: str) -> None:
+def test_an_option_before_the_command_wins_over_the_environment(url: str) -> None:
     command = Commands(url)
     assert command("ls").stdout == b""
     assert b"127.0.0.1:1" in command("--url", NOBODY, "ls", code=7).stderr
@@ -27,7 +27,7 @@ def test_what_stands_before_the_command_wins_over_the_environment(url: str) -> N
     assert b"127.0.0.1:1" in command("ls", env={**command.environment, "APRESSURE_URL": NOBODY}, code=7).stderr
 
 
-def test_a_server_of_one_process_is_refused_where_it_would_lose_what_is_put(url: str) -> None:
+def test_an_embedded_server_that_would_lose_the_items_is_refused(url: str) -> None:
     refused = Commands(url)("put", "jobs", "1", "--create", "--url", "embedded://", code=2)
     assert b"embedded:///some/dir" in refused.stderr
 
@@ -48,7 +48,7 @@ def test_ls_shows_the_healthy_queues_beside_a_damaged_one(url: str) -> None:
     admin.close()
 
 
-def test_put_says_how_far_it_came_when_an_item_is_too_large(url: str) -> None:
+def test_put_says_how_many_items_it_put_when_one_is_too_large(url: str) -> None:
     command = Commands(url)
     refused = command("put", "jobs", "--create", "--max-size", "10", input=b"a\n" + b"0" * 100 + b"\nb\n", code=1)
     assert b"1 items were put" in refused.stderr
@@ -75,7 +75,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_server_that_stands_still(
 
 
 @pytest.mark.parametrize("program", SERVERS)
-def test_what_replicas_and_the_disk_have_to_have(program: str) -> None:
+def test_put_and_get_wait_for_replicas_and_the_disk(program: str) -> None:
     with replicated(program) as pair:
         command = Commands(pair.url)
         put = command("put", "jobs", "1", "2", "--create", "--replicas", "1", "--json")
@@ -83,6 +83,11 @@ def test_what_replicas_and_the_disk_have_to_have(program: str) -> None:
         assert command("get", "jobs", "-n", "2", "--replicas", "1").stdout == b"1\n2\n"
         refused = command("put", "jobs", "3", "--fsync", code=7)
         assert b"appendonly" in refused.stderr or b"WAITAOF" in refused.stderr
+        all_have_it = command("put", "jobs", "4", "--replicas", "all", "--json")
+        assert json.loads(all_have_it.stdout)["put"] == 1
+        assert command("get", "jobs", "-n", "1", "--replicas", "all").stdout == b"4\n"
+        for wrong in ("ALL", "-1", "1.5"):
+            assert b"neither a number nor 'all'" in command("put", "jobs", "5", "--replicas", wrong, code=2).stderr
         assert command.stat("jobs").length == 0
 
 
@@ -96,7 +101,7 @@ def test_ls_finds_the_queues_of_all_nodes_of_a_cluster() -> None:
         assert b"braces" in command("create", "jobs", code=2).stderr
 
 
-def test_put_counts_apart_what_too_few_replicas_have_confirmed(url: str) -> None:
+def test_put_counts_unconfirmed_items_separately(url: str) -> None:
     command = Commands(url)
     command("create", "jobs")
     refused = json.loads(command("put", "jobs", "1", "2", "--replicas", "1", "--json", code=7).stderr)

@@ -19,8 +19,20 @@ from apressure import (
     QueueDoesNotExistError,
     QueueEmptyError,
     QueueInUseError,
+    QueueOpenError,
 )
-from tests.integration.conftest import Opener, blocked, eventually, everything, in_time
+from apressure.queue.engine import waits
+from tests.integration.conftest import (
+    Opener,
+    all_fail,
+    blocked,
+    blocking,
+    eventually,
+    everything,
+    fails,
+    in_time,
+    open_two,
+)
 from tests.reference import snapshot
 
 
@@ -39,8 +51,7 @@ async def test_a_second_close_raises_and_gives_the_role_back(
     queue = await open_queue(scripting=scripting)
     await queue.close()
     before = everything(db)
-    with pytest.raises(QueueClosedError):
-        await in_time(queue.close())
+    await fails(QueueClosedError, queue.close())
     assert snapshot(db, "__pressure__", "jobs")[":producer_free"] == 1
     assert set(everything(db)) == set(before)
 
@@ -48,8 +59,7 @@ async def test_a_second_close_raises_and_gives_the_role_back(
 async def test_close_of_a_missing_queue_raises(open_queue: Opener, scripting: bool) -> None:
     queue = await open_queue(create=False, scripting=scripting)
     for operation in (queue.close(), queue.wait_closed(), queue.delete(), queue.closed()):
-        with pytest.raises(QueueDoesNotExistError):
-            await in_time(operation)
+        await fails(QueueDoesNotExistError, operation)
 
 
 @pytest.mark.parametrize("timeout", [0.05, 0])
@@ -59,9 +69,8 @@ async def test_close_waits_for_the_holder_until_its_timeout(
     queue = await open_queue(scripting=scripting)
     db.rpop("__pressure__:jobs:producer_free")
     db.set("__pressure__:jobs:producer", "plain-client:7")
-    with pytest.raises(QueueInUseError, match="plain-client:7") as raised:
-        await in_time(queue.close(timeout=timeout))
-    assert raised.value.role == "producer"
+    raised = await fails(QueueInUseError, queue.close(timeout=timeout), "plain-client:7")
+    assert raised.role == "producer"
     assert not await queue.closed()
     db.lpush("__pressure__:jobs:producer_free", 0)
     await in_time(queue.close())
@@ -72,8 +81,7 @@ async def test_close_goes_on_when_the_holder_gives_the_role_back(
 ) -> None:
     queue = await open_queue(scripting=scripting)
     db.rpop("__pressure__:jobs:producer_free")
-    task = asyncio.create_task(queue.close())
-    await blocked(db)
+    task = await blocking(db, queue.close())
     db.lpush("__pressure__:jobs:producer_free", 0)
     await in_time(task)
     assert await queue.closed()
@@ -83,8 +91,7 @@ async def test_close_goes_on_when_the_holder_gives_the_role_back(
 async def test_wait_closed_waits_for_the_close_with_messages_left(
     open_queue: Opener, db: redis.Redis, scripting: bool
 ) -> None:
-    queue = await open_queue(scripting=scripting)
-    other = await open_queue(create=False, scripting=scripting)
+    queue, other = await open_two(open_queue, scripting=scripting)
     await queue.put(b"x")
     tasks = [asyncio.create_task(queue.wait_closed()) for _ in range(3)]
     await blocked(db)
@@ -99,8 +106,20 @@ async def test_wait_closed_waits_for_the_close_with_messages_left(
 @pytest.mark.parametrize("timeout", [0.05, 0])
 async def test_wait_closed_raises_at_its_timeout(open_queue: Opener, scripting: bool, timeout: float) -> None:
     queue = await open_queue(scripting=scripting)
-    with pytest.raises(QueueEmptyError, match="still open"):
-        await in_time(queue.wait_closed(timeout=timeout))
+    raised = await fails(QueueOpenError, queue.wait_closed(timeout=timeout), "still open")
+    assert isinstance(raised, TimeoutError)
+    assert not isinstance(raised, QueueEmptyError)
+    assert raised.name == "jobs"
+
+
+async def test_wait_closed_notices_that_the_server_was_emptied(
+    open_queue: Opener, db: redis.Redis, scripting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await open_queue(scripting=scripting)
+    monkeypatch.setattr(waits, "SLICE", 0.1)  # instead of five seconds
+    waiting = await blocking(db, queue.wait_closed())
+    db.flushall()
+    await fails(QueueDoesNotExistError, waiting)
 
 
 async def test_unblock_ends_every_blocked_operation_of_the_object(
@@ -117,12 +136,10 @@ async def test_unblock_ends_every_blocked_operation_of_the_object(
     getters = [asyncio.create_task(empty.get()), asyncio.create_task(empty.get_many(3))]
     await blocked(db, 3)
     assert await queue.unblock() == 3
-    outcomes = await in_time(asyncio.gather(*tasks, return_exceptions=True))
-    assert [type(outcome) for outcome in outcomes] == [OperationUnblockedError] * 3
+    await all_fail(OperationUnblockedError, tasks)
     assert not any(task.done() for task in getters)
     assert await empty.unblock() == 2
-    outcomes = await in_time(asyncio.gather(*getters, return_exceptions=True))
-    assert [type(outcome) for outcome in outcomes] == [OperationUnblockedError] * 2
+    await all_fail(OperationUnblockedError, getters)
     assert await queue.unblock() == 0
     # Nothing was put or taken by the waits.
     assert await queue.get_many(5) == [b"x"]
@@ -138,8 +155,7 @@ async def test_unblock_ends_what_an_exclusive_producer_puts(open_queue: Opener, 
         await blocked(db)
         assert (await queue.statistics()).waiting_putters == 3
         assert await queue.unblock() == 3
-        outcomes = await in_time(asyncio.gather(*tasks, return_exceptions=True))
-        assert [type(outcome) for outcome in outcomes] == [OperationUnblockedError] * 3
+        await all_fail(OperationUnblockedError, tasks)
     assert await queue.get_many(5) == [b"x"]
 
 
@@ -148,11 +164,9 @@ async def test_unblock_ends_a_close_that_waits_for_the_role(
 ) -> None:
     queue = await open_queue(scripting=scripting)
     db.rpop("__pressure__:jobs:producer_free")
-    task = asyncio.create_task(queue.close())
-    await blocked(db)
+    task = await blocking(db, queue.close())
     assert await queue.unblock() == 1
-    with pytest.raises(OperationUnblockedError):
-        await in_time(task)
+    await fails(OperationUnblockedError, task)
     db.lpush("__pressure__:jobs:producer_free", 0)
     # The token may have been claimed for the close that has ended: it comes back.
     await in_time(queue.put(b"x"))
@@ -161,10 +175,8 @@ async def test_unblock_ends_a_close_that_waits_for_the_role(
 
 
 async def test_unblock_leaves_the_operations_of_others(open_queue: Opener, db: redis.Redis, scripting: bool) -> None:
-    queue = await open_queue(scripting=scripting)
-    other = await open_queue(create=False, scripting=scripting)
-    task = asyncio.create_task(other.get())
-    await blocked(db)
+    queue, other = await open_two(open_queue, scripting=scripting)
+    task = await blocking(db, other.get())
     assert await queue.unblock() == 0
     await queue.put(b"x")
     assert await in_time(task) == b"x"
@@ -179,10 +191,9 @@ async def test_aclose_ends_waiting_tasks_and_takes_nothing(
     client = Client(**options)
     queue: AsyncQueue[bytes] = AsyncQueue("jobs", client=client) if shared else AsyncQueue("jobs", **options)
     tasks = [asyncio.create_task(queue.get()), asyncio.create_task(queue.wait_closed())]
-    await blocked(db)
+    await blocked(db, 2)
     await in_time(queue.aclose())
-    outcomes = await in_time(asyncio.gather(*tasks, return_exceptions=True))
-    assert [type(outcome) for outcome in outcomes] == [ClientClosedError] * 2
+    await all_fail(ClientClosedError, tasks)
     with pytest.raises(ClientClosedError):
         await queue.put(b"x")
     if shared:
@@ -200,8 +211,7 @@ async def test_the_end_of_a_client_ends_the_waits_of_all_its_queues(
     tasks = [asyncio.create_task(queue.get()) for queue in queues]
     await blocked(db, 3)
     await in_time(client.aclose())
-    outcomes = await in_time(asyncio.gather(*tasks, return_exceptions=True))
-    assert [type(outcome) for outcome in outcomes] == [ClientClosedError] * 3
+    await all_fail(ClientClosedError, tasks)
     for queue in queues:
         with pytest.raises(ClientClosedError, match="open a new one"):
             await queue.qsize()
@@ -222,8 +232,7 @@ async def test_every_operation_of_a_closed_object_says_so(open_queue: Opener, sc
     if scripting:
         operations += [queue.consumer().__aenter__(), queue.producer(exclusive=True).__aenter__()]
     for operation in operations:
-        with pytest.raises(ClientClosedError):
-            await in_time(operation)
+        await fails(ClientClosedError, operation)
 
 
 async def test_connections_are_gone_after_aclose(
@@ -296,7 +305,7 @@ def _child(queue: AsyncQueue[bytes], outcome: Any) -> None:
     asyncio.run(use())
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork with threads: it is what is tested
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork with threads, which is tested here
 async def test_after_a_fork_the_error_says_so(open_queue: Opener) -> None:
     queue = await open_queue()
     await queue.put(b"x")
@@ -345,8 +354,7 @@ async def test_a_cancelled_aclose_releases_the_connections(
     await open_queue()
     before = len(db.client_list())
     queue = AsyncQueue("jobs", url=url, scripting=scripting)
-    task = asyncio.create_task(queue.get())
-    await blocked(db)
+    task = await blocking(db, queue.get())
     closing = asyncio.create_task(queue.aclose())
     await asyncio.sleep(0)
     closing.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -14,14 +14,17 @@ from apressure import (
     AsyncQueue,
     Client,
     ConnectionLimitError,
+    ExactlyOnceError,
     PressureError,
     QueueFullError,
     ServerError,
     ServerUnavailableError,
+    pipe,
 )
-from tests.integration.conftest import eventually, in_time
-from tests.servers import SERVERS, blocked_clients, keys_left_behind
-from tests.topologies import Nodes, ask, cluster, heard
+from tests.integration.conftest import eventually, in_time, refusals
+from tests.integration.waits import waits
+from tests.servers import SERVERS, admin, blocked_clients
+from tests.topologies import Nodes, cluster, heard, must_be_empty
 
 NAME = "{jobs}"
 
@@ -37,10 +40,7 @@ def empty(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "nodes" in request.fixturenames:
         found: Nodes = request.getfixturevalue("nodes")
-        left = [key for server in found.servers for key in keys_left_behind(server)]
-        for server in found.servers:
-            ask(server, "FLUSHALL")
-        assert not left
+        must_be_empty(*found.servers)
 
 
 @contextlib.asynccontextmanager
@@ -132,6 +132,28 @@ async def test_dead_letters_share_the_slot_and_come_back(nodes: Nodes) -> None:
         await dead.delete()
 
 
+async def same(item: bytes) -> bytes:
+    return item
+
+
+async def test_a_pipe_is_exactly_once_between_queues_of_one_slot(nodes: Nodes) -> None:
+    async with a_queue(nodes.url) as source, a_queue(nodes.url, name="{jobs}:out") as destination:
+        await source.put_many([b"1", b"2"])
+        await source.close()
+        assert (await in_time(pipe(source, same, destination, exactly_once=True))).put == 2
+        assert await destination.get_many(5) == [b"1", b"2"]
+
+
+async def test_a_pipe_between_queues_of_two_slots_is_at_least_once(nodes: Nodes) -> None:
+    async with a_queue(nodes.url) as source, a_queue(nodes.url, name="{other}") as destination:
+        await source.put_many([b"1", b"2"])
+        await source.close()
+        with pytest.raises(ExactlyOnceError, match="the same text in braces"):
+            await pipe(source, same, destination, exactly_once=True)
+        assert not (await in_time(pipe(source, same, destination))).exactly_once
+        assert await destination.get_many(5) == [b"1", b"2"]
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 async def test_any_node_will_do_to_begin_with(nodes: Nodes, number: int) -> None:
     async with a_queue(f"redis+cluster://127.0.0.1:{nodes.servers[number].port}") as queue:
@@ -149,7 +171,7 @@ async def test_the_plain_address_of_a_node_is_refused_with_a_hint(nodes: Nodes) 
 
 async def test_a_server_that_is_no_cluster_is_called_so(url: str) -> None:
     where = url.partition("//")[2].partition("/")[0]
-    with pytest.raises(ServerError, match="is no node of a cluster"):
+    with pytest.raises(ServerError, match="is not a node of a cluster"):
         async with AsyncQueue(NAME, cluster=[where]):
             pass
 
@@ -187,63 +209,9 @@ async def test_a_queue_is_found_when_its_slot_has_moved(nodes: Nodes, scripting:
 
 
 @pytest.mark.parametrize("scripting", [True, False])
-async def test_what_waits_follows_its_slot(nodes: Nodes, scripting: bool) -> None:
-    async with Client(url=nodes.url, scripting=scripting) as client, contextlib.AsyncExitStack() as stack:
-
-        async def opened(name: str, bound: int = 0, *first: bytes) -> AsyncQueue[bytes]:
-            queue = AsyncQueue(NAME + name, client=client)
-            await queue.create(bound)
-            await queue.put_many(first)
-            stack.push_async_callback(queue.delete, 10)
-            return queue
-
-        full = await opened("full", 1, b"1")
-        empty = await opened("empty")
-        ending = await opened("ending")
-        works: list[Coroutine[Any, Any, Any]] = [full.put(b"2"), empty.get(), ending.wait_closed()]
-        if scripting:
-            claimed = await opened("claimed", 0, b"1")
-            consumed = await opened("consumed")
-            produced = await opened("produced")
-            ask(nodes.owner(NAME), "RPOP", f"__pressure__:{NAME}claimed:consumer_free")
-            delivered = await opened("delivered", 0, b"1", b"2")
-            delivery = await delivered.receive()
-            go_on = asyncio.Event()
-
-            async def consume() -> list[bytes]:
-                async with consumed.consumer() as consumer:
-                    return [item async for item in consumer]
-
-            async def produce() -> None:
-                async with produced.producer(exclusive=True, close=False) as producer:
-                    await producer.put(b"1")
-                    await go_on.wait()
-                    await producer.put(b"2")
-
-            works += [claimed.get(), consume(), produce()]
-        tasks = [asyncio.create_task(work) for work in works]
-        await eventually(lambda: blocked_clients(nodes.owner(NAME)) >= (7 if scripting else 3))
+async def test_a_waiting_operation_follows_its_slot(nodes: Nodes, scripting: bool) -> None:
+    async with waits(nodes.url, lambda: nodes.owner(NAME), NAME, scripting):
         await moved(nodes)
-        assert not any(task.done() for task in tasks)
-        assert await full.get() == b"1" if scripting else True
-        if not scripting:
-            async with AsyncQueue(NAME + "full", url=nodes.url) as other:
-                assert await other.get() == b"1"
-        await empty.put(b"1")
-        await ending.close()
-        expected: list[Any] = [None, b"1", None]
-        if scripting:
-            ask(nodes.owner(NAME), "LPUSH", f"__pressure__:{NAME}claimed:consumer_free", 1)
-            await consumed.put_many([b"1", b"2"])
-            await consumed.close()
-            go_on.set()
-            expected += [b"1", [b"1", b"2"], None]
-        async with asyncio.timeout(20):
-            assert await asyncio.gather(*tasks) == expected
-        if scripting:
-            await delivery.ack()
-            assert await delivered.get() == b"2"
-            assert await produced.get_many(5) == [b"1", b"2"]
 
 
 async def test_steps_wait_while_a_slot_is_on_its_way(nodes: Nodes) -> None:
@@ -259,7 +227,9 @@ async def test_steps_wait_while_a_slot_is_on_its_way(nodes: Nodes) -> None:
                 asyncio.create_task(work)
                 for work in (queue.get(), queue.put(b"3"), queue.receive(), queue.exists(), queue.statistics())
             ]
-            await asyncio.sleep(0.05)
+            with admin(nodes.servers[nodes.owners[slot]]) as here:
+                before = refusals(here, "TRYAGAIN")
+                await eventually(lambda: refusals(here, "TRYAGAIN") > before)
             assert not tasks[0].done()
             while True:
                 nodes.move_keys(slot, to)

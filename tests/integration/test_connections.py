@@ -15,12 +15,12 @@ import pytest
 import redis
 import redis.asyncio
 
-from apressure import AsyncQueue, Client, ServerUnavailableError
+from apressure import AsyncQueue, Client, ClientClosedError, ServerUnavailableError
 from apressure.embedded import EmbeddedServer
-from tests.integration.conftest import eventually, everything, in_time
+from tests.integration.conftest import eventually, everything, fails, in_time
 
 CERTIFICATE = Path(__file__).parent / "certificate.pem"
-"""A key and a certificate that it signed itself, for localhost: good for tests and for nothing else."""
+"""A key and a self-signed certificate for localhost, for tests only."""
 
 
 async def use(queue: AsyncQueue[bytes]) -> None:
@@ -141,11 +141,10 @@ async def test_tls_of_a_client_that_the_program_has(url: str) -> None:
         await theirs.aclose()
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(url: str) -> None:
+async def test_an_untrusted_certificate_is_refused(url: str) -> None:
     async with tls_in_front_of(url) as port:
         queue = AsyncQueue("jobs", url=f"rediss://localhost:{port}")
-        with pytest.raises(ServerUnavailableError, match=r"(?i)certificate"):
-            await in_time(queue.exists())
+        await fails(ServerUnavailableError, queue.exists(), r"(?i)certificate")
         await queue.aclose()
         async with AsyncQueue("jobs", url=f"rediss://localhost:{port}?ssl_cert_reqs=none") as trusting:
             assert not await trusting.exists()
@@ -153,8 +152,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(url: str) -> Non
 
 async def test_tls_to_a_server_without_it_is_a_clear_error(url: str) -> None:
     queue = AsyncQueue("jobs", url=url.replace("redis://", "rediss://"), connect_timeout=0.5)
-    with pytest.raises(ServerUnavailableError, match="cannot reach the server"):
-        await in_time(queue.exists())
+    await fails(ServerUnavailableError, queue.exists(), "cannot reach the server")
     await queue.aclose()
 
 
@@ -176,7 +174,7 @@ async def test_an_embedded_server_keeps_its_data_in_a_directory(tmp_path: Path) 
         await queue.delete()
 
 
-async def test_a_lost_connection_is_replaced_and_nobody_notices(
+async def test_a_lost_connection_is_replaced_without_an_error(
     server: EmbeddedServer, url: str, scripting: bool
 ) -> None:
     with redis.Redis.from_url(url) as db:
@@ -197,3 +195,15 @@ async def test_a_lost_connection_is_replaced_and_nobody_notices(
             assert await in_time(waiting) == b"x"
             await queue.delete()
         assert not everything(db)
+
+
+async def test_closing_a_queue_at_any_moment_of_a_wait_is_the_same_error(url: str, scripting: bool) -> None:
+    async with AsyncQueue("jobs", url=url) as queue:
+        await queue.create()
+        for step in range(60):
+            waiting_queue = AsyncQueue("jobs", url=url, scripting=scripting)
+            waiting = asyncio.create_task(waiting_queue.wait_closed())
+            await asyncio.sleep(step * 0.0001)  # it connects, asks, connects to wait, and waits
+            await waiting_queue.aclose()
+            await fails(ClientClosedError, waiting)
+        await queue.delete()

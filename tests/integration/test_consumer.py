@@ -17,7 +17,7 @@ from apressure import (
     QueueInUseError,
     ScriptingRefusedError,
 )
-from tests.integration.conftest import Opener, blocked, eventually, everything, in_time
+from tests.integration.conftest import Opener, blocking, cancelled, eventually, everything, fails, in_time, open_two
 
 ITEMS = [b"%d" % index for index in range(10)]
 
@@ -35,8 +35,7 @@ async def test_the_loop_hands_out_everything_in_order_and_ends_when_drained(open
 
 @pytest.mark.parametrize("bound", [1, 2, 5])
 async def test_the_loop_waits_for_a_producer(open_queue: Opener, bound: int) -> None:
-    queue = await open_queue(bound=bound)
-    other = await open_queue(create=False)
+    queue, other = await open_two(open_queue, bound=bound)
 
     async def produce() -> None:
         async with other.producer() as producer:
@@ -50,8 +49,7 @@ async def test_the_loop_waits_for_a_producer(open_queue: Opener, bound: int) -> 
 
 
 async def test_an_item_is_acknowledged_when_the_loop_asks_for_the_next(open_queue: Opener) -> None:
-    queue = await open_queue()
-    other = await open_queue(create=False)
+    queue, other = await open_two(open_queue)
     await queue.put_many(ITEMS[:3])
     async with queue.consumer(prefetch=1) as consumer:
         assert await anext(consumer) == b"0"
@@ -103,8 +101,7 @@ async def test_a_body_that_fails_gives_its_item_back_first_in_line_and_marked(
                 if item == b"3":
                     await end()
 
-    with pytest.raises(raises):
-        await in_time(asyncio.create_task(consume()))
+    await fails(raises, asyncio.create_task(consume()))
     statistics = await queue.statistics()
     assert (statistics.consumed_messages, statistics.in_flight, statistics.length) == (3, 0, 7)
     assert statistics.consumer.state == "free"
@@ -140,19 +137,14 @@ async def test_attempts_are_zero_where_there_is_no_item(open_queue: Opener) -> N
 
 
 async def test_a_loop_cancelled_while_it_waits_loses_nothing(open_queue: Opener, db: redis.Redis) -> None:
-    queue = await open_queue()
-    other = await open_queue(create=False)
+    queue, other = await open_two(open_queue)
 
     async def consume() -> None:
         async with queue.consumer() as consumer:
             async for _ in consumer:
                 pass
 
-    task = asyncio.create_task(consume())
-    await blocked(db)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await in_time(task)
+    await cancelled(await blocking(db, consume()))
     await other.put(b"x")
     assert await in_time(other.get()) == b"x"
 
@@ -230,8 +222,7 @@ async def test_prefetch_limits_what_is_in_flight(open_queue: Opener, prefetch: i
 
 
 async def test_an_adaptive_prefetch_takes_no_more_than_the_bound(open_queue: Opener) -> None:
-    queue = await open_queue(bound=2)
-    other = await open_queue(create=False)
+    queue, other = await open_two(open_queue, bound=2)
     most = 0
 
     async def produce() -> None:
@@ -292,11 +283,9 @@ async def test_the_block_uses_the_role_through_its_own_object(open_queue: Opener
     async with queue.consumer() as consumer:
         await anext(consumer)
         for operation in (queue.get(), queue.get_nowait(), queue.get_many(5), queue.receive(), queue.delete()):
-            with pytest.raises(QueueInUseError, match="block") as raised:
-                await in_time(operation)
-            assert (raised.value.role, raised.value.holder) == ("consumer", "me")
-        with pytest.raises(QueueInUseError):
-            await in_time(queue.consumer().__aenter__())
+            raised = await fails(QueueInUseError, operation, "block")
+            assert (raised.role, raised.holder) == ("consumer", "me")
+        await fails(QueueInUseError, queue.consumer().__aenter__())
         # What needs the other role, or none, goes on.
         await queue.put(b"more")
         assert await queue.peek_newest() == b"more"
@@ -308,26 +297,26 @@ async def test_two_queue_objects_of_one_client_exclude_each_other_too(open_queue
     queue = await open_queue(client=client)
     twin = await open_queue(client=client, create=False)
     async with queue.consumer():
-        with pytest.raises(QueueInUseError) as raised:
-            await in_time(twin.get(timeout=0.05))
-        assert raised.value.holder == client.id
+        raised = await fails(QueueInUseError, twin.get(timeout=0.05))
+        assert raised.holder == client.id
 
 
-async def test_the_block_waits_for_the_role_until_its_timeout(open_queue: Opener) -> None:
+async def test_the_block_waits_for_the_role_until_its_timeout(open_queue: Opener, db: redis.Redis) -> None:
     queue = await open_queue(client_id="me")
-    other = await open_queue(create=False)
+    other = await open_queue(create=False, client_id="other")
+    async with queue.consumer():
+        assert db.info("clients")["blocked_clients"] == 0
+        waiting = await blocking(db, other.consumer().__aenter__())
+        assert (await queue.statistics()).consumer.holder == "me"
+    consumer = await in_time(waiting)
+    assert (await queue.statistics()).consumer.holder == "other"
+    await consumer.__aexit__(None, None, None)
     async with queue.consumer():
         for timeout in (0.05, 0):
             with pytest.raises(QueueInUseError, match="held by me") as raised:
                 async with other.consumer(timeout=timeout):
                     pytest.fail("two consumers")
             assert (raised.value.role, raised.value.holder) == ("consumer", "me")
-        waiting = asyncio.create_task(other.consumer().__aenter__())
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-    consumer = await in_time(waiting)
-    await consumer.__aexit__(None, None, None)
-    await in_time(other.get(timeout=0)) if await other.qsize() else None
 
 
 async def test_a_block_on_a_missing_queue_raises(open_queue: Opener) -> None:
@@ -341,8 +330,7 @@ async def test_a_block_on_a_missing_queue_raises(open_queue: Opener) -> None:
 
 
 async def test_a_queue_deleted_under_the_block_ends_the_loop_with_an_error(open_queue: Opener, db: redis.Redis) -> None:
-    queue = await open_queue()
-    other = await open_queue(create=False)
+    queue, other = await open_two(open_queue)
     await queue.put_many(ITEMS)
 
     async def consume() -> None:
@@ -353,8 +341,7 @@ async def test_a_queue_deleted_under_the_block_ends_the_loop_with_an_error(open_
     task = asyncio.create_task(consume())
     await eventually(lambda: db.exists("apressure:__pressure__:jobs:consumer_lease"))
     await in_time(other.delete())
-    with pytest.raises(QueueDoesNotExistError):
-        await in_time(task)
+    await fails(QueueDoesNotExistError, task)
     assert not everything(db)
 
 
@@ -374,22 +361,6 @@ async def test_without_scripts_there_is_no_consumer_role(open_queue: Opener) -> 
             pytest.fail("no lease without scripts")
     await queue.put(b"x")
     assert await queue.get() == b"x"
-
-
-async def test_delete_keeps_a_queue_into_which_something_was_given_back(open_queue: Opener) -> None:
-    queue = await open_queue()
-    await queue.put_many([b"1", b"2"])
-    await queue.close()
-    held = []
-    async with queue.consumer(ack="manual", delete=True) as consumer:
-        async for delivery in consumer:
-            held.append(delivery)
-        await held[0].nack()
-        await held[1].ack()
-    assert await queue.qsize() == 1
-    async with queue.consumer(delete=True) as consumer:
-        assert [item async for item in consumer] == [b"1"]
-    assert not await queue.exists()
 
 
 async def test_a_loop_goes_on_with_what_was_given_back_after_its_end(open_queue: Opener) -> None:
@@ -454,8 +425,7 @@ async def test_a_body_that_waits_for_nothing_can_be_cancelled(open_queue: Opener
                     asyncio.get_running_loop().call_soon(task.cancel)
 
     task = asyncio.create_task(work())
-    with pytest.raises(asyncio.CancelledError):
-        await in_time(task)
+    await fails(asyncio.CancelledError, task)
     assert 2 <= seen < 100
     statistics = await queue.statistics()
     assert (statistics.consumed_messages, statistics.in_flight, statistics.length) == (seen, 0, 100 - seen)

@@ -1,4 +1,4 @@
-"""What an operation costs the server does not grow with what is in the queue: the same commands, to the last one."""
+"""An operation sends the server the same commands, however many messages the queue has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from apressure import AsyncQueue
-from apressure.queue.keys import Keys
+from apressure.queue.engine.keys import Keys
 from tests.integration.conftest import Opener
 
 MESSAGE = b"x" * 10

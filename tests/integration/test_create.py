@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, QueueAlreadyExistsError, QueueDoesNotExistError, QueueInUseError
-from apressure.queue.keys import Keys
-from tests.integration.conftest import Opener, blocked, everything, in_time
+from apressure.queue.engine.keys import Keys
+from tests.integration.conftest import Opener, blocked, blocking, everything, in_time
 from tests.reference import snapshot
 
 
@@ -268,8 +268,7 @@ async def test_delete_goes_on_when_the_holder_gives_its_role_back(
 ) -> None:
     queue = await open_queue(scripting=scripting)
     db.rpop("__pressure__:jobs:consumer_free")
-    task = asyncio.create_task(queue.delete())
-    await blocked(db)
+    task = await blocking(db, queue.delete())
     db.lpush("__pressure__:jobs:consumer_free", 0)
     await in_time(task)
     assert not everything(db)

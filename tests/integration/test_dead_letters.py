@@ -1,4 +1,4 @@
-"""Messages that nobody can handle: after max_attempts deliveries they move to the dead-letter queue."""
+"""Messages that no handler can handle move to the dead-letter queue after max_attempts deliveries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from apressure import (
 )
 from apressure.embedded import EmbeddedServer
 from tests.chaos.proxy import Proxy, Trouble, proxy
-from tests.integration.conftest import Opener, blocked, eventually, everything, in_time
+from tests.integration.conftest import Opener, blocking, cancelled, eventually, everything, in_time
 from tests.reference import ReferenceQueue, connect, snapshot
 
 LEASE = "apressure:__pressure__:jobs:consumer_lease"
@@ -45,8 +45,8 @@ async def die(db: redis.Redis, url: str, received: int, **options: Any) -> list[
         queue: AsyncQueue[bytes] = AsyncQueue("jobs", client=client, **options)
         consumer = await queue.consumer(prefetch=received).__aenter__()
         first = await in_time(anext(consumer))
-        await eventually(lambda: consumer._lease._receiving is None)  # type: ignore[union-attr]
-        prefetched = [raw for _, raw, _ in consumer._lease.buffer]  # type: ignore[union-attr]
+        await eventually(lambda: consumer._lease.receiving.answer is None)  # type: ignore[union-attr]
+        prefetched = [raw for _, raw, _ in consumer._lease.receiving.buffer]  # type: ignore[union-attr]
         assert db.hset(LEASE, "deadline", 1) == 0
         async with AsyncQueue("jobs", url=url) as healer, healer.consumer():
             pass
@@ -157,7 +157,7 @@ async def test_several_consumers_take_turns(open_queue: Opener) -> None:
 async def test_a_message_that_kills_does_not_take_its_neighbours_with_it(
     open_queue: Opener, db: redis.Redis, url: str
 ) -> None:
-    """The others were received together with it; what comes again travels alone."""
+    """The others were received together with it; a redelivered message travels alone."""
     queue = await open_queue(max_attempts=3)
     await queue.put_many([b"poison", b"1", b"2", b"3"])
     assert await die(db, url, 4, max_attempts=3) == [b"poison", b"1", b"2", b"3"]
@@ -191,9 +191,7 @@ async def test_what_nobody_has_seen_was_no_attempt(open_queue: Opener, turns: in
     task = asyncio.create_task(queue.receive())
     for _ in range(turns):
         await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await in_time(task)
+    await cancelled(task)
     delivery = await queue.receive(timeout=0)
     assert (delivery.item, delivery.attempts) == (b"x", 1)
     await delivery.ack()
@@ -246,7 +244,7 @@ async def test_a_closed_or_full_dead_letter_queue_takes_them_all_the_same(open_q
     assert db.llen("__pressure__:jobs:dead:not_full") == 1
 
 
-async def test_whoever_waits_for_dead_letters_is_woken(open_queue: Opener, db: redis.Redis, url: str) -> None:
+async def test_waiters_for_dead_letters_are_woken(open_queue: Opener, db: redis.Redis, url: str) -> None:
     queue = await open_queue(max_attempts=1)
     dead = await open_queue("jobs:dead")
     await queue.put_many([b"1", b"2"])
@@ -255,8 +253,7 @@ async def test_whoever_waits_for_dead_letters_is_woken(open_queue: Opener, db: r
         with connect(url) as plain:
             return ReferenceQueue(plain, "jobs:dead").get(10)
 
-    waiting = asyncio.create_task(asyncio.to_thread(plain_get))
-    await blocked(db)
+    waiting = await blocking(db, asyncio.to_thread(plain_get))
     await fail(queue, 1)
     await fail(queue, 1)
     getting = asyncio.create_task(dead.get())
@@ -354,7 +351,7 @@ async def test_a_step_whose_reply_was_lost_moves_nothing_twice(
     for delivery in reversed([await watcher.receive() for _ in range(2)]):
         await delivery.nack()
     async with proxy(url, random.Random(1)) as line, AsyncQueue("jobs", url=line.url, max_attempts=1) as queue:
-        await queue.exists()  # connected: what is lost is the reply to the step
+        await queue.exists()  # connected: the lost reply is that of the step
         receiving = lose_one(line, queue.receive(timeout=0), lambda: db.llen("__pressure__:jobs:dead") == 2)
         if good:
             delivery = await receiving

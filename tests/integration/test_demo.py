@@ -26,10 +26,8 @@ from typing import Any
 import psutil
 import pytest
 
-from apressure import nycflights
-from apressure.cli import demo_flights as flights
-from apressure.cli.demo_crew import WorkerDiedError
-from apressure.nycflights import ALL_FLIGHTS
+from apressure.demo import ALL_FLIGHTS, flights
+from apressure.demo.worker import WorkerDiedError
 from tests.integration.commands import (
     COMMAND,
     PATIENCE,
@@ -38,6 +36,7 @@ from tests.integration.commands import (
     environment,
     marked,
     new_mark,
+    read_to_the_end,
     running,
     stop,
     wait_until,
@@ -70,7 +69,7 @@ class Demo:
         return marked(self.mark, self.temporary)
 
     def workers(self) -> list[psutil.Process]:
-        return self._running("apressure.cli.demo_worker")
+        return self._running("apressure.demo.worker")
 
     def servers(self) -> list[psutil.Process]:
         return self._running("valkey-server", "redis-server")
@@ -107,14 +106,13 @@ def demo() -> Iterator[Demo]:
 class TestData:
     def test_numbers_against_a_count_of_our_own(self) -> None:
         """The table, counted in the plainest way."""
-        directory = nycflights.data_directory()
-        with zipfile.ZipFile(directory / "flights.csv.zip") as archive:
+        with zipfile.ZipFile(flights.data_directory() / "flights.csv.zip") as archive:
             text = archive.read("flights.csv").decode()
         rows = list(csv.DictReader(io.StringIO(text)))[:50_000]
-        delays = flights.Delays(nycflights.header(directory))
-        for line in nycflights.lines(directory, 50_000):
+        delays = flights.Delays(flights.header())
+        for line in flights.lines(50_000):
             delays.add(line)
-        table = {row["carrier"]: row for row in delays.table(nycflights.airlines(directory))}
+        table = {row["carrier"]: row for row in delays.table(flights.airlines())}
         by_carrier = defaultdict(list)
         for row in rows:
             by_carrier[row["carrier"]].append(row)
@@ -171,7 +169,7 @@ class TestRun:
         assert result["proven"] is True
         assert result["in_order"] is True
         expected = flights.StreamProof()
-        for message in flights.numbered(nycflights.lines(nycflights.data_directory(), ALL_FLIGHTS)):
+        for message in flights.numbered(flights.lines()):
             expected.add(message)
         assert result["sha256_sent"] == result["sha256_received"] == expected.sha256
         assert 0 < result["peak_depth"] <= result["bound"] == 1000
@@ -208,14 +206,16 @@ class TestRun:
         assert "every sequence number in its place" in shown
         assert "the same SHA-256" in shown
         assert "\x1b" not in shown
-        assert b"of 20,000 rows" in done.stderr
+        first, *more = done.stderr.decode().splitlines()
+        assert first == "20,000 rows over a queue of 1,000; consumer starts"
+        assert all("of 20,000 rows" in line for line in more)  # one each two seconds, if it takes that long
         demo.assert_nothing_is_left()
 
     def test_on_a_terminal(self, demo: Demo) -> None:
         ours, theirs = pty.openpty()
         with demo.start("--rows", "20000", stdout=theirs) as process:
             os.close(theirs)
-            shown = _read_to_the_end(ours)
+            shown = read_to_the_end(ours)
             assert ended(process) == (0, b"", b"")
         for text in ("feeder", "consumer", "queue", "rows/s", "✔", "Envoy Air", "\x1b["):
             assert text in shown
@@ -290,7 +290,7 @@ class TestEnd:
             wait_until(demo.workers)
             wait_until(lambda: not demo.workers())
             process.send_signal(signal.SIGINT)
-            assert _read_to_the_end(ours)
+            assert read_to_the_end(ours)
             assert ended(process)[0] in (0, 130)
         demo.assert_nothing_is_left()
 
@@ -334,17 +334,3 @@ class TestEnd:
 
 def _ls(url: str) -> bytes:
     return Commands(url)("ls", "--json").stdout
-
-
-def _read_to_the_end(descriptor: int) -> str:
-    shown = b""
-    while True:
-        try:
-            data = os.read(descriptor, 65536)
-        except OSError:  # Linux says so at a terminal's end
-            break
-        if not data:
-            break
-        shown += data
-    os.close(descriptor)
-    return shown.decode()

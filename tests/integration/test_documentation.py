@@ -1,4 +1,4 @@
-"""What the README and the examples show is what happens."""
+"""The README, the docs and the examples show what happens."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from apressure.codecs import codec_for
 from apressure.files import FileQueueOptions
 from apressure.spark import options
 from tests.benchmarks import resources, spark
@@ -29,13 +31,13 @@ def run(*command: str, cwd: Path | None = None) -> str:
 
 
 def test_the_code_in_the_readme_runs_as_it_is(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(import asyncio\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    said = []
-    for number, block in enumerate(blocks):
-        (tmp_path / f"readme{number}.py").write_text(block)
-        said.append(run(f"readme{number}.py", cwd=tmp_path).splitlines())
-    assert said == [[str(b"order %d" % n) for n in range(10)], ["b'order 1' 1"]]
-    assert list((tmp_path / "spool" / "orders").iterdir()) == []
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "readme.py").write_text(block)
+    assert run("readme.py", cwd=tmp_path).splitlines() == [str(b"order %d" % n) for n in range(10)]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
@@ -53,6 +55,7 @@ def test_the_examples_show_what_they_promise() -> None:
         "order 3 is done, at attempt 2",
         "Served(handled=10, failed=1, signal=None)",
     ]
+    assert run(str(ROOT / "examples" / "pipe.py")).splitlines()[-1] == "question has 8 letters"
     assert "749,250.00" in run(str(ROOT / "examples" / "etl_feeder.py"))
 
 
@@ -67,7 +70,7 @@ def test_importing_the_library_loads_no_optional_package() -> None:
 
 def losses(page: Path) -> list[list[tuple[str, Path]]]:
     """The tests that each cell of a page's table of losses names, with their files."""
-    table = page.read_text().partition("## What is lost when")[2].partition("\n## ")[0]
+    table = page.read_text().partition("# What is lost when")[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ") and "---" not in line]
     return [
         [(test, page.parent / path) for test, path in re.findall(r"\[(test_\w+)\]\(([\w/.]+\.py)\)", cell)]
@@ -77,13 +80,27 @@ def losses(page: Path) -> list[list[tuple[str, Path]]]:
 
 
 def test_each_cell_of_the_table_of_losses_names_a_test_that_exists() -> None:
-    cells = losses(ROOT / "README.md")
+    cells = losses(ROOT / "docs" / "guarantees.md")
     assert len(cells) > 30
     assert all(cells)
     of_files = [cell for cell in losses(ROOT / "docs" / "files.md") if cell]
     assert len(of_files) > 18
     for test, path in (named for cell in cells + of_files for named in cell):
         assert re.search(rf"def {test}\(", path.read_text()), f"{path} has no {test}"
+
+
+def test_the_code_of_the_page_of_codecs_works() -> None:
+    page = (ROOT / "docs" / "codecs.md").read_text()
+    names: dict[str, Any] = {"__name__": __name__}
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(code, names)
+    order = names["Order"](number=1)
+    codec = codec_for(names["Order"])
+    assert codec.decode(codec.encode(order)) == order
+    compressed = codec_for(names["Compressed"]())
+    assert compressed.decode(compressed.encode("ä" * 100)) == "ä" * 100
+    with pytest.raises(ValueError, match="not compressed"):
+        compressed.decode(b"?")
 
 
 def test_the_options_of_files_are_those_that_it_has() -> None:
@@ -112,27 +129,20 @@ def test_every_link_to_a_file_leads_there() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_rights_in_the_readme_are_those_that_the_tests_of_the_rights_run_with() -> None:
-    shown = re.findall(r"redis-cli ACL SETUSER.*?(?=\nredis-cli|```)", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(shown) == 3
-    page = (ROOT / "docs" / "security.md").read_text()
-    tested = [line.strip() for line in re.findall(r"redis-cli ACL SETUSER.*?(?=```)", page, re.DOTALL)]
-    assert [line.strip() for line in shown] == tested[:3]
-
-
-def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
+def test_the_figures_of_the_benchmarks_are_those_of_the_results() -> None:
     results = json.loads((BENCHMARKS / "results.json").read_text())
-    readme = (ROOT / "README.md").read_text()
-    assert tables(results) in readme
+    page = (BENCHMARKS / "README.md").read_text()
+    assert tables(results) in page
+    words = " ".join(page.split())
     for software in dict.fromkeys(figure["server"] for figure in results["figures"] if figure["server"]):
-        assert software in readme
-    assert f"Python {results['machine']['python']}" in readme
-    assert f"redis-py {results['machine']['redis-py']}" in readme
+        assert software in words
+    assert f"Python {results['machine']['python']}" in words
+    assert f"redis-py {results['machine']['redis-py']}" in words
 
 
 def test_the_figures_of_files_are_those_of_their_results() -> None:
     results = json.loads((BENCHMARKS / "files.json").read_text())
-    assert tables(results) in (ROOT / "README.md").read_text()
+    assert tables(results) in (BENCHMARKS / "README.md").read_text()
     assert results["repetitions"] >= 5
 
 
@@ -145,7 +155,8 @@ def test_the_figures_of_resources_are_those_of_their_results() -> None:
         assert any(row["case"].startswith("1,000,000 messages") for row in rows)
 
 
-def test_the_plots_of_the_readme_are_drawn_from_the_results() -> None:
+def test_the_plots_are_drawn_from_the_results() -> None:
     for name, drawing in draw(json.loads((BENCHMARKS / "results.json").read_text())).items():
         assert (BENCHMARKS / name).read_text() == drawing
-        assert f"docs/benchmarks/{name}" in (ROOT / "README.md").read_text()
+        assert f"]({name})" in (BENCHMARKS / "README.md").read_text()
+    assert "](docs/benchmarks/by-hand.svg)" in (ROOT / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""Durability: an answer counts when replicas have it, or the disk. What was not confirmed says so; nothing is stuck."""
+"""Durability: operations wait for replicas or the disk. Unconfirmed ones raise, and nothing is stuck."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from apressure import (
     ServerTooOldError,
 )
 from apressure.embedded import EmbeddedServer
-from tests.integration.conftest import eventually, in_time
-from tests.servers import SERVERS, keys_left_behind
-from tests.topologies import Pair, ask, replicated, until
+from tests.integration.conftest import all_fail, eventually, fails, in_time
+from tests.servers import SERVERS
+from tests.topologies import Pair, ask, must_be_empty, replicated, until
 
 SOON = Durability(1, timeout=0.1)
-"""For what will not be confirmed."""
+"""For operations that are never confirmed."""
 
 PATIENT = Durability(1, timeout=10)
-"""For what the test lets be confirmed, or ends."""
+"""For operations that the test confirms or ends."""
 
 
 class Replica:
@@ -53,7 +53,7 @@ class Replica:
         os.kill(self.server.pid, signal.SIGCONT)
 
     def asked(self) -> bool:
-        """Somebody waits for it."""
+        """A client waits for it."""
         return bool(self.waiting())
 
     def waiting(self) -> list[str]:
@@ -61,10 +61,16 @@ class Replica:
         with redis.Redis.from_url(self.pair.primary.url) as db:
             return [one["id"] for one in db.client_list() if one["cmd"] == "wait" and "b" in one["flags"]]
 
-    def cut(self, connection: str) -> None:
-        """End a connection on which a confirmation is waited for."""
+    async def lose_the_confirmation(self, task: asyncio.Task[Any]) -> None:
+        """Cut the connection on which a task waits for it, until the task waits on another one; then confirm."""
+        await eventually(self.asked)
+        (waiting,) = self.waiting()
         with redis.Redis.from_url(self.pair.primary.url) as db:
-            db.client_kill_filter(_id=connection)
+            db.client_kill_filter(_id=waiting)
+        await eventually(lambda: task.done() or self.waiting() not in ([], [waiting]))
+        assert not task.done()
+        self.thaw()
+        await in_time(task)
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -79,9 +85,7 @@ def replica(pair: Pair) -> Iterator[Replica]:
     yield replica
     replica.thaw()
     until(lambda: not replica.asked(), "nobody waits for the replica any more")
-    left = keys_left_behind(pair.primary)
-    ask(pair.primary, "FLUSHALL")
-    assert not left
+    must_be_empty(pair.primary)
 
 
 @contextlib.asynccontextmanager
@@ -104,7 +108,7 @@ def unsure() -> Iterator[None]:
         yield
 
 
-async def test_what_is_confirmed_is_as_always(replica: Replica) -> None:
+async def test_confirmed_operations_have_their_usual_results(replica: Replica) -> None:
     async with AsyncQueue("jobs", url=replica.url, durability=1) as queue:
         await queue.create(bound=2)
         await queue.put(b"1")
@@ -121,7 +125,7 @@ async def test_what_is_confirmed_is_as_always(replica: Replica) -> None:
         assert not await queue.exists()
 
 
-async def test_what_has_returned_is_on_the_replica(replica: Replica) -> None:
+async def test_the_replica_has_every_operation_that_returned(replica: Replica) -> None:
     async with a_queue(replica, durability=1) as queue:
         for number in range(20):
             await queue.put(b"%d" % number)
@@ -169,7 +173,7 @@ async def test_a_put_that_found_no_room_waits_on_when_its_neighbour_is_not_confi
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["get", "get_many"])
-async def test_what_a_get_that_is_not_confirmed_took_is_given_back(replica: Replica, many: bool) -> None:
+async def test_the_messages_of_an_unconfirmed_get_are_given_back(replica: Replica, many: bool) -> None:
     async with a_queue(replica) as queue:
         await queue.put_many([b"1", b"2", b"3"])
         before = await queue.statistics()
@@ -216,13 +220,12 @@ async def test_a_nack_that_is_not_confirmed_has_given_back(replica: Replica) -> 
         await again.ack()
 
 
-async def test_all_whose_acknowledgement_was_not_confirmed_are_told(replica: Replica) -> None:
+async def test_every_unconfirmed_acknowledgement_raises(replica: Replica) -> None:
     async with a_queue(replica) as queue:
         await queue.put_many([b"1", b"2", b"3"])
         deliveries = [await queue.receive() for _ in range(3)]
         replica.freeze()
-        outcomes = await asyncio.gather(*(one.ack() for one in deliveries), return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [DurabilityError] * 3
+        await all_fail(DurabilityError, [asyncio.create_task(one.ack()) for one in deliveries])
         replica.thaw()
         await queue.put(b"4")
         await (await queue.receive()).ack()  # nothing is left to tell
@@ -297,15 +300,14 @@ async def test_a_cancelled_put_is_in_and_its_caller_waits_to_know(replica: Repli
         await asyncio.sleep(0)
         assert not task.done()
         replica.thaw()
-        with pytest.raises(asyncio.CancelledError):
-            await in_time(task)
+        await fails(asyncio.CancelledError, task)
         if behind is not None:
             await in_time(behind)
         assert await queue.get_many(5) == [b"1"] + ([also] if also else [])
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
-async def test_what_a_cancelled_get_took_is_given_back_before_it_raises(replica: Replica, confirmed: bool) -> None:
+async def test_a_cancelled_get_gives_its_messages_back_before_it_raises(replica: Replica, confirmed: bool) -> None:
     async with a_queue(replica, durability=PATIENT if confirmed else Durability(1, timeout=0.3)) as queue:
         await queue.put_many([b"1", b"2"])
         replica.freeze()
@@ -314,8 +316,7 @@ async def test_what_a_cancelled_get_took_is_given_back_before_it_raises(replica:
         task.cancel()
         if confirmed:
             replica.thaw()
-        with pytest.raises(asyncio.CancelledError):
-            await in_time(task)
+        await fails(asyncio.CancelledError, task)
         assert ask(replica.pair.primary, "LRANGE", "__pressure__:jobs", 0, -1) == [b"2", b"1"]
         replica.thaw()
         assert await queue.get_many(5) == [b"1", b"2"]
@@ -343,8 +344,7 @@ async def test_many_queues_whose_confirmations_wait_for_each_other_are_not_taken
             await queue.create()
             await queue.put(b"1")
         replica.freeze()
-        outcomes = await asyncio.gather(*(queue.get() for queue in queues), return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [DurabilityError] * 5
+        await all_fail(DurabilityError, [asyncio.create_task(queue.get()) for queue in queues])
         replica.thaw()
         for queue in queues:
             assert await queue.get() == b"1"
@@ -352,40 +352,17 @@ async def test_many_queues_whose_confirmations_wait_for_each_other_are_not_taken
 
 
 async def test_a_step_whose_reply_was_lost_is_confirmed_on_the_new_connection(replica: Replica) -> None:
-    """The repeat changes nothing, and yet what it finds has to be on the replica before it counts."""
+    """The repeat changes nothing, but the replica must have what it finds."""
     async with a_queue(replica, durability=PATIENT) as queue:
         replica.freeze()
-        task = asyncio.create_task(queue.put(b"1"))
-        await eventually(replica.asked)
-        with redis.Redis.from_url(replica.pair.primary.url) as db:
-            (waiting,) = [one["id"] for one in db.client_list() if one["cmd"] == "wait"]
-            db.client_kill_filter(_id=waiting)
-            await eventually(
-                lambda: [one["id"] for one in db.client_list() if one["cmd"] == "wait"] not in ([], [waiting])
-            )
-        assert not task.done()
-        replica.thaw()
-        await in_time(task)
+        await replica.lose_the_confirmation(asyncio.create_task(queue.put(b"1")))
         assert await queue.get_many(5) == [b"1"]
 
 
 async def test_a_repeated_delete_is_confirmed_too(replica: Replica) -> None:
     async with a_queue(replica, durability=PATIENT) as queue:
         replica.freeze()
-        task = asyncio.create_task(queue.delete())
-        await eventually(replica.asked)
-        with redis.Redis.from_url(replica.pair.primary.url) as db:
-            (waiting,) = [one["id"] for one in db.client_list() if one["cmd"] == "wait"]
-            db.client_kill_filter(_id=waiting)
-            await eventually(
-                lambda: (
-                    task.done()
-                    or [one["id"] for one in db.client_list() if one["cmd"] == "wait"] not in ([], [waiting])
-                )
-            )
-        assert not task.done()
-        replica.thaw()
-        await in_time(task)
+        await replica.lose_the_confirmation(asyncio.create_task(queue.delete()))
 
 
 async def test_more_replicas_than_there_are(replica: Replica) -> None:
@@ -394,7 +371,7 @@ async def test_more_replicas_than_there_are(replica: Replica) -> None:
             await queue.put(b"1")
 
 
-async def test_who_may_not_wait_is_told_so_before_anything_is_written(replica: Replica) -> None:
+async def test_a_user_without_wait_gets_an_error_before_anything_is_written(replica: Replica) -> None:
     async with a_queue(replica) as queue:
         ask(replica.pair.primary, "ACL", "SETUSER", "hasty", "on", "nopass", "~*", "+@all", "-wait")
         try:
@@ -439,7 +416,7 @@ async def test_without_an_append_only_file_nothing_is_written_and_no_connection_
         await plain.create()
         queue = AsyncQueue("jobs", url=server.url, durability=DISK)
         for _ in range(3):
-            with pytest.raises(ServerError, match="append-only file, which is off: set appendonly yes"):
+            with pytest.raises(ServerError, match=r"append-only file, which is off\. Set appendonly yes"):
                 await queue.put(b"1")
         assert queue.client.server.connections == 0
         assert await plain.qsize() == 0

@@ -1,4 +1,4 @@
-"""The embedded server: it starts, it is private, it keeps what it should, and it is gone with its owner."""
+"""The embedded server: it starts, is private, keeps its data, and ends with its owner."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ class TestWhatCanGoWrong:
             assert server.binary == tmp_path / "valkey-server"
 
     def test_a_program_that_does_not_exist(self) -> None:
-        with pytest.raises(ServerUnavailableError, match="no server program 'no-such-server'"):
+        with pytest.raises(ServerUnavailableError, match="no executable server program 'no-such-server'"):
             EmbeddedServer(binary="no-such-server").start()
 
     @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ class TestWhatCanGoWrong:
             assert "the disk is on fire" in str(raised.value)
         assert not server.running
         assert not server.socket_path.parent.exists()
-        with pytest.raises(ServerUnavailableError, match="does not say which version"):
+        with pytest.raises(ServerUnavailableError, match="does not report its version"):
             _ = server.version
 
     def test_a_program_that_stays_silent(self, tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ class TestDirectory:
     def test_a_directory_in_use_by_another_process(self, tmp_path: Path, owner: Callable[..., Owner]) -> None:
         other = owner(OWNER, str(tmp_path))
         _, path = other.line().split()
-        with pytest.raises(ServerUnavailableError, match=f"process {other.process.pid}: .*{path}"):
+        with pytest.raises(ServerUnavailableError, match=f"process {other.process.pid}\\. .*{path}"):
             EmbeddedServer(directory=tmp_path).start()
         assert other.end() == 0
         with EmbeddedServer(directory=tmp_path) as server:
@@ -494,7 +494,7 @@ def _group(pid: int) -> int:
 
 
 def _processes_in(place: str) -> list[int]:
-    """The processes that were told to work in a directory."""
+    """The processes whose arguments name a directory."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import fakeredis
@@ -12,13 +15,11 @@ import pytest
 from apressure import (
     AsyncQueue,
     Client,
-    QueueAlreadyExistsError,
     QueueClosedError,
     QueueDoesNotExistError,
     QueueEmptyError,
-    QueueFullError,
 )
-from tests.integration.conftest import in_time
+from tests.integration.conftest import fails, in_time
 
 
 @pytest.fixture
@@ -28,103 +29,31 @@ async def queue() -> AsyncIterator[AsyncQueue[Any]]:
         yield opened
 
 
-async def test_put_and_get(queue: AsyncQueue[bytes]) -> None:
-    await queue.put(b"1")
-    await queue.put_nowait(b"2")
-    assert await queue.qsize() == 2
-    assert (await queue.peek(), await queue.peek_newest()) == (b"1", b"2")
-    assert [await queue.get(), await queue.get_nowait()] == [b"1", b"2"]
-    statistics = await queue.statistics()
-    assert (statistics.produced_messages, statistics.consumed_bytes) == (2, 2)
-
-
-async def test_full_and_empty(queue: AsyncQueue[bytes]) -> None:
+async def test_gets(queue: AsyncQueue[bytes]) -> None:
+    """What the contract, which has no get, does not show (see tests/contract)."""
     with pytest.raises(QueueEmptyError):
         await queue.get_nowait()
-    with pytest.raises(QueueEmptyError):
-        await in_time(queue.get(timeout=0.05))
-    with pytest.raises(QueueFullError) as raised:
-        await in_time(queue.put_many([b"1", b"2", b"3"], timeout=0.05))
-    assert raised.value.accepted == 2
-    with pytest.raises(QueueFullError):
-        await queue.put_nowait(b"4")
-    await queue.put(b"5", force=True)
-    assert await queue.get_many(5) == [b"1", b"2", b"5"]
-
-
-async def test_blocked_operations_go_on(queue: AsyncQueue[bytes]) -> None:
+    await fails(QueueEmptyError, queue.get(timeout=0.05))
     getting = asyncio.create_task(queue.get())
     await asyncio.sleep(0.02)
     await queue.put(b"1")
     assert await in_time(getting) == b"1"
     await queue.put_many([b"2", b"3"])
-    putting = asyncio.create_task(queue.put(b"4"))
-    await asyncio.sleep(0.02)
-    assert await queue.get() == b"2"
-    await in_time(putting)
-    assert await queue.get_many(5) == [b"3", b"4"]
-
-
-async def test_producer_and_consumer(queue: AsyncQueue[bytes]) -> None:
-    items = [b"%d" % index for index in range(20)]
-
-    async def produce() -> None:
-        async with queue.producer() as producer:
-            await producer.put_many(items)
-
-    async def consume() -> list[bytes]:
-        async with queue.consumer(delete=True) as consumer:
-            return [item async for item in consumer]
-
-    _, got = await in_time(asyncio.gather(produce(), consume()))
-    assert got == items
-    assert not await queue.exists()
-
-
-async def test_a_consumer_that_fails_gives_back(queue: AsyncQueue[bytes]) -> None:
-    await queue.put_many([b"1", b"2"])
-    with pytest.raises(KeyError):
-        async with queue.consumer() as consumer:
-            async for _ in consumer:
-                raise KeyError
-    delivery = await queue.receive()
-    assert (delivery.item, delivery.redelivered) == (b"1", True)
-    await delivery.ack()
-    assert await queue.get() == b"2"
-
-
-async def test_dead_letters(queue: AsyncQueue[Any]) -> None:
-    limited: AsyncQueue[bytes] = AsyncQueue("jobs", client=queue.client, max_attempts=2)
-    await limited.put_many([b"poison", b"good"])
-    for _ in range(2):
-        await (await limited.receive()).nack()
-    delivery = await limited.receive()
-    assert (delivery.item, delivery.attempts) == (b"good", 1)
-    await delivery.ack()
-    dead: AsyncQueue[bytes] = AsyncQueue("jobs:dead", client=queue.client)
-    assert await dead.peek() == b"poison"
-    assert await limited.requeue() == 1
-    assert (await queue.get(), await dead.qsize()) == (b"poison", 0)
-
-
-async def test_iteration_and_close(queue: AsyncQueue[bytes]) -> None:
-    await queue.put_many([b"1", b"2"])
+    await queue.put(b"4", force=True)
+    assert [await queue.get(), await queue.get_nowait(), await queue.get_many(5)] == [b"2", b"3", [b"4"]]
+    statistics = await queue.statistics()
+    assert (statistics.produced_messages, statistics.consumed_bytes) == (4, 4)
+    await queue.put_many([b"5", b"6"])
     await queue.close()
-    assert [item async for item in queue] == [b"1", b"2"]
-    for operation in (queue.put(b"x"), queue.get(), queue.close()):
+    assert [item async for item in queue] == [b"5", b"6"]
+    for ended in (queue.get(), queue.close()):
         with pytest.raises(QueueClosedError):
-            await operation
-    await in_time(queue.wait_closed())
-
-
-async def test_the_errors_of_missing_and_existing_queues(queue: AsyncQueue[bytes]) -> None:
-    with pytest.raises(QueueAlreadyExistsError):
-        await queue.create()
-    assert await queue.create(exist_ok=True) is False
-    await queue.delete()
-    for operation in (queue.put(b"x"), queue.get(), queue.close(), queue.delete(), queue.qsize()):
+            await ended
+    async with queue.consumer(delete=True) as consumer:
+        assert [item async for item in consumer] == []
+    for missing in (queue.get(), queue.close(), queue.delete(), queue.qsize()):
         with pytest.raises(QueueDoesNotExistError):
-            await operation
+            await missing
 
 
 async def test_two_clients_of_one_fake_server() -> None:
@@ -146,6 +75,33 @@ async def test_a_fake_client_that_decodes_its_own_replies() -> None:
         await queue.create()
         await queue.put(b"\xff\x00")
         assert await queue.get() == b"\xff\x00"
+
+
+WITHOUT_LUA = """
+import asyncio, sys
+sys.modules["lupa"] = None  # as where fakeredis was installed without its extra
+import fakeredis
+from apressure import AsyncQueue, ScriptingRefusedError
+
+async def main():
+    server = fakeredis.FakeAsyncRedis()
+    async with AsyncQueue("jobs", redis=server, scripting=False) as plain:
+        await plain.create()
+    async with AsyncQueue("jobs", redis=server) as queue:
+        try:
+            await queue.put(b"1")
+        except ScriptingRefusedError as error:
+            print(error)
+
+asyncio.run(main())
+"""
+
+
+def test_fakeredis_without_lua_says_what_to_install() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_LUA], capture_output=True, text=True, timeout=60, check=False)
+    assert "fakeredis cannot run scripts" in done.stdout, done.stderr
+    assert "pip install 'fakeredis[lua]>=2.40', or use scripting=False" in done.stdout
+    assert "fakeredis[lua]>=2.40" in (Path(__file__).parents[2] / "pyproject.toml").read_text()
 
 
 async def test_a_codec(queue: AsyncQueue[bytes]) -> None:

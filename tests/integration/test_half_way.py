@@ -1,4 +1,4 @@
-"""Steps that fail in the middle: scripts never roll back, so what is left must be something that heals."""
+"""Steps that fail in the middle: scripts never roll back, so later steps must repair the rest."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ async def test_bytes_are_counted_exactly_when_a_server_lacks_the_end_of_a_range(
     assert db.lpop(f"apressure:{BASE}:inflight") == b"seven__"
     db.hset(f"apressure:{BASE}:consumer_lease", "next", 2)
     lease = first._lease
-    lease.ack(1)
-    lease.ack(2)
+    lease.unsettled.ack(1)
+    lease.unsettled.ack(2)
     assert second.raw == b"seven__"
     await lease.flush()
     statistics = await queue.statistics()

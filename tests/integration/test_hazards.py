@@ -22,9 +22,11 @@ from apressure import (
     QueueFullError,
     ServerError,
 )
-from apressure.connection.request import Request
-from apressure.queue.keys import Keys
-from apressure.queue.steps import Steps, script
+from apressure.connection.wire.request import Request
+from apressure.queue.engine.keys import Keys
+from apressure.queue.engine.sending import script
+from apressure.queue.engine.steps import Steps
+from tests.integration.conftest import Opener, open_two
 
 BASE = "__pressure__:jobs"
 
@@ -37,72 +39,70 @@ def admin(url: str) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_get_cancelled_in_the_turn_in_which_its_reply_comes_loses_nothing(url: str, seed: int) -> None:
+async def test_a_get_cancelled_in_the_turn_in_which_its_reply_comes_loses_nothing(
+    open_queue: Opener, seed: int
+) -> None:
     """A cancellation cancels the future at once, and the task notices later: the reply may be handled in between."""
     rnd = random.Random(seed)
     count, got, cancelled = 700, [], 0
     loop = asyncio.get_running_loop()
-    async with AsyncQueue("jobs", url=url) as queue, AsyncQueue("jobs", url=url) as other:
-        await queue.create(bound=5)
+    queue, other = await open_two(open_queue, bound=5)
 
-        async def feed() -> None:
-            async with other.producer() as producer:
-                for number in range(count):
-                    await producer.put(b"%d" % number)
+    async def feed() -> None:
+        async with other.producer() as producer:
+            for number in range(count):
+                await producer.put(b"%d" % number)
 
-        feeder = asyncio.ensure_future(feed())
-        while True:
-            getting = asyncio.ensure_future(queue.get())
-            for _ in range(rnd.randrange(4)):
-                await asyncio.sleep(0)
-            if rnd.random() < 0.5:
-                time.sleep(rnd.choice((0, 0.0002, 0.0005)))  # the reply is in the socket when the loop goes on
-                loop.call_soon(getting.cancel)
-                cancelled += 1
-            try:
-                got.append(int(await getting))
-            except asyncio.CancelledError:
-                pass
-            except QueueClosedError:
-                break
-        await feeder
-        assert got == list(range(count)), f"seed {seed}"
-        assert cancelled > count / 4
-        assert (await queue.statistics()).consumed_messages == count
-        await queue.delete()
-
-
-async def test_several_gets_cancelled_at_once_give_back_in_order(url: str) -> None:
-    async with AsyncQueue("jobs", url=url) as queue:
-        await queue.create()
-        await queue.put_many([b"%d" % number for number in range(6)])
-        getting = [asyncio.ensure_future(queue.get()) for _ in range(4)]
-        while not any(task.done() for task in getting):
-            await asyncio.sleep(0)
-        taken = [task for task in getting if task.done()]
-        for task in getting:
-            task.cancel()
-        await asyncio.wait(getting)
-        kept = [task.result() for task in taken]
-        assert kept + await queue.get_many(10) == [b"%d" % number for number in range(6)]
-        await queue.delete()
-
-
-async def test_a_step_that_the_server_has_to_learn_first_is_not_overtaken(url: str, admin: redis_py.Redis) -> None:
-    async with AsyncQueue("jobs", url=url) as queue:
-        await queue.create()
-        await queue.put_many([b"1", b"2", b"3"])
-        admin.script_flush()
+    feeder = asyncio.ensure_future(feed())
+    while True:
         getting = asyncio.ensure_future(queue.get())
+        for _ in range(rnd.randrange(4)):
+            await asyncio.sleep(0)
+        if rnd.random() < 0.5:
+            time.sleep(rnd.choice((0, 0.0002, 0.0005)))  # the reply is in the socket when the loop goes on
+            loop.call_soon(getting.cancel)
+            cancelled += 1
+        try:
+            got.append(int(await getting))
+        except asyncio.CancelledError:
+            pass
+        except QueueClosedError:
+            break
+    await feeder
+    assert got == list(range(count)), f"seed {seed}"
+    assert cancelled > count / 4
+    assert (await queue.statistics()).consumed_messages == count
+
+
+async def test_several_gets_cancelled_at_once_give_back_in_order(open_queue: Opener) -> None:
+    queue = await open_queue()
+    await queue.put_many([b"%d" % number for number in range(6)])
+    getting = [asyncio.ensure_future(queue.get()) for _ in range(4)]
+    while not any(task.done() for task in getting):
         await asyncio.sleep(0)
-        getting.cancel()
-        await asyncio.wait([getting])
-        assert [await queue.get() for _ in range(3)] == [b"1", b"2", b"3"]
-        await queue.delete()
+    taken = [task for task in getting if task.done()]
+    for task in getting:
+        task.cancel()
+    await asyncio.wait(getting)
+    kept = [task.result() for task in taken]
+    assert kept + await queue.get_many(10) == [b"%d" % number for number in range(6)]
+
+
+async def test_a_step_that_the_server_has_to_learn_first_is_not_overtaken(
+    open_queue: Opener, admin: redis_py.Redis
+) -> None:
+    queue = await open_queue()
+    await queue.put_many([b"1", b"2", b"3"])
+    admin.script_flush()
+    getting = asyncio.ensure_future(queue.get())
+    await asyncio.sleep(0)
+    getting.cancel()
+    await asyncio.wait([getting])
+    assert [await queue.get() for _ in range(3)] == [b"1", b"2", b"3"]
 
 
 async def test_a_long_put_many_into_a_nearly_full_queue_does_not_send_everything_again(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    open_queue: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
     put = Steps.put
@@ -112,97 +112,85 @@ async def test_a_long_put_many_into_a_nearly_full_queue_does_not_send_everything
         put(self, series, messages, *rest)
 
     monkeypatch.setattr(Steps, "put", counting)
-    async with AsyncQueue("jobs", url=url) as queue:
-        await queue.create(bound=10)
-        feeding = asyncio.ensure_future(queue.put_many(b"%d" % number for number in range(2000)))
-        got = [await queue.get() for _ in range(1500)]
-        assert got == [b"%d" % number for number in range(1500)]
-        feeding.cancel()
-        await asyncio.wait([feeding])
-        # The first step does not know how full the queue is. Each later one sends at most twice what fitted, or 16.
-        assert sum(sent[1:]) <= 2 * 1510 + 16 * len(sent)
-        await queue.delete()
+    queue = await open_queue(bound=10)
+    feeding = asyncio.ensure_future(queue.put_many(b"%d" % number for number in range(2000)))
+    got = [await queue.get() for _ in range(1500)]
+    assert got == [b"%d" % number for number in range(1500)]
+    feeding.cancel()
+    await asyncio.wait([feeding])
+    # The first step does not know how full the queue is. Each later one sends at most twice what fitted, or 16.
+    assert sum(sent[1:]) <= 2 * 1510 + 16 * len(sent)
 
 
-async def test_the_bound_is_read_at_each_step(url: str, admin: redis_py.Redis) -> None:
-    async with AsyncQueue("jobs", url=url) as queue:
-        await queue.create(bound=1)
-        await queue.put(b"1")
-        with pytest.raises(QueueFullError):
-            await queue.put_nowait(b"2")
-        admin.set(f"{BASE}:bound", 3)
+async def test_the_bound_is_read_at_each_step(open_queue: Opener, admin: redis_py.Redis) -> None:
+    queue = await open_queue(bound=1)
+    await queue.put(b"1")
+    with pytest.raises(QueueFullError):
         await queue.put_nowait(b"2")
-        await queue.put_nowait(b"3")
-        with pytest.raises(QueueFullError):
-            await queue.put_nowait(b"4")
-        assert await queue.bound() == 3
-        await queue.delete()
+    admin.set(f"{BASE}:bound", 3)
+    await queue.put_nowait(b"2")
+    await queue.put_nowait(b"3")
+    with pytest.raises(QueueFullError):
+        await queue.put_nowait(b"4")
+    assert await queue.bound() == 3
 
 
-async def test_every_step_makes_not_full_exactly_one_token_or_none(url: str, admin: redis_py.Redis) -> None:
+async def test_every_step_makes_not_full_exactly_one_token_or_none(open_queue: Opener, admin: redis_py.Redis) -> None:
     """A client of version 0.1 leaves two, one that died leaves none."""
-    async with AsyncQueue("jobs", url=url) as queue:
-        await queue.create(bound=3)
-        for tokens in (0, 1, 2, 3):
-            admin.delete(f"{BASE}:not_full")
-            if tokens:
-                admin.lpush(f"{BASE}:not_full", *[0] * tokens)
-            await queue.put(b"1")
-            assert admin.llen(f"{BASE}:not_full") == 1
-            admin.lpush(f"{BASE}:not_full", 0, 0)
-            await queue.get()
-            assert admin.llen(f"{BASE}:not_full") == 1
-        await queue.put_many([b"1"] * 4, force=True)
-        assert admin.llen(f"{BASE}:not_full") == 0
-        await queue.get()  # an overfilled queue is full still
-        assert admin.llen(f"{BASE}:not_full") == 0
+    queue = await open_queue(bound=3)
+    for tokens in (0, 1, 2, 3):
+        admin.delete(f"{BASE}:not_full")
+        if tokens:
+            admin.lpush(f"{BASE}:not_full", *[0] * tokens)
+        await queue.put(b"1")
+        assert admin.llen(f"{BASE}:not_full") == 1
+        admin.lpush(f"{BASE}:not_full", 0, 0)
         await queue.get()
         assert admin.llen(f"{BASE}:not_full") == 1
-        await queue.delete()
+    await queue.put_many([b"1"] * 4, force=True)
+    assert admin.llen(f"{BASE}:not_full") == 0
+    await queue.get()  # an overfilled queue is full still
+    assert admin.llen(f"{BASE}:not_full") == 0
+    await queue.get()
+    assert admin.llen(f"{BASE}:not_full") == 1
 
 
-async def test_two_tokens_of_a_role_are_never_two_holders(url: str, admin: redis_py.Redis) -> None:
+async def test_two_tokens_of_a_role_are_never_two_holders(open_queue: Opener, admin: redis_py.Redis) -> None:
     """A step-by-step client of an earlier life of the queue gives its role back to the new one."""
-    async with AsyncQueue("jobs", url=url) as queue, AsyncQueue("jobs", url=url) as other:
-        await queue.create()
-        admin.lpush(f"{BASE}:consumer_free", 0)
-        async with queue.consumer(), asyncio.timeout(10):
-            assert admin.llen(f"{BASE}:consumer_free") == 0
-            assert (await other.statistics()).consumer.state == "leased"
-        assert admin.llen(f"{BASE}:consumer_free") == 1
-        await queue.delete()
+    queue, other = await open_two(open_queue)
+    admin.lpush(f"{BASE}:consumer_free", 0)
+    async with queue.consumer(), asyncio.timeout(10):
+        assert admin.llen(f"{BASE}:consumer_free") == 0
+        assert (await other.statistics()).consumer.state == "leased"
+    assert admin.llen(f"{BASE}:consumer_free") == 1
 
 
-async def test_a_blocking_command_outlives_the_wait_that_made_it(url: str, admin: redis_py.Redis) -> None:
-    async with AsyncQueue("jobs", url=url) as queue:
-        await queue.create()
-        admin.config_resetstat()
-        for _ in range(50):
-            getting = asyncio.ensure_future(queue.get())
-            await asyncio.sleep(0.005)
-            getting.cancel()
-            await asyncio.wait([getting])
-        # One on the messages, one on :closed; perhaps another after a slice on a slow machine.
-        calls = admin.info("commandstats").get("cmdstat_blmove", {}).get("calls", 0)
-        blocked = admin.info("clients")["blocked_clients"]
-        assert calls + blocked <= 6
-        await queue.put(b"1")
-        assert await queue.get() == b"1"
-        await queue.delete()
+async def test_a_blocking_command_outlives_the_wait_that_made_it(open_queue: Opener, admin: redis_py.Redis) -> None:
+    queue = await open_queue()
+    admin.config_resetstat()
+    for _ in range(50):
+        getting = asyncio.ensure_future(queue.get())
+        await asyncio.sleep(0.005)
+        getting.cancel()
+        await asyncio.wait([getting])
+    # One on the messages, one on :closed; perhaps another after a slice on a slow machine.
+    calls = admin.info("commandstats").get("cmdstat_blmove", {}).get("calls", 0)
+    blocked = admin.info("clients")["blocked_clients"]
+    assert calls + blocked <= 6
+    await queue.put(b"1")
+    assert await queue.get() == b"1"
 
 
-async def test_what_was_put_while_a_step_said_empty_is_not_slept_through(url: str) -> None:
+async def test_what_was_put_while_a_step_said_empty_is_not_slept_through(open_queue: Opener) -> None:
     """A wake-up between the answer of a step and the wait for the next one counts."""
-    async with AsyncQueue("jobs", url=url) as queue, AsyncQueue("jobs", url=url) as other:
-        await queue.create()
-        for number in range(300):
-            getting = asyncio.ensure_future(queue.get())
-            if number % 3:
-                await asyncio.sleep(random.random() * 0.002)
-            await other.put(b"%d" % number)
-            async with asyncio.timeout(4):  # less than a slice
-                assert await getting == b"%d" % number
-        await queue.delete()
+    queue, other = await open_two(open_queue)
+    for number in range(300):
+        getting = asyncio.ensure_future(queue.get())
+        if number % 3:
+            await asyncio.sleep(random.random() * 0.002)
+        await other.put(b"%d" % number)
+        async with asyncio.timeout(4):  # less than a slice
+            assert await getting == b"%d" % number
 
 
 async def test_closing_a_client_gives_back_the_roles_that_its_blocks_hold(url: str) -> None:
@@ -250,47 +238,41 @@ def put_step(admin: Any, sequence: int, again: int, message: str) -> int:
 
 
 @pytest.mark.parametrize("between", ["nothing", "full", "a later step"])
-async def test_a_step_that_comes_after_its_repeat_does_nothing(url: str, admin: Any, between: str) -> None:
+async def test_a_step_that_comes_after_its_repeat_does_nothing(open_queue: Opener, admin: Any, between: str) -> None:
     """A client gave up a connection on which a step was late, not lost, and has sent the step again on another."""
     put = functools.partial(put_step, admin)
-    async with AsyncQueue[bytes]("jobs", url=url) as queue:
-        await queue.create(bound=1)
-        assert put(1, 0, "first") == 1
-        if between == "full":
-            assert put(2, 1, "second") == 0  # the repeat finds no room; nothing says so, should it be asked
-            assert await queue.get() == b"first"
-        else:
-            assert await queue.get() == b"first"
-            assert put(2, 1, "second") == 1
-            assert put(2, 1, "second") == 1
-            assert await queue.get() == b"second"
-        if between == "a later step":
-            assert put(3, 0, "third") == 1
-            assert await queue.get() == b"third"
-        put(2, 0, "second")
-        assert await queue.qsize() == 0
-        if between == "full":
-            assert put(2, 1, "second") == 1  # nothing had been done: a further repeat does it
-            assert await queue.get() == b"second"
-        await queue.delete()
-
-
-async def test_healing_does_not_forget_what_a_late_step_has_done_already(url: str, admin: Any) -> None:
-    put = functools.partial(put_step, admin)
-    async with AsyncQueue[bytes]("jobs", url=url) as queue:
-        await queue.create(bound=1)
-        assert put(1, 1, "first") == 1
+    queue = await open_queue(bound=1)
+    assert put(1, 0, "first") == 1
+    if between == "full":
+        assert put(2, 1, "second") == 0  # the repeat finds no room; nothing says so, should it be asked
         assert await queue.get() == b"first"
-        admin.delete(f"{BASE}:consumer_free")
-        admin.hset(
-            f"apressure:{BASE}:consumer_lease", mapping={"token": "dead", "uid": "dead", "deadline": 1, "next": 2}
-        )
-        admin.lpush(f"apressure:{BASE}:inflight", "in flight")
-        assert put(2, 0, "second") == 0  # it heals, and finds no room
-        assert await queue.get() == b"in flight"
-        put(1, 0, "first")
-        assert await queue.qsize() == 0
-        await queue.delete()
+    else:
+        assert await queue.get() == b"first"
+        assert put(2, 1, "second") == 1
+        assert put(2, 1, "second") == 1
+        assert await queue.get() == b"second"
+    if between == "a later step":
+        assert put(3, 0, "third") == 1
+        assert await queue.get() == b"third"
+    put(2, 0, "second")
+    assert await queue.qsize() == 0
+    if between == "full":
+        assert put(2, 1, "second") == 1  # nothing had been done: a further repeat does it
+        assert await queue.get() == b"second"
+
+
+async def test_healing_does_not_forget_what_a_late_step_has_done_already(open_queue: Opener, admin: Any) -> None:
+    put = functools.partial(put_step, admin)
+    queue = await open_queue(bound=1)
+    assert put(1, 1, "first") == 1
+    assert await queue.get() == b"first"
+    admin.delete(f"{BASE}:consumer_free")
+    admin.hset(f"apressure:{BASE}:consumer_lease", mapping={"token": "dead", "uid": "dead", "deadline": 1, "next": 2})
+    admin.lpush(f"apressure:{BASE}:inflight", "in flight")
+    assert put(2, 0, "second") == 0  # it heals, and finds no room
+    assert await queue.get() == b"in flight"
+    put(1, 0, "first")
+    assert await queue.qsize() == 0
 
 
 @pytest.fixture
@@ -310,74 +292,70 @@ def repeated(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
 
 
 async def test_a_receive_that_comes_after_its_repeat_takes_nothing(
-    url: str, admin: Any, repeated: dict[str, list[Any]]
+    open_queue: Opener, admin: Any, repeated: dict[str, list[Any]]
 ) -> None:
-    async with AsyncQueue[bytes]("jobs", url=url) as queue:
-        await queue.create()
-        await queue.put_many([b"1", b"2"])
-        await (await queue.receive()).ack()
-        admin.execute_command(*repeated["receive"])
-        assert not admin.exists(f"apressure:{BASE}:inflight")
-        delivery = await queue.receive()
-        assert (delivery.raw, delivery.attempts) == (b"2", 1)
-        await delivery.ack()
-        await queue.delete(timeout=0)
+    queue = await open_queue()
+    await queue.put_many([b"1", b"2"])
+    await (await queue.receive()).ack()
+    admin.execute_command(*repeated["receive"])
+    assert not admin.exists(f"apressure:{BASE}:inflight")
+    delivery = await queue.receive()
+    assert (delivery.raw, delivery.attempts) == (b"2", 1)
+    await delivery.ack()
+    await queue.delete(timeout=0)
 
 
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 async def test_a_role_is_not_taken_by_a_step_that_comes_after_its_repeat(
-    url: str, admin: Any, repeated: dict[str, list[Any]], role: str
+    open_queue: Opener, admin: Any, repeated: dict[str, list[Any]], role: str
 ) -> None:
-    async with AsyncQueue[bytes]("jobs", url=url) as queue:
-        await queue.create()
-        async with queue.producer(exclusive=True, close=False) if role == "producer" else queue.consumer():
-            pass
-        admin.execute_command(*repeated["occupy"])
-        assert not admin.exists(f"apressure:{BASE}:{role}_lease")
-        await queue.delete(timeout=0)
+    queue = await open_queue()
+    async with queue.producer(exclusive=True, close=False) if role == "producer" else queue.consumer():
+        pass
+    admin.execute_command(*repeated["acquire"])
+    assert not admin.exists(f"apressure:{BASE}:{role}_lease")
+    await queue.delete(timeout=0)
 
 
 async def test_an_acknowledgement_that_leaves_with_a_receive_is_waited_for_and_not_forgotten_when_that_fails(
-    url: str, admin: Any, monkeypatch: pytest.MonkeyPatch
+    open_queue: Opener, admin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with AsyncQueue[bytes]("jobs", url=url) as queue:
-        await queue.create()
-        await queue.put_many([b"1", b"2"])
-        first, second = await queue.receive(), await queue.receive()
-        failing: list[Request] = []
-        send = queue.client.link.send
-        monkeypatch.setattr(
-            queue.client.link,
-            "send",
-            lambda step: (failing.append if step.call.script.name == "receive" else send)(step),
-        )
-        acks = [asyncio.create_task(delivery.ack()) for delivery in (first, second)]
-        await asyncio.sleep(0)  # the first one's step is on its way, the second one's waits for it
-        receive = asyncio.create_task(queue.receive())
-        await acks[0]
-        while not failing:
-            await asyncio.sleep(0)
-        assert failing[0].arguments[-3:] == [2, 2, 1]
-        failing[0].on_reply(ServerError("refused"))
-        with pytest.raises(ServerError, match="refused"):
-            await receive
-        await acks[1]
-        assert not admin.exists(f"apressure:{BASE}:inflight", f"apressure:{BASE}:consumer_lease")
-        await queue.delete(timeout=0)
+    queue = await open_queue()
+    await queue.put_many([b"1", b"2"])
+    first, second = await queue.receive(), await queue.receive()
+    failing: list[Request] = []
+    send = queue.client.connection.send
+    monkeypatch.setattr(
+        queue.client.connection,
+        "send",
+        lambda step: (failing.append if step.call.script.name == "receive" else send)(step),
+    )
+    acks = [asyncio.create_task(delivery.ack()) for delivery in (first, second)]
+    await asyncio.sleep(0)  # the first one's step is on its way, the second one's waits for it
+    receive = asyncio.create_task(queue.receive())
+    await acks[0]
+    while not failing:
+        await asyncio.sleep(0)
+    assert failing[0].arguments[-3:] == [2, 2, 1]
+    failing[0].on_reply(ServerError("refused"))
+    with pytest.raises(ServerError, match="refused"):
+        await receive
+    await acks[1]
+    assert not admin.exists(f"apressure:{BASE}:inflight", f"apressure:{BASE}:consumer_lease")
+    await queue.delete(timeout=0)
 
 
-async def test_a_role_whose_acknowledgement_is_refused_does_not_stay_taken(url: str, admin: Any) -> None:
-    async with AsyncQueue[bytes]("jobs", url=url) as queue:
-        await queue.create()
-        await queue.put_many([b"1", b"2"])
-        with pytest.raises(ServerError, match="is not an integer"):
-            async with queue.consumer(ack="manual") as consumer:
-                delivery = await anext(consumer)
-                admin.set(f"{BASE}:stats:consumed_messages", "many")
-                await delivery.ack()
-        admin.delete(f"{BASE}:stats:consumed_messages")
-        assert await queue.get(timeout=0) == b"1"
-        await queue.delete(timeout=0)
+async def test_a_role_whose_acknowledgement_is_refused_does_not_stay_taken(open_queue: Opener, admin: Any) -> None:
+    queue = await open_queue()
+    await queue.put_many([b"1", b"2"])
+    with pytest.raises(ServerError, match="is not an integer"):
+        async with queue.consumer(ack="manual") as consumer:
+            delivery = await anext(consumer)
+            admin.set(f"{BASE}:stats:consumed_messages", "many")
+            await delivery.ack()
+    admin.delete(f"{BASE}:stats:consumed_messages")
+    assert await queue.get(timeout=0) == b"1"
+    await queue.delete(timeout=0)
 
 
 class Picky(Codec[bytes]):
@@ -421,8 +399,8 @@ async def test_a_server_that_took_over_is_given_back_only_what_it_has_given(url:
         gets = steps.gets()
         assert gets is not None
         answered = asyncio.get_running_loop().create_future()
-        client.link.place.settings.__dict__["durability"] = None  # there is no replica here: only the record counts
-        steps.get(gets, b"0", 1, answered.set_result)
+        client.connection.node.durability = None  # there is no replica here: only the record counts
+        steps.get(gets, b"0", 1, b"", answered.set_result)
         assert await answered == [b"1"]
         if not heard:
             admin.rpush(BASE, b"1")

@@ -1,4 +1,4 @@
-"""What waiting costs: no polling."""
+"""Waiting operations do not poll."""
 
 from __future__ import annotations
 

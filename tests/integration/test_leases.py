@@ -1,4 +1,4 @@
-"""Leases that run out: a client that dies, or stands still, and whoever comes next."""
+"""Leases that end: a client dies or stands still, and another one takes over."""
 
 from __future__ import annotations
 
@@ -7,81 +7,82 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
-from apressure import LeaseLostError, QueueClosedError, QueueInUseError
-from tests.integration.conftest import PATIENCE, Opener, blocked, eventually, in_time
+from apressure import Consumer, LeaseLostError, QueueClosedError, QueueInUseError
+from tests.integration.conftest import PATIENCE, Opener, blocked, eventually, fails, in_time, open_two
 
 ROOT = Path(__file__).parents[2]
 
-CONSUMER = """
+PROGRAM = """
 import asyncio, sys
-from apressure import AsyncQueue
-
-async def main() -> None:
-    async with AsyncQueue("jobs", url=sys.argv[1], client_id="victim") as queue:
-        async with queue.consumer(lease=0.4, prefetch=3) as consumer:
-            async for item in consumer:
-                print(item.decode(), flush=True)
-                if item == b"2":
-                    await asyncio.sleep(60)
-
-asyncio.run(main())
-"""
-RECEIVER = """
-import asyncio, sys
-from apressure import AsyncQueue
-
-async def main() -> None:
-    async with AsyncQueue("jobs", url=sys.argv[1], client_id="victim") as queue:
-        deliveries = [await queue.receive(lease=0.4) for _ in range(3)]
-        await deliveries[1].ack()
-        print("2", flush=True)
-        await asyncio.sleep(60)
-
-asyncio.run(main())
-"""
-PRODUCER = """
-import asyncio, sys
-from apressure import AsyncQueue
-
-async def main() -> None:
-    async with AsyncQueue("jobs", url=sys.argv[1], client_id="victim") as queue:
-        async with queue.producer(exclusive=True, lease=0.4) as producer:
-            await producer.put(b"from the victim")
-            print("2", flush=True)
-            await asyncio.sleep(60)
-
-asyncio.run(main())
-"""
-STANDS_STILL = """
-import asyncio, sys, time
 from apressure import AsyncQueue, LeaseLostError
 
 async def main() -> None:
     async with AsyncQueue("jobs", url=sys.argv[1], client_id="victim") as queue:
-        delivery = await queue.receive(lease=0.2)
-        print("2", flush=True)
-        sys.stdin.readline()  # the event loop stands still until the other end has the message
-        try:
-            await delivery.ack()
-        except LeaseLostError as error:
-            print(type(error).__name__, error.role, flush=True)
-
+{}
 asyncio.run(main())
+"""
+CONSUMER = """
+async with queue.consumer(lease=0.4, prefetch=3) as consumer:
+    async for item in consumer:
+        print(item.decode(), flush=True)
+        if item == b"2":
+            await asyncio.sleep(60)
+"""
+RECEIVER = """
+deliveries = [await queue.receive(lease=0.4) for _ in range(3)]
+await deliveries[1].ack()
+print("2", flush=True)
+await asyncio.sleep(60)
+"""
+PRODUCER = """
+async with queue.producer(exclusive=True, lease=0.4) as producer:
+    await producer.put(b"from the victim")
+    print("2", flush=True)
+    await asyncio.sleep(60)
+"""
+WAITER = """
+tasks = [asyncio.create_task(queue.get()) for _ in range(3)]
+await asyncio.sleep(0)
+print("2", flush=True)
+await asyncio.gather(*tasks)
+"""
+STANDS_STILL = """
+delivery = await queue.receive(lease=0.2)
+print("2", flush=True)
+sys.stdin.readline()  # the process is stopped here until the other end has the message
+try:
+    await delivery.ack()
+except LeaseLostError as error:
+    print(type(error).__name__, error.role, flush=True)
+"""
+PREFETCHED = """
+try:
+    async with queue.consumer(lease=0.4, prefetch=50) as consumer:
+        async for item in consumer:
+            print(item.decode(), flush=True)
+            if item == b"2" and sys.argv[2] == "blocked":
+                sys.stdin.readline()
+            elif item == b"2":
+                await asyncio.to_thread(sys.stdin.readline)
+except LeaseLostError:
+    print("lost", flush=True)
 """
 
 
 @contextmanager
-def running(program: str, url: str) -> Iterator[subprocess.Popen[str]]:
-    """A client in a process of its own, which has said "2", and which does not outlive the test."""
+def running_program(program: str, url: str, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """A program in a process of its own, which has printed "2", and which does not outlive the test."""
     process = subprocess.Popen(
-        [sys.executable, "-c", program, url],
+        [sys.executable, "-c", program, url, *more],
         cwd=ROOT if (ROOT / "apressure").exists() else None,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -96,6 +97,11 @@ def running(program: str, url: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate()
+
+
+def running(body: str, url: str, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """The same for a program whose client runs this body."""
+    return running_program(PROGRAM.format(textwrap.indent(body, " " * 8)), url, *more)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -162,12 +168,14 @@ async def test_a_client_that_stood_still_is_told_that_its_lease_is_lost(open_que
     queue = await open_queue()
     await queue.put(b"x")
     with running(STANDS_STILL, url) as process:
+        os.kill(process.pid, signal.SIGSTOP)
         delivery = await in_time(queue.receive())
         assert (delivery.item, delivery.attempts) == (b"x", 2)
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write("\n")
         process.stdin.flush()
+        os.kill(process.pid, signal.SIGCONT)
         assert process.stdout.readline().split() == ["LeaseLostError", "consumer"]
         # Its late acknowledgement has settled nothing of ours.
         assert (await queue.statistics()).in_flight == 1
@@ -184,15 +192,13 @@ def expire(db: redis.Redis, role: str) -> None:
 async def test_a_late_settlement_is_refused_and_the_next_receive_begins_anew(
     open_queue: Opener, db: redis.Redis, how: str
 ) -> None:
-    queue = await open_queue()
-    other = await open_queue(create=False)
+    queue, other = await open_two(open_queue)
     await queue.put_many([b"1", b"2"])
     delivery = await queue.receive()
     expire(db, "consumer")
     assert await other.get() == b"1"
-    with pytest.raises(LeaseLostError) as raised:
-        await in_time(delivery.extend(5) if how == "extend" else getattr(delivery, how)())
-    assert (raised.value.role, raised.value.name) == ("consumer", "jobs")
+    raised = await fails(LeaseLostError, delivery.extend(5) if how == "extend" else getattr(delivery, how)())
+    assert (raised.role, raised.name) == ("consumer", "jobs")
     with pytest.raises(LeaseLostError):
         await delivery.ack()
     again = await in_time(queue.receive())
@@ -212,8 +218,7 @@ async def test_a_late_settlement_is_accepted_while_nobody_has_healed(open_queue:
 
 
 async def test_a_consumer_that_lost_its_lease_drops_what_it_prefetched(open_queue: Opener, db: redis.Redis) -> None:
-    queue = await open_queue()
-    other = await open_queue(create=False)
+    queue, other = await open_two(open_queue)
     await queue.put_many([b"%d" % index for index in range(5)])
     with pytest.raises(LeaseLostError):
         async with queue.consumer(prefetch=3, lease=0.5) as consumer:
@@ -230,9 +235,84 @@ async def test_a_consumer_that_lost_its_lease_drops_what_it_prefetched(open_queu
         pass
 
 
-async def test_a_body_that_ends_well_learns_that_its_lease_was_lost(open_queue: Opener, db: redis.Redis) -> None:
+@pytest.mark.parametrize("how", ["blocked", "running"])
+async def test_a_consumer_that_was_stopped_hands_out_nothing_that_somebody_else_has(
+    open_queue: Opener, url: str, how: str
+) -> None:
     queue = await open_queue()
-    other = await open_queue(create=False)
+    await queue.put_many([b"%d" % index for index in range(100)])
+    with running(PREFETCHED, url, how) as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        delivery = await in_time(queue.receive())
+        assert delivery.attempts == 2
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        os.kill(process.pid, signal.SIGCONT)
+        after, _ = await asyncio.to_thread(process.communicate)
+    assert after.split() == ["lost"]
+    await delivery.ack()
+
+
+class Time:
+    """A clock that stands still until it is told to jump."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("healed", [True, False])
+@pytest.mark.parametrize("prefetch", [1, 3])
+async def test_after_a_pause_longer_than_the_lease_the_server_is_asked_before_an_item_is_handed_out(
+    open_queue: Opener, db: redis.Redis, healed: bool, prefetch: int
+) -> None:
+    queue, other = await open_two(open_queue)
+    await queue.put_many([b"%d" % index for index in range(5)])
+    time = Time()
+    consumer: Consumer[bytes] = Consumer(
+        queue._engine, queue._items.decode, "auto", False, prefetch, 30.0, None, clock=time
+    )
+    expected: Any = pytest.raises(LeaseLostError) if healed else nullcontext()
+    with expected:
+        async with consumer:
+            assert await anext(consumer) == b"0"
+            expire(db, "consumer")
+            if healed:
+                assert await other.get() == b"0"
+            time.now += 30.5
+            for item in (b"1", b"2", b"3", b"4"):
+                assert await in_time(anext(consumer)) == item
+                assert not consumer.redelivered
+                time.now += 30.5
+    assert await other.get_many(9) == [b"1", b"2", b"3", b"4"] if healed else await other.qsize() == 0
+
+
+async def test_a_stop_between_a_step_and_its_answer_counts_from_when_the_step_was_sent(
+    open_queue: Opener, db: redis.Redis
+) -> None:
+    queue, other = await open_two(open_queue)
+    await queue.put_many([b"0", b"1", b"2"])
+    time = Time()
+    async with queue.consumer(prefetch=1) as consumer:
+        assert await anext(consumer) == b"0"  # the server knows the script: the next step is one round trip
+    with pytest.raises(LeaseLostError):
+        async with Consumer(queue._engine, queue._items.decode, "auto", False, 2, 30.0, None, clock=time) as consumer:
+            receiving = asyncio.ensure_future(anext(consumer))
+            await asyncio.sleep(0)  # the step is on its way; from here on this process stands still and reads nothing
+            while not db.exists("apressure:__pressure__:jobs:inflight"):
+                assert not receiving.done()
+            db.delete("apressure:__pressure__:jobs:consumer_lease")
+            db.lpush("__pressure__:jobs:consumer_free", 0)
+            time.now += 31
+            await in_time(receiving)
+    assert await other.get_many(9) == [b"1", b"2"]
+
+
+async def test_a_body_that_ends_well_learns_that_its_lease_was_lost(open_queue: Opener, db: redis.Redis) -> None:
+    queue, other = await open_two(open_queue)
     await queue.put(b"1")
     with pytest.raises(LeaseLostError):
         async with queue.consumer() as consumer:
@@ -243,8 +323,7 @@ async def test_a_body_that_ends_well_learns_that_its_lease_was_lost(open_queue: 
 
 
 async def test_a_body_that_raises_is_heard_even_when_its_lease_was_lost(open_queue: Opener, db: redis.Redis) -> None:
-    queue = await open_queue()
-    other = await open_queue(create=False)
+    queue, other = await open_two(open_queue)
     await queue.put(b"1")
     with pytest.raises(KeyError, match="mine"):
         async with queue.consumer() as consumer:
@@ -255,8 +334,7 @@ async def test_a_body_that_raises_is_heard_even_when_its_lease_was_lost(open_que
 
 
 async def test_a_producer_that_lost_its_lease_puts_nothing(open_queue: Opener, db: redis.Redis) -> None:
-    queue = await open_queue()
-    other = await open_queue(create=False)
+    queue, other = await open_two(open_queue)
     with pytest.raises(LeaseLostError) as raised:
         async with queue.producer(exclusive=True) as producer:
             await producer.put(b"1")
@@ -270,8 +348,7 @@ async def test_a_producer_that_lost_its_lease_puts_nothing(open_queue: Opener, d
 
 
 async def test_a_producer_that_lost_its_lease_does_not_close_the_queue(open_queue: Opener, db: redis.Redis) -> None:
-    queue = await open_queue()
-    other = await open_queue(create=False)
+    queue, other = await open_two(open_queue)
     with pytest.raises(LeaseLostError):
         async with queue.producer(exclusive=True):
             expire(db, "producer")
@@ -295,20 +372,7 @@ async def test_a_token_claimed_by_a_client_that_died_comes_back(open_queue: Open
 
 async def test_a_waiter_that_dies_takes_nothing_with_it(open_queue: Opener, db: redis.Redis, url: str) -> None:
     queue = await open_queue()
-    program = """
-import asyncio, sys
-from apressure import AsyncQueue
-
-async def main() -> None:
-    async with AsyncQueue("jobs", url=sys.argv[1]) as queue:
-        tasks = [asyncio.create_task(queue.get()) for _ in range(3)]
-        await asyncio.sleep(0)
-        print("2", flush=True)
-        await asyncio.gather(*tasks)
-
-asyncio.run(main())
-"""
-    with running(program, url) as process:
+    with running(WAITER, url) as process:
         await blocked(db, 2)
         process.kill()
         process.wait()

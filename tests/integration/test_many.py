@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, Client, ConnectionLimitError
-from tests.integration.conftest import Opener, blocked, in_time
+from tests.integration.conftest import Opener, blocked, blocking, eventually, fails, in_time
 
 TASKS = 500
 EACH = 4
@@ -95,11 +95,9 @@ async def test_the_end_of_one_queue_leaves_the_others_of_its_client(open_queue: 
 async def test_too_few_connections_to_wait_are_a_clear_error_and_no_deadlock(open_queue: Opener, limit: int) -> None:
     queue = await open_queue(bound=1, max_connections=limit)
     for wait in (queue.get(), queue.get(timeout=5)):
-        with pytest.raises(ConnectionLimitError, match=f"max_connections={limit}"):
-            await in_time(wait)
+        await fails(ConnectionLimitError, wait, f"max_connections={limit}")
     await queue.put(b"x")
-    with pytest.raises(ConnectionLimitError, match="max_connections"):
-        await in_time(queue.put(b"y"))
+    await fails(ConnectionLimitError, queue.put(b"y"), "max_connections")
     # What does not wait goes on.
     assert await queue.get_nowait() == b"x"
     await queue.put(b"z")
@@ -109,8 +107,7 @@ async def test_too_few_connections_to_wait_are_a_clear_error_and_no_deadlock(ope
 async def test_three_connections_are_enough_for_one_kind_of_waiting(open_queue: Opener, db: redis.Redis) -> None:
     queue = await open_queue(max_connections=3)
     other = await open_queue(create=False)
-    task = asyncio.create_task(queue.get())
-    await blocked(db, 2)
+    task = await blocking(db, queue.get(), 2)
     await other.put(b"x")
     assert await in_time(task) == b"x"
 
@@ -124,9 +121,8 @@ async def test_idle_waiters_give_their_connections_up(open_queue: Opener, db: re
     await other.put(b"1")
     assert await in_time(task) == b"1"
     await queue.put(b"2")
-    task = asyncio.create_task(queue.put(b"3"))
-    await asyncio.sleep(0.05)
-    assert not task.done()
+    await eventually(lambda: db.info("clients")["blocked_clients"] == 1)  # what watched for the end of the queue
+    task = await blocking(db, queue.put(b"3"), 2)
     assert await other.get() == b"2"
     await in_time(task)
     assert await queue.get() == b"3"
@@ -136,10 +132,8 @@ async def test_the_limit_counts_for_all_queues_of_a_client(open_queue: Opener, u
     async with Client(url, max_connections=3) as client:
         one = await open_queue("one", client=client)
         two: AsyncQueue[bytes] = await open_queue("two", client=client)
-        task = asyncio.create_task(one.get())
-        await blocked(db, 2)
-        with pytest.raises(ConnectionLimitError):
-            await in_time(two.get())
+        task = await blocking(db, one.get(), 2)
+        await fails(ConnectionLimitError, two.get())
         await two.put(b"x")
         assert await two.get() == b"x"
         await one.put(b"y")
@@ -149,10 +143,8 @@ async def test_the_limit_counts_for_all_queues_of_a_client(open_queue: Opener, u
 
 async def test_without_scripts_the_limit_is_a_clear_error_too(open_queue: Opener) -> None:
     queue = await open_queue(scripting=False, max_connections=1)
-    with pytest.raises(ConnectionLimitError, match="max_connections=1"):
-        await in_time(queue.put(b"x"))
-    with pytest.raises(ConnectionLimitError, match="max_connections=1"):
-        await in_time(queue.get())
+    await fails(ConnectionLimitError, queue.put(b"x"), "max_connections=1")
+    await fails(ConnectionLimitError, queue.get(), "max_connections=1")
     two = await open_queue(create=False, scripting=False, max_connections=2)
     await in_time(two.put(b"x"))
     assert await in_time(two.get()) == b"x"

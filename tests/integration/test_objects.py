@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from apressure import AsyncQueue, DecodeError
-from tests.integration.conftest import Opener, in_time
+from tests.integration.conftest import Opener, fails, in_time
 
 
 @dataclasses.dataclass
@@ -88,7 +88,7 @@ async def test_of_many_only_the_first_may_leave_with_its_error(open_queue: Opene
 
 
 class Cancelling:
-    """Numbers; what is none has the task cancelled that decodes it, in the next turn of the event loop."""
+    """Numbers. A message that is no number cancels the task that decodes it, in the next turn of the event loop."""
 
     def encode(self, item: int) -> bytes:
         return b"%d" % item
@@ -111,8 +111,7 @@ async def test_cancelled_over_what_cannot_be_decoded_nothing_is_lost(
     await raw.put_many(messages)
     queue = await open_queue(codec=Cancelling(), create=False, scripting=scripting)
     getter = asyncio.create_task(queue.get_many(10))
-    with pytest.raises(asyncio.CancelledError):
-        await in_time(getter)
+    await fails(asyncio.CancelledError, getter)
     assert (await raw.statistics()).consumed_messages == 0
     assert await raw.get_many(10) == messages
 

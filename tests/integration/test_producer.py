@@ -14,7 +14,7 @@ from apressure import (
     QueueInUseError,
     ScriptingRefusedError,
 )
-from tests.integration.conftest import Opener, blocked, eventually, everything, in_time
+from tests.integration.conftest import Opener, blocking, cancelled, eventually, everything, fails, in_time, open_two
 
 
 class BodyError(Exception):
@@ -56,11 +56,7 @@ async def test_a_cancellation_leaves_the_queue_open(open_queue: Opener, db: redi
         async with queue.producer(exclusive=exclusive) as producer:
             await producer.put_many([b"1", b"2", b"3"])
 
-    task = asyncio.create_task(produce())
-    await blocked(db)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await in_time(task)
+    await cancelled(await blocking(db, produce()))
     assert not await queue.closed()
     assert await queue.get_many(5) == [b"1"]
     await in_time(queue.put(b"2"))
@@ -77,8 +73,7 @@ async def test_feeders_that_share_a_queue_leave_it_open(open_queue: Opener, excl
 
 
 async def test_leaving_a_queue_that_is_closed_already_is_silent(open_queue: Opener, scripting: bool) -> None:
-    queue = await open_queue(scripting=scripting)
-    other = await open_queue(create=False, scripting=scripting)
+    queue, other = await open_two(open_queue, scripting=scripting)
     async with queue.producer():
         await other.close()
     assert await queue.closed()
@@ -129,20 +124,17 @@ async def test_nobody_puts_or_closes_beside_an_exclusive_producer(open_queue: Op
             other.close(timeout=timeout),
             other.producer(exclusive=True, timeout=timeout).__aenter__(),
         ):
-            with pytest.raises(QueueInUseError, match="held by me") as raised:
-                await in_time(operation)
-            assert (raised.value.role, raised.value.holder) == ("producer", "me")
+            raised = await fails(QueueInUseError, operation, "held by me")
+            assert (raised.role, raised.holder) == ("producer", "me")
         await producer.put(b"mine")
     assert [item async for item in other] == [b"mine"]
 
 
 async def test_others_go_on_when_the_exclusive_producer_ends(open_queue: Opener, db: redis.Redis) -> None:
-    queue = await open_queue()
-    other = await open_queue(create=False)
+    queue, other = await open_two(open_queue)
     async with queue.producer(exclusive=True, close=False) as producer:
         tasks = [asyncio.create_task(other.put(b"%d" % index)) for index in range(3)]
-        closing = asyncio.create_task((await open_queue(create=False)).close())
-        await blocked(db, 2)
+        closing = await blocking(db, (await open_queue(create=False)).close(), 2)
         await producer.put(b"first")
     await in_time(closing)
     outcomes = await in_time(asyncio.gather(*tasks, return_exceptions=True))
@@ -160,8 +152,7 @@ async def test_a_step_by_step_client_waits_for_an_exclusive_producer_and_goes_on
     queue = await open_queue()
     plain = await open_queue(create=False, scripting=False)
     async with queue.producer(exclusive=True, close=False) as producer:
-        task = asyncio.create_task(plain.put(b"plain"))
-        await blocked(db)
+        task = await blocking(db, plain.put(b"plain"))
         await producer.put(b"exclusive")
     await in_time(task)
     assert await queue.get_many(5) == [b"exclusive", b"plain"]
@@ -170,8 +161,7 @@ async def test_a_step_by_step_client_waits_for_an_exclusive_producer_and_goes_on
 async def test_an_exclusive_producer_waits_for_the_role(open_queue: Opener, db: redis.Redis) -> None:
     queue = await open_queue()
     db.rpop("__pressure__:jobs:producer_free")
-    task = asyncio.create_task(queue.producer(exclusive=True).__aenter__())
-    await blocked(db)
+    task = await blocking(db, queue.producer(exclusive=True).__aenter__())
     db.lpush("__pressure__:jobs:producer_free", 0)
     producer = await in_time(task)
     assert db.llen("__pressure__:jobs:producer_free") == 0
@@ -180,8 +170,7 @@ async def test_an_exclusive_producer_waits_for_the_role(open_queue: Opener, db: 
 
 
 async def test_an_exclusive_producer_waits_for_room_like_any_other(open_queue: Opener, db: redis.Redis) -> None:
-    queue = await open_queue(bound=2)
-    other = await open_queue(create=False)
+    queue, other = await open_two(open_queue, bound=2)
 
     async def produce() -> None:
         async with queue.producer(exclusive=True) as producer:
@@ -206,27 +195,14 @@ async def test_the_block_uses_the_role_through_its_own_object(open_queue: Opener
             queue.close(),
             queue.delete(),
         ):
-            with pytest.raises(QueueInUseError, match="itself") as raised:
-                await in_time(operation)
-            assert (raised.value.role, raised.value.holder) == ("producer", "me")
+            raised = await fails(QueueInUseError, operation, "itself")
+            assert (raised.role, raised.holder) == ("producer", "me")
         await producer.put(b"y")
         assert await queue.get() == b"y"
 
 
-async def test_an_exclusive_producer_works_only_inside_its_block(open_queue: Opener) -> None:
-    queue = await open_queue()
-    producer = queue.producer(exclusive=True, close=False)
-    with pytest.raises(RuntimeError, match="block"):
-        await producer.put(b"x")
-    async with producer:
-        await producer.put(b"x")
-    with pytest.raises(RuntimeError, match="block"):
-        await producer.put(b"x")
-
-
 async def test_the_lease_is_renewed_while_the_program_works(open_queue: Opener) -> None:
-    queue = await open_queue()
-    other = await open_queue(create=False)
+    queue, other = await open_two(open_queue)
     async with queue.producer(exclusive=True, lease=0.3) as producer:
         for _ in range(4):
             await asyncio.sleep(0.15)
@@ -236,18 +212,15 @@ async def test_the_lease_is_renewed_while_the_program_works(open_queue: Opener) 
 
 
 async def test_a_queue_deleted_under_an_exclusive_producer_is_told(open_queue: Opener, db: redis.Redis) -> None:
-    queue = await open_queue(bound=1)
-    other = await open_queue(create=False)
+    queue, other = await open_two(open_queue, bound=1)
 
     async def produce() -> None:
         async with queue.producer(exclusive=True) as producer:
             await producer.put_many([b"1", b"2"])
 
-    task = asyncio.create_task(produce())
-    await blocked(db)
+    task = await blocking(db, produce())
     await in_time(other.delete())
-    with pytest.raises(QueueDoesNotExistError):
-        await in_time(task)
+    await fails(QueueDoesNotExistError, task)
     await eventually(lambda: not everything(db))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
 import redis
 
 from apressure import QueueClosedError, QueueDoesNotExistError, QueueFullError, QueueInUseError
-from tests.integration.conftest import Opener, blocked, everything, in_time
+from tests.integration.conftest import Opener, blocking, everything, fails, in_time, open_two
 from tests.reference import snapshot
 
 
@@ -35,17 +36,17 @@ async def test_the_twelve_keys_after_a_put(open_queue: Opener, db: redis.Redis, 
     assert (keys[":producer_free"], keys[":not_full"]) == (1, 0)
 
 
-@pytest.mark.parametrize("timeout", [0.05, 0, -1])
+@pytest.mark.parametrize("timeout", [0.05, 0])
 async def test_a_full_queue_raises_at_the_timeout_and_nothing_was_put(
     open_queue: Opener, scripting: bool, timeout: float
 ) -> None:
     queue = await open_queue(bound=1, scripting=scripting)
-    await queue.put(b"x")
-    with pytest.raises(QueueFullError, match="'jobs' is full") as raised:
-        await in_time(queue.put(b"y", timeout=timeout))
-    assert isinstance(raised.value, asyncio.QueueFull)
-    assert isinstance(raised.value, TimeoutError)
-    assert (raised.value.name, raised.value.accepted) == ("jobs", 0)
+    await queue.put_nowait(b"x")
+    raised = await fails(QueueFullError, queue.put(b"y", timeout=timeout), "'jobs' is full")
+    assert isinstance(raised, asyncio.QueueFull)
+    assert isinstance(raised, TimeoutError)
+    assert (raised.name, raised.accepted) == ("jobs", 0)
+    await fails(QueueFullError, queue.put_nowait(b"y"))
     statistics = await queue.statistics()
     assert (statistics.length, statistics.produced_messages, statistics.waiting_putters) == (1, 1, 0)
     assert await queue.get() == b"x"
@@ -53,20 +54,10 @@ async def test_a_full_queue_raises_at_the_timeout_and_nothing_was_put(
     assert await queue.get() == b"z"
 
 
-async def test_put_nowait_raises_at_once_when_the_queue_is_full(open_queue: Opener, scripting: bool) -> None:
-    queue = await open_queue(bound=1, scripting=scripting)
-    await queue.put_nowait(b"x")
-    with pytest.raises(QueueFullError):
-        await in_time(queue.put_nowait(b"y"))
-    assert await queue.qsize() == 1
-
-
 async def test_a_put_waits_until_there_is_room(open_queue: Opener, db: redis.Redis, scripting: bool) -> None:
-    queue = await open_queue(bound=1, scripting=scripting)
-    other = await open_queue(create=False, scripting=scripting)
+    queue, other = await open_two(open_queue, bound=1, scripting=scripting)
     await queue.put(b"x")
-    task = asyncio.create_task(queue.put(b"y"))
-    await blocked(db)
+    task = await blocking(db, queue.put(b"y"))
     assert not task.done()
     assert await other.get() == b"x"
     await in_time(task)
@@ -81,10 +72,11 @@ async def test_a_role_that_somebody_holds_raises_with_the_holder(
     token = db.rpop("__pressure__:jobs:producer_free")
     assert token is not None
     db.set("__pressure__:jobs:producer", "plain-client:7")
-    with pytest.raises(QueueInUseError, match="plain-client:7") as raised:
-        await in_time(queue.put_nowait(b"x") if nowait else queue.put(b"x", timeout=0.05))
-    assert (raised.value.role, raised.value.holder, raised.value.accepted) == ("producer", "plain-client:7", 0)
-    assert isinstance(raised.value, TimeoutError)
+    raised = await fails(
+        QueueInUseError, queue.put_nowait(b"x") if nowait else queue.put(b"x", timeout=0.05), "plain-client:7"
+    )
+    assert (raised.role, raised.holder, raised.accepted) == ("producer", "plain-client:7", 0)
+    assert isinstance(raised, TimeoutError)
     assert await queue.qsize() == 0
     db.lpush("__pressure__:jobs:producer_free", 0)
     await in_time(queue.put(b"x"))
@@ -95,8 +87,7 @@ async def test_a_put_waits_for_the_role_and_leaves_its_token(
 ) -> None:
     queue = await open_queue(scripting=scripting)
     db.rpop("__pressure__:jobs:producer_free")
-    task = asyncio.create_task(queue.put(b"x"))
-    await blocked(db)
+    task = await blocking(db, queue.put(b"x"))
     db.lpush("__pressure__:jobs:producer_free", 0)
     await in_time(task)
     assert db.llen("__pressure__:jobs:producer_free") == 1
@@ -112,8 +103,7 @@ async def test_the_overfilling_put_puts_and_later_puts_wait_until_below_the_boun
     await queue.put(b"3", force=True)
     await queue.put_many([b"4", b"5"], force=True)
     assert await queue.qsize() == 5
-    task = asyncio.create_task(queue.put(b"6"))
-    await blocked(db)
+    task = await blocking(db, queue.put(b"6"))
     for expected in (b"1", b"2", b"3"):
         assert await queue.get() == expected
         with pytest.raises(QueueFullError):
@@ -127,8 +117,7 @@ async def test_the_overfilling_put_puts_and_later_puts_wait_until_below_the_boun
 async def test_an_overfilling_put_does_not_wait_behind_others(open_queue: Opener, db: redis.Redis) -> None:
     queue = await open_queue(bound=1)
     await queue.put(b"1")
-    task = asyncio.create_task(queue.put(b"3"))
-    await blocked(db)
+    task = await blocking(db, queue.put(b"3"))
     await in_time(queue.put(b"2", force=True))
     assert [await queue.get(), await queue.get()] == [b"1", b"2"]
     await in_time(task)
@@ -139,29 +128,15 @@ async def test_a_closed_queue_takes_nothing(open_queue: Opener, scripting: bool)
     await queue.put(b"x")
     await queue.close()
     for put in (queue.put(b"y"), queue.put_nowait(b"y"), queue.put(b"y", force=True), queue.put_many([b"y"])):
-        with pytest.raises(QueueClosedError, match="'jobs' is closed"):
-            await in_time(put)
+        await fails(QueueClosedError, put, "'jobs' is closed")
     assert (await queue.statistics()).produced_messages == 1
-
-
-async def test_a_blocked_put_ends_when_the_queue_is_closed(open_queue: Opener, db: redis.Redis) -> None:
-    queue = await open_queue(bound=1)
-    other = await open_queue(create=False)
-    await queue.put(b"x")
-    task = asyncio.create_task(queue.put(b"y"))
-    await blocked(db)
-    await other.close()
-    with pytest.raises(QueueClosedError):
-        await in_time(task)
-    assert await queue.get_many(5) == [b"x"]
 
 
 async def test_a_queue_that_does_not_exist_takes_nothing(open_queue: Opener, db: redis.Redis, scripting: bool) -> None:
     queue = await open_queue(create=False, scripting=scripting)
     for put in (queue.put(b"y"), queue.put_nowait(b"y"), queue.put(b"y", force=True), queue.put_many([b"y"])):
-        with pytest.raises(QueueDoesNotExistError, match="'jobs' does not exist") as raised:
-            await in_time(put)
-        assert raised.value.name == "jobs"
+        raised = await fails(QueueDoesNotExistError, put, "'jobs' does not exist")
+        assert raised.name == "jobs"
     assert not everything(db)
 
 
@@ -190,22 +165,21 @@ async def test_a_message_of_many_megabytes_passes(open_queue: Opener, scripting:
     assert await queue.get() == large
 
 
-@pytest.mark.parametrize("timeout", ["1", [], b"1"])
-async def test_a_timeout_that_is_no_number_is_a_type_error(open_queue: Opener, timeout: Any) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "error", "not_a_time"),
+    [
+        ("3", TypeError, "a number of seconds or None, not str"),
+        (b"3", TypeError, "a number of seconds or None, not bytes"),
+        ([], TypeError, "a number of seconds or None, not list"),
+        (True, TypeError, "a number of seconds or None, not bool"),
+        (math.nan, ValueError, "at least 0 seconds, not nan"),
+        (-1, ValueError, "at least 0 seconds, not -1"),
+    ],
+)
+async def test_a_timeout_is_a_number_of_seconds(
+    open_queue: Opener, wrong: Any, error: type[Exception], not_a_time: str
+) -> None:
     queue = await open_queue()
-    with pytest.raises(TypeError):
-        await queue.put(b"x", timeout=timeout)
-    with pytest.raises(TypeError):
-        await queue.get(timeout=timeout)
-    assert (await queue.statistics()).waiting_putters == 0
-    assert (await queue.statistics()).waiting_getters == 0
-    await in_time(queue.put(b"y"))
-    assert await in_time(queue.get()) == b"y"
-
-
-async def test_a_timeout_is_a_number_of_seconds(open_queue: Opener) -> None:
-    queue = await open_queue()
-    wrong: Any = "3"
     for operation in (
         lambda: queue.put(b"x", timeout=wrong),
         lambda: queue.put_many([b"x"], timeout=wrong),
@@ -214,10 +188,14 @@ async def test_a_timeout_is_a_number_of_seconds(open_queue: Opener) -> None:
         lambda: queue.close(timeout=wrong),
         lambda: queue.wait_closed(timeout=wrong),
         lambda: queue.delete(timeout=wrong),
+        lambda: queue.requeue(timeout=wrong),
     ):
-        with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not str"):
+        with pytest.raises(error, match=f"timeout must be {not_a_time}"):
             await operation()
     for role in (queue.producer, queue.consumer):
-        with pytest.raises(TypeError, match="timeout must be a number"):
+        with pytest.raises(error, match=f"timeout must be {not_a_time}"):
             role(timeout=wrong)
-    assert await queue.qsize() == 0
+    statistics = await queue.statistics()
+    assert (statistics.length, statistics.waiting_putters, statistics.waiting_getters) == (0, 0, 0)
+    await in_time(queue.put(b"y"))
+    assert await in_time(queue.get()) == b"y"

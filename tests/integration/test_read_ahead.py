@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from apressure import ServerError
-from apressure.connection.request import Request
-from tests.integration.conftest import Opener, eventually
+from apressure.connection.wire.request import Request
+from tests.integration.conftest import Opener, eventually, open_two
 
 ITEMS = [b"%d" % number for number in range(300)]
 
@@ -18,8 +18,7 @@ ITEMS = [b"%d" % number for number in range(300)]
 async def test_no_more_is_in_hand_than_is_prefetched(
     open_queue: Opener, bound: int, prefetch: int | None, most: int
 ) -> None:
-    queue = await open_queue(bound=bound)
-    other = await open_queue(create=False)
+    queue, other = await open_two(open_queue, bound=bound)
     feeding = asyncio.create_task(other.put_many(ITEMS))
     found: list[bytes] = []
     in_flight = 0
@@ -43,7 +42,7 @@ async def test_what_was_asked_for_ahead_goes_back_untouched(open_queue: Opener) 
     await queue.put_many(ITEMS)
     async with queue.consumer(prefetch=100) as consumer:
         assert await anext(consumer) == ITEMS[0]  # the other half is on its way
-        assert consumer._lease._receiving is not None  # type: ignore[union-attr]
+        assert consumer._lease.receiving.answer is not None  # type: ignore[union-attr]
     assert await queue.qsize() == len(ITEMS) - 1
     async with queue.consumer(ack="manual", prefetch=100) as deliveries:
         for item in ITEMS[1:]:
@@ -57,7 +56,7 @@ async def test_acknowledgements_that_went_along_are_not_forgotten_when_that_step
 ) -> None:
     queue = await open_queue()
     await queue.put_many(ITEMS)
-    send = queue.client.link.send
+    send = queue.client.connection.send
     failed: list[Request] = []
 
     def fail_once(request: Request) -> None:
@@ -68,13 +67,13 @@ async def test_acknowledgements_that_went_along_are_not_forgotten_when_that_step
         else:
             send(request)
 
-    monkeypatch.setattr(queue.client.link, "send", fail_once)
+    monkeypatch.setattr(queue.client.connection, "send", fail_once)
     found: list[Any] = []
     async with queue.consumer(prefetch=50) as consumer:
         async for item in consumer:
             found.append(item)
             if len(found) == 1:  # with both halves there, the next is asked for in the middle
-                await eventually(lambda: consumer._lease._receiving is None)  # type: ignore[union-attr]
+                await eventually(lambda: consumer._lease.receiving.answer is None)  # type: ignore[union-attr]
             if len(found) == len(ITEMS):
                 break
     assert failed
@@ -90,5 +89,5 @@ async def test_a_closed_queue_ends_the_loop_after_what_was_asked_for_ahead(open_
     await queue.close()
     async with queue.consumer(prefetch=64) as consumer:
         assert [item async for item in consumer] == ITEMS
-    await eventually(lambda: queue.client.link._unanswered == 0)
+    await eventually(lambda: queue.client.connection._unanswered() == 0)
     assert (await queue.statistics()).in_flight == 0

@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, Client, recovery
-from apressure.queue.recovery import Report
-from tests.integration.conftest import Opener, blocked, everything, in_time
+from apressure.queue.doctor.recovery import Report
+from tests.integration.conftest import Opener, blocking, everything, in_time
 from tests.integration.sickness import (
     QUICK,
     in_flight,
@@ -165,8 +165,7 @@ async def test_a_delete_under_way_gets_the_role_that_it_waits_for(url: str, db: 
         assert db.rpop(key(f":{role}_free"))
         db.set(key(f":{role}"), "victim")
     with connect(url) as mine:
-        deleting = asyncio.create_task(asyncio.to_thread(ReferenceQueue(mine, "jobs").delete))
-        await blocked(db)
+        deleting = await blocking(db, asyncio.to_thread(ReferenceQueue(mine, "jobs").delete))
         async with AsyncQueue("jobs", url=url) as queue:
             report = await recovery.examine(queue, QUICK)
             assert [(finding.kind, finding.role) for finding in report.findings] == [

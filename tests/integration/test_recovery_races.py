@@ -1,4 +1,4 @@
-"""The doctor beside everybody else: what is healthy it leaves alone, and what has moved."""
+"""The doctor beside live clients: it leaves healthy queues alone, and roles that have changed since it looked."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 import redis
 
 from apressure import Client, QueueClosedError, recovery
-from apressure.queue.facts import Facts
-from apressure.queue.findings import diagnose
-from apressure.queue.keys import Keys
-from apressure.queue.steps import Steps
+from apressure.queue.doctor.findings import diagnose
+from apressure.queue.doctor.snapshot import Snapshot
+from apressure.queue.engine.keys import Keys
+from apressure.queue.engine.steps import Steps
 from tests import reference
-from tests.integration.conftest import Opener, blocked, everything, in_time
+from tests.integration.conftest import Opener, blocking, everything, in_time
 from tests.integration.sickness import (
     OURS,
     QUICK,
@@ -27,7 +27,7 @@ from tests.integration.sickness import (
 )
 from tests.reference import ProtocolError, ReferenceQueue, connect
 
-# Notes: what is not a fault
+# Notes, which are no faults
 
 
 async def test_more_messages_than_the_bound_are_no_fault(open_queue: Opener) -> None:
@@ -53,8 +53,7 @@ async def test_a_lease_is_shown_with_its_age(open_queue: Opener) -> None:
 async def test_a_plain_client_that_waits_is_no_fault(open_queue: Opener, url: str, db: redis.Redis) -> None:
     queue = await open_queue(bound=1)
     with connect(url) as mine, connect(url) as theirs:
-        getting = asyncio.create_task(asyncio.to_thread(ReferenceQueue(mine, "jobs", client_id="getter").get))
-        await blocked(db)
+        getting = await blocking(db, asyncio.to_thread(ReferenceQueue(mine, "jobs", client_id="getter").get))
         report = await recovery.examine(queue, QUICK)
         assert (kinds(report), report.healthy, report.findings[0].holder) == (["waiting_role"], True, "getter")
         assert "may be waiting for a message" in report.findings[0].text
@@ -64,8 +63,7 @@ async def test_a_plain_client_that_waits_is_no_fault(open_queue: Opener, url: st
         await queue.put(b"1")
         assert await in_time(getting) == b"1"
         await queue.put(b"2")
-        putting = asyncio.create_task(asyncio.to_thread(ReferenceQueue(theirs, "jobs", client_id="putter").put, b"3"))
-        await blocked(db)
+        putting = await blocking(db, asyncio.to_thread(ReferenceQueue(theirs, "jobs", client_id="putter").put, b"3"))
         (finding,) = (await recovery.examine(queue, QUICK)).findings
         assert (finding.kind, finding.fault, finding.holder) == ("waiting_role", False, "putter")
         assert "may be waiting for room" in finding.text
@@ -88,12 +86,12 @@ async def test_a_queue_under_load_has_no_fault_and_is_not_touched(
     repairs: list[recovery.Repair] = []
     doubts = 0
 
-    def suspicious(facts: Facts) -> bool:
+    def suspicious(snapshot: Snapshot) -> bool:
         """One look is not enough: a client is in the middle of an operation, and does not only wait."""
         nonlocal doubts
-        at_once = diagnose(facts, facts)
+        at_once = diagnose(snapshot, snapshot)
         doubts += any(finding.fault for finding in at_once)
-        return diagnose(None, facts) != at_once
+        return diagnose(None, snapshot) != at_once
 
     monkeypatch.setattr(recovery, "suspicious", suspicious)
 

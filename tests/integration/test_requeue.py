@@ -22,7 +22,7 @@ from apressure import (
     ServerError,
 )
 from tests.chaos.proxy import proxy
-from tests.integration.conftest import Opener, blocked, eventually, everything, in_time
+from tests.integration.conftest import Opener, blocked, blocking, cancelled, eventually, everything, fails, in_time
 from tests.integration.test_dead_letters import lose_one
 from tests.reference import ReferenceQueue, connect
 
@@ -122,20 +122,15 @@ async def test_it_waits_for_room(open_queue: Opener, db: redis.Redis) -> None:
 @pytest.mark.parametrize("timeout", [0, 0.05])
 async def test_a_queue_that_stays_full(open_queue: Opener, timeout: float) -> None:
     queue, dead = await both(open_queue, 5, bound=2)
-    with pytest.raises(QueueFullError) as raised:
-        await in_time(queue.requeue(timeout=timeout))
-    assert (raised.value.accepted, raised.value.name) == (2, "jobs")
-    assert raised.value.__notes__ == ["2 dead letters were moved before"]
+    raised = await fails(QueueFullError, queue.requeue(timeout=timeout))
+    assert (raised.accepted, raised.name) == (2, "jobs")
+    assert raised.__notes__ == ["2 dead letters were moved before"]
     assert await queue.get_many(5) + await dead.get_many(5) == items(5)
 
 
 async def test_cancelled_what_was_moved_stays_moved(open_queue: Opener, db: redis.Redis) -> None:
     queue, dead = await both(open_queue, 5, bound=2)
-    task = asyncio.create_task(queue.requeue())
-    await blocked(db)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await in_time(task)
+    await cancelled(await blocking(db, queue.requeue()))
     assert await queue.get_many(5) + await dead.get_many(5) == items(5)
     await in_time(queue.put(b"x"))
     await in_time(dead.put(b"x"))
@@ -147,9 +142,7 @@ async def test_cancelled_at_any_moment_nothing_is_lost_or_doubled(open_queue: Op
     task = asyncio.create_task(queue.requeue(2))
     for _ in range(turns):
         await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await in_time(task)
+    await cancelled(task)
     moved = await queue.qsize()
     assert moved in (0, 2)
     got = await queue.get_many(5) if moved else []
@@ -169,8 +162,7 @@ async def test_a_queue_that_takes_nothing(open_queue: Opener, db: redis.Redis, h
         db.set("__pressure__:jobs:dead:stats:consumed_bytes", "many")
         error = ServerError
     before = everything(db)
-    with pytest.raises(error):
-        await in_time(queue.requeue())
+    await fails(error, queue.requeue())
     assert everything(db) == before
     db.set("__pressure__:jobs:dead:stats:consumed_bytes", 0)
     assert await dead.get_many(5) == items(2)
@@ -178,12 +170,10 @@ async def test_a_queue_that_takes_nothing(open_queue: Opener, db: redis.Redis, h
 
 async def test_a_queue_that_is_closed_in_the_middle(open_queue: Opener, db: redis.Redis) -> None:
     queue, dead = await both(open_queue, 5, bound=2)
-    task = asyncio.create_task(queue.requeue())
-    await blocked(db)
+    task = await blocking(db, queue.requeue())
     await queue.close()
-    with pytest.raises(QueueClosedError) as raised:
-        await in_time(task)
-    assert raised.value.__notes__ == ["2 dead letters were moved before"]
+    raised = await fails(QueueClosedError, task)
+    assert raised.__notes__ == ["2 dead letters were moved before"]
     assert await queue.get_many(5) + await dead.get_many(5) == items(5)
 
 
@@ -195,8 +185,7 @@ async def test_it_waits_for_both_roles(open_queue: Opener, db: redis.Redis, url:
     if plain:  # a step-by-step client holds both tokens
         assert db.rpop(f"{base}:producer_free")
         assert db.rpop(f"{base}:dead:consumer_free")
-        task = asyncio.create_task(queue.requeue())
-        await blocked(db)
+        task = await blocking(db, queue.requeue())
         db.lpush(f"{base}:producer_free", 0)
         await eventually(lambda: db.llen(f"{base}:producer_free") == 1 and db.info("clients")["blocked_clients"])
         assert not task.done()
@@ -204,15 +193,12 @@ async def test_it_waits_for_both_roles(open_queue: Opener, db: redis.Redis, url:
     else:
         async with dead.consumer():
             async with holder.producer(exclusive=True, close=False):
-                with pytest.raises(QueueInUseError) as raised:
-                    await in_time(queue.requeue(timeout=0.05))
-                assert (raised.value.role, raised.value.name, raised.value.holder) == ("producer", "jobs", "holder")
-            with pytest.raises(QueueInUseError) as raised:
-                await in_time(queue.requeue(timeout=0.2))
-            assert (raised.value.role, raised.value.name) == ("consumer", "jobs:dead")
-            assert raised.value.holder == dead.client.id
-            task = asyncio.create_task(queue.requeue())
-            await blocked(db)
+                raised = await fails(QueueInUseError, queue.requeue(timeout=0.05))
+                assert (raised.role, raised.name, raised.holder) == ("producer", "jobs", "holder")
+            raised = await fails(QueueInUseError, queue.requeue(timeout=0.2))
+            assert (raised.role, raised.name) == ("consumer", "jobs:dead")
+            assert raised.holder == dead.client.id
+            task = await blocking(db, queue.requeue())
             assert not task.done()
     assert await in_time(task) == 2
     with connect(url) as client:
@@ -256,8 +242,7 @@ async def test_what_ends_other_operations_ends_this_one(
         await queue.put(b"x")
     else:
         assert db.rpop(f"__pressure__:{token}")
-    task = asyncio.create_task(queue.requeue())
-    await blocked(db)
+    task = await blocking(db, queue.requeue())
     if how == "unblock":
         assert await queue.unblock() == 1
     elif how == "aclose":
@@ -265,8 +250,7 @@ async def test_what_ends_other_operations_ends_this_one(
     else:
         deleting = asyncio.create_task(queue.delete())
     errors = {"unblock": OperationUnblockedError, "aclose": ClientClosedError, "delete": QueueDoesNotExistError}
-    with pytest.raises(errors[how]):
-        await in_time(task)
+    await fails(errors[how], task)
     if token is not None:
         db.lpush(f"__pressure__:{token}", 0)
     if how == "delete":

@@ -1,4 +1,4 @@
-"""Sentinel: who asks is led to the primary, and what waits survives a change of it."""
+"""Sentinel: clients find the primary, and waiting operations survive a new one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -23,9 +23,12 @@ from apressure import (
     ServerError,
     ServerUnavailableError,
 )
-from tests.integration.conftest import eventually, in_time
-from tests.servers import SERVERS, blocked_clients, keys_left_behind
-from tests.topologies import Pair, Watched, ask, follows, heard, replicated, sentinel, until
+from apressure.embedded import EmbeddedServer
+from tests.integration.conftest import eventually, fails, in_time, refusals
+from tests.integration.waits import waits
+from tests.relay import relay
+from tests.servers import SERVERS, admin, blocked_clients
+from tests.topologies import Pair, Watched, ask, follows, heard, must_be_empty, replicated, sentinel, until
 
 NAME = "jobs"
 
@@ -41,9 +44,7 @@ def empty(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "watched" in request.fixturenames:
         found: Watched = request.getfixturevalue("watched")
-        left = keys_left_behind(found.primary)
-        ask(found.primary, "FLUSHALL")
-        assert not left
+        must_be_empty(found.primary)
 
 
 @contextlib.asynccontextmanager
@@ -89,13 +90,13 @@ async def test_arguments_and_a_client_of_redis_pys_lead_there_too(watched: Watch
 
 
 async def test_an_unknown_service_is_named(watched: Watched) -> None:
-    with pytest.raises(ServerUnavailableError, match=r"the Sentinel at 127.0.0.1:\d+ knows no 'others'"):
+    with pytest.raises(ServerUnavailableError, match=r"the Sentinel at 127.0.0.1:\d+ does not know 'others'"):
         async with AsyncQueue(NAME, sentinels=watched.sentinels, service="others"):
             pass
 
 
 async def test_a_server_that_is_no_sentinel_is_called_so(watched: Watched) -> None:
-    with pytest.raises(ServerError, match=rf"the server at 127.0.0.1:{watched.primary.port} is no Sentinel"):
+    with pytest.raises(ServerError, match=rf"the server at 127.0.0.1:{watched.primary.port} is not a Sentinel"):
         async with AsyncQueue(NAME, sentinels=[("127.0.0.1", watched.primary.port)], service="queues"):
             pass
 
@@ -194,68 +195,9 @@ async def changed(watched: Watched, change: Change) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_what_waits_survives_a_new_primary(watched: Watched, change: Change) -> None:
-    """All kinds of waits at once: each in a queue of its own, so that one change of the primary is enough."""
-    async with Client(url=watched.url) as client, contextlib.AsyncExitStack() as stack:
-
-        async def opened(name: str, bound: int = 0, *first: bytes) -> AsyncQueue[bytes]:
-            queue = AsyncQueue(name, client=client)
-            await queue.create(bound)
-            await queue.put_many(first)
-            stack.push_async_callback(queue.delete, 10)
-            return queue
-
-        full = await opened("full", 1, b"1")
-        empty = await opened("empty")
-        claimed = await opened("claimed", 0, b"1")
-        ending = await opened("ending")
-        consumed = await opened("consumed")
-        received = await opened("received", 0, b"1", b"2")
-        produced = await opened("produced")
-        ask(watched.primary, "RPOP", "__pressure__:claimed:consumer_free")  # as a client does that works step by step
-        delivery = await received.receive()
-
-        async def consume() -> list[bytes]:
-            async with consumed.consumer() as consumer:
-                return [item async for item in consumer]
-
-        producing = asyncio.Event()
-
-        async def produce() -> None:
-            async with produced.producer(exclusive=True, close=False) as producer:
-                await producer.put(b"1")
-                heard(watched.primary, 1)
-                producing.set()
-                await go_on.wait()
-                await producer.put(b"2")
-
-        go_on = asyncio.Event()
-        works: list[Coroutine[Any, Any, Any]] = [
-            full.put(b"2"), empty.get(), claimed.get(), ending.wait_closed(), consume(), produce(),
-        ]  # fmt: skip
-        tasks = [asyncio.create_task(work) for work in works]
-        await producing.wait()
-        await eventually(lambda: blocked_clients(watched.primary) >= 5)
+async def test_a_waiting_operation_survives_a_new_primary(watched: Watched, change: Change) -> None:
+    async with waits(watched.url, lambda: watched.primary):
         await changed(watched, change)
-        assert not any(task.done() for task in tasks)
-
-        assert await full.get() == b"1"
-        await empty.put(b"1")
-        ask(watched.primary, "LPUSH", "__pressure__:claimed:consumer_free", 1)
-        await ending.close()
-        await consumed.put_many([b"1", b"2"])
-        await consumed.close()
-        go_on.set()
-        async with asyncio.timeout(30):
-            outcomes = await asyncio.gather(*tasks)
-        assert outcomes == [None, b"1", b"1", None, [b"1", b"2"], None]
-        assert await full.get() == b"2"
-        await delivery.ack()
-        assert await received.get() == b"2"
-        assert await produced.get_many(5) == [b"1", b"2"]
-        statistics = await received.statistics()
-        assert (statistics.length, statistics.in_flight, statistics.consumed_messages) == (0, 0, 2)
-        assert await client.queues() == ["claimed", "consumed", "empty", "ending", "full", "produced", "received"]
 
 
 async def test_no_put_is_lost_or_doubled_by_a_new_primary(watched: Watched) -> None:
@@ -289,7 +231,7 @@ async def test_plain_commands_find_a_new_primary(watched: Watched) -> None:
         await changed(watched, Watched.switch)
         async with asyncio.timeout(20):
             while True:
-                with contextlib.suppress(PressureError):  # what was on a connection that ended
+                with contextlib.suppress(PressureError):  # its connection ended
                     assert await queue.get() == b"1"
                     break
 
@@ -323,13 +265,11 @@ async def test_no_primary_comes(watched: Watched) -> None:
         for server in frozen:
             os.kill(server.pid, signal.SIGSTOP)
         try:
-            for channel in (client.link._channel, queue._core.operations.waits._messages._channel):  # type: ignore[union-attr]
+            for channel in (client.connection._channel, queue._engine.waits._messages._channel):  # type: ignore[union-attr]
                 assert channel is not None
                 channel.abort("a test cuts it")
-            with pytest.raises(ServerUnavailableError, match=r"tried again for 0\.3 seconds"):
-                await in_time(queue.put(b"1"))
-            with pytest.raises(PressureError):
-                await in_time(getting)
+            await fails(ServerUnavailableError, queue.put(b"1"), r"tried again for 0\.3 seconds")
+            await fails(PressureError, getting)
         finally:
             for server in frozen:
                 os.kill(server.pid, signal.SIGCONT)
@@ -368,27 +308,34 @@ async def test_a_server_that_is_a_replica_from_the_beginning_is_an_error_at_once
         await queue.put(b"1")
         await eventually(lambda: ask(pair.servers[1], "EXISTS", "__pressure__:jobs"))
         async with AsyncQueue(NAME, url=pair.servers[1].url, retry_timeout=100) as wrong:
-            with pytest.raises(ReadOnlyError, match="connect to the primary"):
-                await in_time(wrong.put(b"1"))
-            with pytest.raises(ReadOnlyError):
-                await in_time(wrong.get())
+            await fails(ReadOnlyError, wrong.put(b"1"), "connect to the primary")
+            await fails(ReadOnlyError, wrong.get())
             assert await wrong.qsize() == 1
 
 
-async def test_an_address_whose_server_is_a_replica_for_a_while_is_waited_for(pair: Pair) -> None:
-    """As behind an address that moves with the primary: READONLY passes."""
+@pytest.mark.parametrize("says", [b"-READONLY ", b"-ERR READONLY "], ids=["server", "proxy"])
+async def test_an_address_whose_server_is_a_replica_for_a_while_is_waited_for(pair: Pair, says: bytes) -> None:
+    """As behind an address that moves with the primary: READONLY passes, also where a proxy puts ERR before it."""
     server = pair.primary
-    async with a_queue(pair.url, bound=1) as queue:
+    with relay(server.port) as proxy:
+        proxy.rewrite = lambda answer: answer.replace(b"-READONLY ", says)
+        await a_replica_for_a_while(f"redis://127.0.0.1:{proxy.port}", server)
+    until(lambda: follows(pair.servers[1]), "the replica follows again")
+
+
+async def a_replica_for_a_while(url: str, server: EmbeddedServer) -> None:
+    async with a_queue(url, bound=1) as queue:
         await queue.put(b"1")
         putting = asyncio.create_task(queue.put(b"2"))
         await eventually(lambda: blocked_clients(server))
         with redis_py.Redis.from_url(server.url) as db:
             assert db.wait(1, 5000) == 1
-        # Nobody else's replica: it finds nobody there, and keeps its data.
+        # A replica of nothing: it finds no primary, and keeps its data.
         ask(server, "REPLICAOF", "127.0.0.1", free_port())
         try:
             getting = asyncio.create_task(queue.get())
-            await asyncio.sleep(0.1)
+            with admin(server) as db:
+                await eventually(lambda: refusals(db, "READONLY") > 2)
             assert not getting.done()
             assert not putting.done()
         finally:
@@ -396,4 +343,3 @@ async def test_an_address_whose_server_is_a_replica_for_a_while_is_waited_for(pa
         assert await in_time(getting) == b"1"
         await in_time(putting)
         assert await queue.get() == b"2"
-    until(lambda: follows(pair.servers[1]), "the replica follows again")

@@ -24,8 +24,9 @@ from apressure import (
     ServerUnavailableError,
 )
 from apressure.embedded import EmbeddedServer
-from tests.integration.conftest import Opener, blocked, eventually, everything, in_time
+from tests.integration.conftest import Opener, blocking, eventually, everything, fails, in_time, refusals
 from tests.servers import SERVERS, admin
+from tests.unit.fakes import listening
 
 Make = Callable[..., EmbeddedServer]
 both = pytest.mark.parametrize("kind", SERVERS)
@@ -38,7 +39,7 @@ def port_without_server() -> int:
         return int(probe.getsockname()[1])
 
 
-async def test_every_operation_on_a_server_that_is_down_fails_with_one_clear_error(scripting: bool) -> None:
+async def test_every_operation_on_a_server_that_is_down_raises_a_clear_error(scripting: bool) -> None:
     url = f"redis://:{SECRET}@127.0.0.1:{port_without_server()}"
     queue = AsyncQueue("jobs", url=url, scripting=scripting)
     operations: list[Any] = [
@@ -54,10 +55,9 @@ async def test_every_operation_on_a_server_that_is_down_fails_with_one_clear_err
             queue.producer(exclusive=True).__aenter__(),
         ]
     for operation in operations:
-        with pytest.raises(ServerUnavailableError, match=r"cannot reach the server at 127\.0\.0\.1") as raised:
-            await in_time(operation)
-        assert isinstance(raised.value, ConnectionError)
-        assert SECRET not in str(raised.value)
+        raised = await fails(ServerUnavailableError, operation, r"cannot reach the server at 127\.0\.0\.1")
+        assert isinstance(raised, ConnectionError)
+        assert SECRET not in str(raised)
     await queue.aclose()
 
 
@@ -74,8 +74,9 @@ async def test_an_object_works_when_the_server_comes_back(make_server: Make, scr
 
 
 async def test_a_host_that_does_not_exist_is_named() -> None:
-    with pytest.raises(ServerUnavailableError, match=r"no-such-host\.invalid"):
-        await in_time(AsyncQueue("jobs", host="no-such-host.invalid").exists())
+    await fails(
+        ServerUnavailableError, AsyncQueue("jobs", host="no-such-host.invalid").exists(), r"no-such-host\.invalid"
+    )
 
 
 async def test_a_unix_socket_that_does_not_exist_is_named(tmp_path: Any) -> None:
@@ -93,9 +94,8 @@ async def test_a_password_is_wanted_and_checked(make_server: Make, kind: str, sc
     ):
         queue = AsyncQueue("jobs", url=url, scripting=scripting)
         for operation in (queue.create, queue.get, queue.statistics):
-            with pytest.raises(AuthenticationError, match=says) as raised:
-                await in_time(operation())
-            assert "wr0ng" not in str(raised.value)
+            raised = await fails(AuthenticationError, operation(), says)
+            assert "wr0ng" not in str(raised)
         await queue.aclose()
     async with AsyncQueue("jobs", host="127.0.0.1", port=int(port), password=SECRET, scripting=scripting) as queue:
         await queue.create()
@@ -114,13 +114,12 @@ def allow(server: EmbeddedServer, user: str, *rules: str) -> str:
 
 
 @both
-async def test_a_user_without_scripts_is_told_and_works_without_them(make_server: Make, kind: str) -> None:
+async def test_a_user_without_scripts_gets_a_clear_error_and_works_without_them(make_server: Make, kind: str) -> None:
     server = make_server(kind)
     url = allow(server, "plain", "+@all", "-@scripting")
     async with AsyncQueue("jobs", url=url) as queue:
         for operation in (queue.create, queue.statistics, queue.delete):
-            with pytest.raises(ScriptingRefusedError, match="scripting=False"):
-                await in_time(operation())
+            await fails(ScriptingRefusedError, operation(), "scripting=False")
     async with AsyncQueue("jobs", url=url, scripting=False) as queue:
         await queue.create(bound=1)
         await queue.put(b"x")
@@ -132,20 +131,19 @@ async def test_a_user_without_scripts_is_told_and_works_without_them(make_server
 
 
 @both
-async def test_a_user_without_a_right_is_told_which(make_server: Make, kind: str, scripting: bool) -> None:
+async def test_a_user_without_a_permission_learns_which(make_server: Make, kind: str, scripting: bool) -> None:
     server = make_server(kind)
     async with AsyncQueue("jobs", url=server.url) as owner:
         await owner.create(bound=1)
         await owner.put(b"x")
         url = allow(server, "reader", "+@all", "-lpush")
         async with AsyncQueue("jobs", url=url, scripting=scripting) as queue:
-            with pytest.raises(PermissionDeniedError, match="needs the command") as raised:
-                await in_time(queue.close())
-            assert isinstance(raised.value, PermissionError)
+            raised = await fails(PermissionDeniedError, queue.close(), "needs the command")
+            assert isinstance(raised, PermissionError)
 
 
 @both
-async def test_a_user_with_few_keys_is_told(make_server: Make, kind: str) -> None:
+async def test_a_user_with_few_keys_gets_a_clear_error(make_server: Make, kind: str) -> None:
     server = make_server(kind)
     with admin(server) as client:
         client.execute_command("ACL", "SETUSER", "few", "reset", "on", f">{SECRET}", "~other:*", "&*", "+@all")
@@ -154,33 +152,22 @@ async def test_a_user_with_few_keys_is_told(make_server: Make, kind: str) -> Non
             await queue.create()
 
 
-async def test_a_server_that_is_too_old_is_told_once_and_clearly() -> None:
+async def test_a_server_that_is_too_old_is_a_clear_error() -> None:
     information = b"# Server\r\nredis_version:5.0.7\r\nredis_mode:standalone\r\n"
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                for command in data.split(b"*")[1:]:
-                    reply = b"$%d\r\n%s\r\n" % (len(information), information) if b"INFO" in command else b"+OK\r\n"
-                    writer.write(reply)
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
+    def answer(data: bytes) -> bytes:
+        info = b"$%d\r\n%s\r\n" % (len(information), information)
+        return b"".join(info if b"INFO" in command else b"+OK\r\n" for command in data.split(b"*")[1:])
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        queue = AsyncQueue("jobs", port=server.sockets[0].getsockname()[1])
+    async with listening(answer) as url:
+        queue = AsyncQueue("jobs", url=url)
         for _ in range(2):
-            with pytest.raises(ServerTooOldError, match=r"Redis 5\.0.*Redis 6\.2 or later, or Valkey"):
-                await in_time(queue.create())
+            await fails(ServerTooOldError, queue.create(), r"Redis 5\.0.*Redis 6\.2 or later, or Valkey")
         await queue.aclose()
-    finally:
-        server.close()
 
 
 @both
-async def test_a_database_that_does_not_exist_is_told(make_server: Make, kind: str) -> None:
+async def test_a_database_that_does_not_exist_is_a_clear_error(make_server: Make, kind: str) -> None:
     server = make_server(kind)
     with pytest.raises(ServerError, match="out of range"):
         await AsyncQueue("jobs", url=server.url, db=99).exists()
@@ -203,8 +190,7 @@ async def test_a_full_server_refuses_puts_and_lets_consumers_make_room(
                 queue.put_many([b"x"] * 10),
                 queue.put(b"x", force=True),
             ):
-                with pytest.raises(OutOfMemoryError, match="maxmemory"):
-                    await in_time(put)
+                await fails(OutOfMemoryError, put, "maxmemory")
             if scripting:
                 assert everything(db) == before
                 assert await queue.get() == b"1"
@@ -236,8 +222,7 @@ async def test_an_expired_lease_heals_on_a_full_server_and_puts_are_refused_all_
             db.hset("apressure:__pressure__:jobs:consumer_lease", "deadline", 1)
             db.config_set("maxmemory", "1mb")
             for _ in range(3):
-                with pytest.raises(OutOfMemoryError):
-                    await in_time(queue.put(b"x"))
+                await fails(OutOfMemoryError, queue.put(b"x"))
             assert await in_time(queue.get()) == b"1"
             db.config_set("maxmemory", 0)
 
@@ -248,11 +233,10 @@ async def test_a_blocked_wait_on_a_full_server_recovers(make_server: Make, kind:
     async with AsyncQueue("jobs", url=server.url) as queue, AsyncQueue("jobs", url=server.url) as other:
         await queue.create(bound=1)
         with admin(server) as db:
-            waiting = asyncio.create_task(queue.get())
-            await blocked(db)
+            waiting = await blocking(db, queue.get())
             db.config_set("maxmemory", "1mb")
             late = asyncio.create_task(other.get())
-            await asyncio.sleep(0.3)
+            await eventually(lambda: refusals(db, "OOM") > 5)  # each of the two is refused, and asks again
             assert not waiting.done()
             assert not late.done()
             db.config_set("maxmemory", 0)
@@ -274,8 +258,7 @@ async def test_a_read_only_replica_says_so(make_server: Make, kind: str, scripti
             await eventually(lambda: db.exists("__pressure__:jobs"))
         async with AsyncQueue("jobs", url=replica.url, scripting=scripting) as queue:
             for operation in (queue.put(b"y"), queue.get(), queue.close(), queue.delete(), queue.put_nowait(b"y")):
-                with pytest.raises(ReadOnlyError, match="primary"):
-                    await in_time(operation)
+                await fails(ReadOnlyError, operation, "primary")
             # Looking is allowed.
             assert await queue.exists()
             assert await queue.peek() == b"x"
@@ -337,8 +320,7 @@ async def test_without_scripts_a_damaged_number_strands_no_role_and_no_message(
         await queue.create()
         good = db.get(f"__pressure__:jobs{suffix}") or b"0"
         db.set(f"__pressure__:jobs{suffix}", "many")
-        with pytest.raises(ServerError):
-            await in_time(queue.put(b"x"))
+        await fails(ServerError, queue.put(b"x"))
         assert db.llen("__pressure__:jobs:producer_free") == 1
         assert db.llen("__pressure__:jobs") == 0
         db.set(f"__pressure__:jobs{suffix}", good)
@@ -348,7 +330,7 @@ async def test_without_scripts_a_damaged_number_strands_no_role_and_no_message(
 
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("suffix", [":bound", ":stats:produced_messages", ":stats:consumed_bytes"])
-async def test_statistics_of_a_damaged_queue_name_what_is_wrong(
+async def test_statistics_of_a_damaged_queue_name_the_damage(
     url: str, db: redis.Redis, scripting: bool, suffix: str
 ) -> None:
     async with AsyncQueue("jobs", url=url, scripting=scripting) as queue:
@@ -364,12 +346,13 @@ async def test_a_message_larger_than_the_server_takes_is_refused_and_the_object_
     server = make_server("valkey", config={"proto-max-bulk-len": "1mb"})
     async with AsyncQueue("jobs", url=server.url, retry_timeout=1.0) as queue:
         await queue.create()
-        with pytest.raises(ServerError, match=r"proto-max-bulk-len.*max_message_size.*nothing was written") as raised:
-            await in_time(queue.put(b"x" * (2 << 20)))
-        assert not isinstance(raised.value, OutcomeUnknownError)
+        raised = await fails(
+            ServerError, queue.put(b"x" * (2 << 20)), r"proto-max-bulk-len.*max_message_size.*nothing was written"
+        )
+        assert not isinstance(raised, OutcomeUnknownError)
         await queue.put(b"small")
         assert await queue.get() == b"small"
 
 
-async def test_a_client_says_who_it_is_connected_to() -> None:
+async def test_the_repr_of_a_client_shows_its_server() -> None:
     assert "127.0.0.1:7777 (database 3)" in repr(Client("redis://127.0.0.1:7777/3"))

@@ -20,7 +20,7 @@ async def test_a_fresh_queue(open_queue: Opener, scripting: bool) -> None:
     assert dataclasses.asdict(await queue.statistics()) == {
         "name": "jobs", "length": 0, "bound": 7, "closed": False,
         "producer": dataclasses.asdict(free), "consumer": dataclasses.asdict(free),
-        "produced_messages": 0, "produced_bytes": 0, "consumed_messages": 0, "consumed_bytes": 0,
+        "members": (), "produced_messages": 0, "produced_bytes": 0, "consumed_messages": 0, "consumed_bytes": 0,
         "in_flight": 0, "waiting_putters": 0, "waiting_getters": 0,
     }  # fmt: skip
 

@@ -13,7 +13,7 @@ import pytest
 
 from apressure import AsyncQueue, ServerUnavailableError
 from apressure.embedded import EmbeddedServer
-from tests.integration.conftest import blocked, in_time
+from tests.integration.conftest import blocked, fails, in_time, renewed_while_blocked
 from tests.servers import admin
 
 Make = Callable[..., EmbeddedServer]
@@ -110,29 +110,37 @@ async def test_steps_and_waits_work_over_tls(secure: Secure, authority: Authorit
         await queue.delete()
 
 
-async def test_a_certificate_of_somebody_else_is_refused(secure: Secure, authority: Authority, tmp_path: Path) -> None:
+async def test_a_certificate_of_another_host_is_refused(secure: Secure, authority: Authority, tmp_path: Path) -> None:
     stranger = Authority(tmp_path, "stranger")
     for url in (f"{secure.url}?ssl_ca_certs={stranger.certificate}", secure.url):
-        with pytest.raises(ServerUnavailableError, match=r"(?i)certificate verify failed"):
-            await in_time(AsyncQueue("jobs", url=url).exists())
+        await fails(ServerUnavailableError, AsyncQueue("jobs", url=url).exists(), r"(?i)certificate verify failed")
 
 
 @pytest.mark.parametrize("kind", SERVERS)
 async def test_a_certificate_for_another_host_is_refused(make_server: Make, kind: str, authority: Authority) -> None:
     secure = Secure(make_server, kind, authority, "no", names="DNS:elsewhere.example")
-    with pytest.raises(ServerUnavailableError, match=r"(?i)hostname mismatch|not valid for 'localhost'"):
-        await in_time(AsyncQueue("jobs", url=f"{secure.url}?ssl_ca_certs={authority.certificate}").exists())
+    await fails(
+        ServerUnavailableError,
+        AsyncQueue("jobs", url=f"{secure.url}?ssl_ca_certs={authority.certificate}").exists(),
+        r"(?i)hostname mismatch|not valid for 'localhost'",
+    )
 
 
-async def test_a_plain_client_at_a_tls_port_is_told(secure: Secure) -> None:
-    with pytest.raises(ServerUnavailableError, match="cannot reach the server at localhost"):
-        await in_time(AsyncQueue("jobs", url=f"redis://localhost:{secure.port}").exists())
+async def test_a_plain_client_at_a_tls_port_gets_a_clear_error(secure: Secure) -> None:
+    await fails(
+        ServerUnavailableError,
+        AsyncQueue("jobs", url=f"redis://localhost:{secure.port}").exists(),
+        "cannot reach the server at localhost",
+    )
 
 
-async def test_a_tls_client_at_a_plain_port_is_told(secure: Secure, authority: Authority) -> None:
+async def test_a_tls_client_at_a_plain_port_gets_a_clear_error(secure: Secure, authority: Authority) -> None:
     url = f"rediss://localhost:{secure.server.port}?ssl_ca_certs={authority.certificate}"
-    with pytest.raises(ServerUnavailableError, match="cannot reach the server at localhost"):
-        await in_time(AsyncQueue("jobs", url=url, connect_timeout=1.0).exists())
+    await fails(
+        ServerUnavailableError,
+        AsyncQueue("jobs", url=url, connect_timeout=1.0).exists(),
+        "cannot reach the server at localhost",
+    )
 
 
 @pytest.mark.parametrize("kind", SERVERS)
@@ -145,5 +153,19 @@ async def test_a_server_may_want_to_see_a_certificate(make_server: Make, kind: s
         await queue.put(b"1")
         assert await queue.get() == b"1"
         await queue.delete()
-    with pytest.raises(ServerUnavailableError, match=r"(?i)certificate required|does it speak TLS"):
-        await in_time(AsyncQueue("jobs", url=url).exists())
+    await fails(
+        ServerUnavailableError, AsyncQueue("jobs", url=url).exists(), r"(?i)certificate required|does it speak TLS"
+    )
+
+
+async def test_a_lease_is_renewed_over_tls_while_the_event_loop_is_blocked(
+    secure: Secure, authority: Authority
+) -> None:
+    async with AsyncQueue("jobs", url=f"{secure.url}?ssl_ca_certs={authority.certificate}") as queue:
+        await queue.create()
+        await queue.put(b"1")
+        with admin(secure.server) as db:
+            async with queue.consumer(lease=1) as consumer:
+                assert await anext(consumer) == b"1"
+                renewed_while_blocked(db, "apressure:__pressure__:jobs:consumer_lease")
+        await queue.delete()

@@ -26,6 +26,7 @@ from apressure import (
     QueueEmptyError,
     QueueFullError,
     QueueInUseError,
+    QueueOpenError,
 )
 from tests.reference import own_keys, snapshot
 
@@ -123,7 +124,7 @@ class QueueMachine(RuleBasedStateMachine):
         elif self.closed:
             self.run(self.queue.wait_closed())
         else:
-            self.refused(self.queue.wait_closed(timeout=0), QueueEmptyError)
+            self.refused(self.queue.wait_closed(timeout=0), QueueOpenError)
 
     @rule(often=st.integers(0, 3))
     def delete(self, often: int) -> None:
@@ -327,7 +328,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert (statistics.waiting_putters, statistics.waiting_getters) == (0, 0)
 
     def teardown(self) -> None:
-        self.run(self.queue.aclose())  # gives back what is in flight
+        self.run(self.queue.aclose())  # gives back the messages in flight
         if self.exists:
             self.run(self.other.delete())
         self.run(self.other.aclose())

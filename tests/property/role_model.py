@@ -1,22 +1,22 @@
 """A model of one role of a queue, small enough to look at every state that it can be in.
 
 The role is the consumer's, which has the leases and the messages in flight. Two clients of ours and one plain client
-share it with a server. Every step of ours is a script, so here it is one transition; what is not atomic is what
-happens between the steps: waiting, crashing, being served by a connection that nobody reads any more. A client that
+share it with a server. Every step of ours is a script, so here it is one transition. Other things may happen
+between the steps: waiting, crashing, being served by a connection that nobody reads any more. A client that
 sleeps past its lease needs no action of its own: every client may always be the one that does not move.
 
-How a role works (`queue.md`):
+How a role works (docs/protocol.md):
 
 * The token is in the free list, in the claim list, in a lease or in a plain client's hands.
 * To wait for the role is `BLMOVE free claim RIGHT LEFT`, outstanding on the server, which serves the blocked first
   come first served. Who was served steps with `held`: it takes the token from the claim list, else from the free list.
   Without `held` only from the free list.
 * A step with the token of the lease is accepted as long as the record is there, late or not; another token is lost.
-* Every step heals: a late lease gives what is in flight back, first in line in order, and the token to the free list. A
+* Every step heals: a late lease gives its messages back, first in line in order, and the token to the free list. A
   claim that nobody took gets a time limit from the first step that sees it, and goes back to the free list after it.
 * A fresh lease begins with giving back what some earlier one left in flight.
-* Where `:bound` is gone, a renewal or an acknowledgement drops what is in flight and gives the token back. Healing does
-  the same for those who cannot renew any more.
+* Where `:bound` is gone, a renewal or an acknowledgement drops messages in flight and gives the token back. Healing
+  does the same for clients that cannot renew any more.
 
 `Design` switches single rules of these off. `search` walks all states and answers with the first one that breaks a
 rule, and the way there.
@@ -24,10 +24,12 @@ rule, and the way there.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from tests.property.search import Result
+from tests.property.search import search as search_all
 
 CLIENTS: Final = (0, 1)
 MESSAGES: Final = 2
@@ -230,7 +232,7 @@ def _deliver(state: State, number: int, client: Client) -> State:
 
 
 def _drop(state: State) -> State:
-    """Under a lease, on a queue that was deleted: what is in flight goes, and the token is given back."""
+    """Under a lease, on a deleted queue: messages in flight are dropped, and the token is given back."""
     return _release(state._replace(inflight=()))
 
 
@@ -304,8 +306,8 @@ def _of_plain(state: State) -> Iterator[Transition]:
             yield f"the plain client pops {state.queue[0]}", state._replace(queue=state.queue[1:], taken=taken)
 
 
-def _of_nobody(state: State, design: Design) -> Iterator[Transition]:
-    """What happens without anybody who could be dead: time, the server, and any step of anybody's at all."""
+def _of_no_client(state: State, design: Design) -> Iterator[Transition]:
+    """What happens even if all clients in the model are dead: time, the server, and a step of any other client."""
     if state.lease is not None and not state.lease.late:
         if design.late_lease_stays:
             yield "the lease runs out", state._replace(lease=state.lease._replace(late=True))
@@ -323,7 +325,7 @@ def _of_nobody(state: State, design: Design) -> Iterator[Transition]:
 
 def _transitions(state: State, design: Design) -> Iterator[tuple[str, State, bool]]:
     """What can happen next: its name, the state after, and whether it needs nobody in particular to be alive."""
-    for what, after in _of_nobody(state, design):
+    for what, after in _of_no_client(state, design):
         yield what, _serve(after, design), True
     for number in CLIENTS:
         for what, after in _of_client(state, number, design):
@@ -352,7 +354,7 @@ def one_worker(state: State) -> str:
 
 
 def no_message_wronged(state: State) -> str:
-    """None lost, none acknowledged twice or by one who never had it, and what is not done yet stands in order."""
+    """No message is lost, acknowledged twice or by a client that never had it; the others stand in order."""
     if state.wronged:
         return state.wronged
     if state.life != "there":
@@ -376,71 +378,16 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (one_token, one_worker, no_message_wr
 # The search
 
 
-@dataclass(frozen=True)
-class Counterexample:
-    """A state that must not be, and the way to it."""
-
-    broken: str
-    steps: tuple[str, ...]
-    state: State
-
-    def __str__(self) -> str:
-        lines = (f"  {number}. {step}" for number, step in enumerate(self.steps, 1))
-        return "\n".join((f"{self.broken}:", *lines, f"  -> {self.state}"))
-
-
-@dataclass(frozen=True)
-class Result:
-    states: int
-    counterexample: Counterexample | None
-
-
 def search(design: Design, invariants: Sequence[Invariant] = INVARIANTS) -> Result:
-    """Walk all states, breadth first, so that a counterexample is a shortest one.
+    """Walk all states.
 
-    Besides the invariants, from every state in which no plain client has the role it must get free by nothing but time
-    and healing, whoever is dead by then.
+    Besides the invariants, from every state in which no plain client has the role it must get free by time and healing
+    alone, even if every client is dead by then.
     """
-    start = State(queue=tuple(range(1, MESSAGES + 1)))
-    came_from: dict[State, tuple[State, str] | None] = {start: None}
-    heal_from: dict[State, list[State]] = {}
-    """For each state those from which it is reached with nobody in particular alive."""
-    todo = deque([start])
-    while todo:
-        state = todo.popleft()
-        for what, after, anybody in _transitions(state, design):
-            if anybody:
-                heal_from.setdefault(after, []).append(state)
-            if after in came_from:
-                continue
-            came_from[after] = (state, what)
-            for invariant in invariants:
-                if broken := invariant(after):
-                    return Result(len(came_from), _trace(broken, after, came_from))
-            todo.append(after)
-    stuck = _stuck(came_from, heal_from)
-    found = (
-        None if stuck is None else _trace("the role never gets free again if all clients are dead", stuck, came_from)
+    return search_all(
+        State(queue=tuple(range(1, MESSAGES + 1))),
+        lambda state: _transitions(state, design),
+        lambda state: next((broken for invariant in invariants if (broken := invariant(state))), ""),
+        lambda state: bool(state.free) or state.plain == "holding" or state.life == "gone",
+        "the role never gets free again if all clients are dead",
     )
-    return Result(len(came_from), found)
-
-
-def _stuck(states: dict[State, tuple[State, str] | None], heal_from: dict[State, list[State]]) -> State | None:
-    """The first state from which time and healing alone free no role: backwards from those where it is free."""
-    reached = {state for state in states if state.free or state.plain == "holding" or state.life == "gone"}
-    todo = list(reached)
-    while todo:
-        for before in heal_from.get(todo.pop(), ()):
-            if before not in reached:
-                reached.add(before)
-                todo.append(before)
-    return next((state for state in states if state not in reached), None)
-
-
-def _trace(broken: str, state: State, came_from: dict[State, tuple[State, str] | None]) -> Counterexample:
-    steps: list[str] = []
-    here = state
-    while (origin := came_from[here]) is not None:
-        here, what = origin
-        steps.append(what)
-    return Counterexample(broken, tuple(reversed(steps)), state)

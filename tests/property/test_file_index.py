@@ -1,4 +1,4 @@
-"""The index against a plain model: told of any changes, in any order that a directory allows, it says what is there."""
+"""The index agrees with a plain model after any changes, in any order that a directory allows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apressure.files import names
-from apressure.files.index import Index
+from apressure.files.storage import names
+from apressure.files.storage.index import Index
 
 KEYS = st.integers(1, 12).map(lambda number: number * 2000)
 NAMES = st.one_of(
@@ -16,6 +16,9 @@ NAMES = st.one_of(
     KEYS.map(names.new_name),
     st.tuples(KEYS, st.integers(1, 5)).map(lambda pair: f"{names.id_of(pair[0])}.{pair[1]}"),
     st.just("README"),
+    st.sampled_from(
+        [".queue-v1-closed", ".queue-v1-bound-3", ".queue-v1-bound-20", ".queue-v2-else", ".queue-v1-bound-x"]
+    ),
 )
 CHANGES = st.lists(st.tuples(st.sampled_from(["add", "discard", "list"]), NAMES), max_size=80)
 
@@ -40,6 +43,10 @@ def check(index: Index, there: dict[str, None]) -> None:
     assert index.empty == (not ready and not taken)
     for key in ready:
         assert index.filename_of(key) == names.id_of(key)
+    assert index.newest_waiting() == (ready[-1] if ready else None)
+    assert index.bound == (3 if ".queue-v1-bound-3" in there else 20 if ".queue-v1-bound-20" in there else 0)
+    assert index.unknown == next((name for name in (".queue-v1-bound-x", ".queue-v2-else") if name in there), None)
+    assert index.closed or ".queue-v1-closed" not in there
 
 
 @given(CHANGES)
@@ -57,6 +64,7 @@ def test_the_index_says_what_is_there(changes: list[tuple[str, str]]) -> None:
         else:
             index.become(Index.of(list(there), number))
         check(index, there)
+    assert index.closed == (("add", ".queue-v1-closed") in changes)  # once closed, it stays so
 
 
 @given(CHANGES)
@@ -78,13 +86,13 @@ def test_being_told_twice_makes_no_difference(changes: list[tuple[str, str]]) ->
 
 
 @given(st.lists(KEYS, unique=True, min_size=1), st.integers(0, 12))
-def test_the_first_ones_get_the_room_that_there_is(keys: list[int], capacity: int) -> None:
+def test_the_first_ones_get_the_room_that_there_is(keys: list[int], bound: int) -> None:
     index = Index()
     for key in keys:
         index.add(names.new_name(key), 0)
-    may = [key for key in keys if index.room(capacity, key) > 0]
-    assert may == keys[:capacity]
-    assert sum(index.room(capacity, key, ordered=False) > 0 for key in keys) in {0, len(keys)}
+    may = [key for key in keys if index.room(bound, key) > 0]
+    assert may == keys[:bound]
+    assert sum(index.room(bound, key, ordered=False) > 0 for key in keys) in {0, len(keys)}
 
 
 @given(st.lists(KEYS, unique=True, min_size=1))

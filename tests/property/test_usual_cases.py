@@ -7,6 +7,7 @@ must be what is in the keys afterwards.
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -14,12 +15,13 @@ import redis
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from apressure.queue.keys import Keys
-from apressure.queue.steps import script
+from apressure.queue.engine.keys import Keys
+from apressure.queue.engine.sending import script
 
 KEYS = Keys("__pressure__", "jobs")
-NAMES = [key.decode() for key in KEYS.for_script("series")]
-FAR = 10**15
+NAMES = [key.decode() for key in (*KEYS.for_script("series"), *KEYS.line())]
+FAR = int(time.time() * 1000) + 3_600_000
+DAY = 86_400_000
 
 
 def mostly(usual: Any, *unusual: Any) -> st.SearchStrategy[Any]:
@@ -30,9 +32,14 @@ def mostly(usual: Any, *unusual: Any) -> st.SearchStrategy[Any]:
 tokens = mostly(["1"], None, ["1", "1"])
 counter = mostly("5", None, "0", "05", "-3", "x", "", "9" * 18, "9" * 19, "9" * 21)
 dead, alive, mine = (
-    {"token": token, "uid": "another", "deadline": deadline}
+    {"token": token, "uid": "another", "deadline": deadline, "duration": DAY}
     for token, deadline in (("theirs", 1), ("theirs", FAR), ("mine", FAR))
 )
+odd = [
+    {**alive, "duration": 5000}, {**alive, "duration": "x"}, {**alive, "deadline": "x"}, {**alive, "deadline": "nan"},
+    {**alive, "deadline": "1e18"}, {**alive, "deadline": "9" * 20}, {"token": "theirs", "uid": "me", "deadline": FAR},
+    {"token": "theirs"}, {"deadline": FAR, "duration": DAY},
+]  # fmt: skip
 values: list[st.SearchStrategy[Any]] = [
     st.lists(st.sampled_from(["", "a", "bb", "ccc"]), max_size=4),  # the messages
     st.sampled_from(["0", "3", "5000"]) | mostly("5", None, "-1", "07", "x", " 0", ""),
@@ -41,38 +48,44 @@ values: list[st.SearchStrategy[Any]] = [
     *[counter] * 4,
     tokens,  # not_full
     mostly(None, ["0", "0"]),  # closed
-    mostly(None, dead, alive, mine),
-    mostly(None, dead, alive, alive, alive),
+    mostly(None, dead, alive, mine, *odd),
+    mostly(None, dead, *[alive] * 9, *odd),
     *[mostly(None, ["1"])] * 2,  # claims
     *[mostly(None, "1", str(FAR))] * 2,
     mostly(None, ["in flight"]),
-    mostly(None, {"1": "2:apart"}),
-    mostly(None, ["1:x"]),
+    mostly(None, {"1": "2:apart"}, {"1": "apart"}, {"x": "1:apart", "nan": "x:", "2": ""}),
+    mostly(None, ["1:x"], ["x", "1:", ":", "-1:x", "inf:x"]),
     st.sampled_from([None, "1:1", "6:2"]) | mostly("6:1", "7:3", "7:0", "8:1", ":", "x"),
 ]
 states = st.tuples(*values)
 puts = st.tuples(st.just("me"), st.just(7), mostly(0, 1), mostly(0, 1), mostly("", "mine"), mostly(0, 1)).flatmap(
     lambda head: st.lists(st.sampled_from(["", "x", "yy"]), min_size=1, max_size=4).map(lambda body: [*head, *body])
 )
-gets = st.tuples(st.just("me"), mostly(0, 1), mostly(1, 3), mostly("", 7)).map(list)
+gets = st.tuples(st.just("me"), mostly(0, 1), mostly(1, 3), mostly("", 7), st.sampled_from(["", "here"])).map(list)
+watches: list[Any] = [{"id": "there", "until": FAR}, {"id": "here", "others": FAR}, {"others": "1"}, {"x": "y"}, "x"]
+line = [mostly(None, ["1"], "x"), mostly(None, {"id": "here"}, {"id": "here", "until": FAR}, *watches)]
 receives = st.tuples(
     st.just("me"), mostly("mine", "late"), mostly(0, 1), mostly(0, 1), mostly(1, 2, 500), st.just(5000),
     mostly(4, 3, 5), mostly(0, 1, 2), st.just(7), mostly(0, 1), st.sampled_from([(), (2, 2, 3), (2, 3, 5)])
     | st.sampled_from([(), (2, 2, 3), (3, 3, 2), (1, 2, 3), (3, 4, 2), (4, 4, 1), (2, 2, 3, 3, 3, 2)]),
 ).map(lambda values: [*values[:-1], *values[-1]])  # fmt: skip
-ours = {"token": "mine", "uid": "me", "since": 1, "deadline": FAR, "next": 4, "hold": 1}
+ours = {"token": "mine", "uid": "me", "since": 1, "deadline": FAR, "duration": DAY, "next": 4, "hold": 1}
 values_received = [
     *values[:13], mostly(ours, None, dead, alive, mine, {**ours, "next": 5}), *values[14:18],
     mostly(["dd", "ccc"], None, ["dd"], ["e", "dd", "ccc"]), *values[19:],
 ]  # fmt: skip
 # For each step with a usual case: the states to try it in, and its arguments.
-STEPS = {"put": (states, puts), "get": (states, gets), "receive": (st.tuples(*values_received), receives)}
+STEPS = {
+    "put": (states, puts),
+    "get": (st.tuples(*values, *line), gets),
+    "receive": (st.tuples(*values_received), receives),
+}
 
 
 def write(db: redis.Redis, state: tuple[Any, ...]) -> None:
     pipe = db.pipeline(transaction=False)
     pipe.flushdb()
-    for name, value in zip(NAMES, state, strict=True):
+    for name, value in zip(NAMES, state, strict=False):
         if isinstance(value, list) and value:
             pipe.rpush(name, *value)
         elif isinstance(value, dict):
@@ -99,9 +112,15 @@ def read(db: redis.Redis) -> dict[str, Any]:
         found[name] = dict(zip(value[::2], value[1::2], strict=True)) if kind == b"hash" else value
         if name.endswith("claim_until") and found[name] not in (b"1", b"%d" % FAR):
             found[name] = "some time from now"
-        for field in {b"since", b"deadline"} & set(found[name]) if name.endswith("consumer_lease") else ():
+        for field in {b"since", b"deadline"} & set(found[name]) if name.endswith("_lease") else ():
             if found[name][field] not in (b"1", b"%d" % FAR):
                 found[name][field] = "some time from now"
+        if name.endswith(":watch") and kind == b"hash" and b"id" not in value and b"others" not in value:
+            del found[name]  # nobody watches, until when ever
+        elif name.endswith(":watch") and kind == b"hash":
+            for field in {b"until", b"others"} & set(value):
+                if found[name][field] not in (b"1", b"%d" % FAR):
+                    found[name][field] = "some time from now"
         if kind == b"string" and ":op:" in name:
             found[name] = (found[name], lives > 0)
     return found
@@ -110,9 +129,11 @@ def read(db: redis.Redis) -> dict[str, Any]:
 def run(db: redis.Redis, source: str, state: tuple[Any, ...], arguments: list[Any]) -> tuple[Any, dict[str, Any]]:
     write(db, state)
     try:
-        answer = db.eval(source, len(NAMES), *NAMES, *arguments, "tag")
+        answer = db.eval(source, len(state), *NAMES[: len(state)], *arguments, "tag")
         if isinstance(answer, list) and len(answer) == 2 and answer[1][0] == b"busy" and answer[1][3] > 0:
             answer[1][3] = "the rest of a lease"
+        if isinstance(answer, list) and len(answer) == 2 and answer[1][0] == b"turn":
+            answer[1][1] = "the rest of a watch"
         if isinstance(answer, list) and len(answer) == 2 and answer[1][0] == b"ok":
             answer[1][1] = [message for portion in answer[1][1] for message in portion]
     except redis.ResponseError as error:
@@ -148,8 +169,11 @@ def test_a_usual_case_does_what_its_step_does(url: str, name: str) -> None:
 
 
 USUAL: list[Any] = [["b", "a"], "5", "me", "me", ["1"], ["1"], "5", "5", "5", "5", ["1"], *[None] * 10, "6:1"]
-USUAL_OF = {"put": USUAL, "get": USUAL, "receive": [*USUAL[:5], None, *USUAL[6:13], ours, *[None] * 4, ["dd", "ccc"],
-                                                     *USUAL[19:]]}  # fmt: skip
+USUAL_OF = {
+    "put": USUAL,
+    "get": [*USUAL, None, None],
+    "receive": [*USUAL[:5], None, *USUAL[6:13], ours, *[None] * 4, ["dd", "ccc"], *USUAL[19:]],
+}
 NUMBERS = (
     None,
     "",
@@ -176,17 +200,20 @@ CHANGES: dict[int, tuple[Any, ...]] = {
     4: (None, ["1", "1"]), 5: (None, ["1", "1"]),
     **dict.fromkeys((6, 7, 8, 9), NUMBERS),
     10: (None, ["1", "1"]), 11: (["0", "0"],),
-    12: (dead, alive, mine), 13: (dead, alive, mine, {"token": "mine"}, *({**ours, "next": n} for n in (3, 5, "04"))),
+    12: (dead, alive, mine, *odd), 13: (dead, alive, mine, {"token": "mine"}, *odd,
+                                        *({**ours, "next": n} for n in (3, 5, "04", "x", 10**12))),
     14: (["1"],), 15: (["1"],), 16: ("1", str(FAR)), 17: ("1", str(FAR)),
-    18: (["x"], ["e", "dd", "ccc"]), 19: ({"1": "2:x"},), 20: (["1:x"],),
+    18: (["x"], ["e", "dd", "ccc"]), 19: ({"1": "2:x"}, {"1": "x", "x": "1"}), 20: (["1:x"], ["x"]),
     21: (None, "", ":", "x", "7:0", "7:1", "8:1", "6:", "6:x", "10:1"),
+    22: (["1"], "x"), 23: ({"id": "here"}, *watches),
 }  # fmt: skip
-PUT, GET = ["me", 7, 0, 0, "", 0, "x"], ["me", 0, 1, ""]
+PUT, GET = ["me", 7, 0, 0, "", 0, "x"], ["me", 0, 1, "", "here"]
 RECEIVE = ["me", "mine", 0, 0, 1, 5000, 4, 0, 7, 0, 2, 2, 3]
 ARGUMENTS = {
     "put": [PUT, ["me", 7, 1, *PUT[3:]], [*PUT[:3], 1, *PUT[4:]], [*PUT[:4], "mine", 0, "x"], [*PUT[:5], 1, "x"],
             [*PUT, "y"], [*PUT, *"yz"], [*PUT, *"yzzy"], [*PUT[:6], *["x"] * 1000], [*PUT[:6], *["x"] * 1001]],
-    "get": [GET, ["me", 1, 1, ""], ["me", 0, 2, ""], ["me", 0, 1, 7], ["", 0, 1, ""]],
+    "get": [GET, ["me", 1, 1, "", ""], ["me", 0, 2, "", "here"], ["me", 0, 1, 7, ""], ["", 0, 1, "", ""],
+            [*GET[:4], ""]],
     "receive": [RECEIVE, [*RECEIVE[:10]], [*RECEIVE[:4], 2, *RECEIVE[5:]], [*RECEIVE[:10], 2, 3, 5],
                 [*RECEIVE[:10], 2, 4, 5], [*RECEIVE[:10], 1, 2, 3], [*RECEIVE[:10], 3, 3, 2], [*RECEIVE, 3, 3, 2],
                 ["me", "late", *RECEIVE[2:]], ["me", "mine", 1, *RECEIVE[3:]], ["me", "mine", 0, 1, *RECEIVE[4:]],
@@ -203,7 +230,8 @@ def test_all_as_usual_but_for_one_thing(url: str, name: str) -> None:
     different, taken, usual = [], 0, USUAL_OF[name]
     with redis.Redis.from_url(url) as db:
         for arguments in ARGUMENTS[name]:
-            for place, values in ((0, (usual[0],)), *CHANGES.items()):
+            changes = [(place, values) for place, values in CHANGES.items() if place < len(usual)]
+            for place, values in ((0, (usual[0],)), *changes):
                 for value in values if arguments is ARGUMENTS[name][0] else values[:2]:
                     state = (*usual[:place], value, *usual[place + 1 :])
                     if run(db, source, state, arguments) != run(db, without, state, arguments):

@@ -1,6 +1,6 @@
-"""The driver that chaos kills: the queue `in` goes to the queue `mid`, and that to files, until both have ended.
+"""The driver that the tests kill: it copies the queue `in` to the queue `mid`, and `mid` to files, until both end.
 
-A query that fails is started again, with its checkpoint. The last line says that all is done.
+A failed query is started again with its checkpoint. The last line of the output is `done`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from apressure import spark as pressure
+from tests.spark.quick import QUICK
 
 
 def main(url: str, place: str, master: str) -> None:
-    spark = pressure.session("chaos", master, {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"})
+    spark = pressure.session("chaos", master, {**QUICK, "spark.sql.shuffle.partitions": "2"})
     spark.sparkContext.setLogLevel("OFF")
     folder = Path(place)
 
@@ -34,7 +35,7 @@ def main(url: str, place: str, master: str) -> None:
         return sink.option("checkpointLocation", str(folder / "second")).start()
 
     def keep(start: Callable[[], Any], queue: str) -> None:
-        spark.createDataFrame([(1,)], "one INT")  # makes the session this thread's: a sink is only found in one
+        spark.createDataFrame([(1,)], "one INT")  # makes the session active in this thread, which finding a sink needs
         while True:
             query = None
             try:

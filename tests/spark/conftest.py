@@ -1,4 +1,4 @@
-"""One Spark session for all tests, and a server. Without pyspark or Java the tests are listed as not run."""
+"""One Spark session for all tests, and a server. Without pyspark or Java the tests are skipped and listed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ import redis
 from apressure import AsyncQueue, MissingExtraError
 from apressure import spark as pressure
 from apressure.embedded import EmbeddedServer
+from apressure.spark.engine.source_steps import SourceSteps
+from apressure.spark.engine.steps import server_of
 from apressure.spark.options import Options
-from apressure.spark.steps import Steps, server_of
 from tests.servers import admin, refresh
+from tests.spark.pipelines import Pipeline, placed
+from tests.spark.quick import QUICK
 
-PATIENCE = 60.0
-"""Seconds after which something that should have happened has not."""
+PATIENCE = 240.0
+"""Seconds to wait for something that should happen."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/spark/" in item.nodeid:
             item.add_marker(pytest.mark.slow)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(400))  # a machine with much else to do takes ten times as long
             item.add_marker(pytest.mark.filterwarnings("ignore"))  # pandas, py4j and pyspark warn of each other
 
 
@@ -50,7 +55,7 @@ def spark() -> Iterator[Any]:
     made = pressure.session(
         "tests",
         "local[2]",
-        {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"},
+        {**QUICK, "spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"},
     )
     made.sparkContext.setLogLevel("OFF")
     yield made
@@ -66,11 +71,10 @@ class Ground:
     plain: redis.Redis
     folder: Path
 
-    def steps(self, name: str = "jobs") -> Steps:
-        server = server_of(Options.of({"url": self.url, "queue": name}))
-        return Steps(server, "__pressure__", name)
+    def steps(self, name: str = "jobs") -> SourceSteps:
+        return SourceSteps(server_of(Options.of({"url": self.url, "queue": name})), name, "g")
 
-    def create(self, name: str = "jobs", bound: int = 0) -> Steps:
+    def create(self, name: str = "jobs", bound: int = 0) -> SourceSteps:
         steps = self.steps(name)
         steps.create(bound)
         return steps
@@ -89,7 +93,7 @@ class Ground:
         return self.spark.readStream.format("pressure").options(**given)
 
     def to_files(self, frame: Any, name: str = "out", now: bool = True) -> Any:
-        """Start a query that writes to files; with `now` it is awaited."""
+        """Start a query that writes to files, and wait for it with `now`."""
         writer = frame.writeStream.format("parquet").option("path", str(self.folder / name))
         return self._start(writer, name, now)
 
@@ -107,7 +111,7 @@ class Ground:
         return query
 
     def bodies(self, name: str = "out") -> list[bytes]:
-        """The messages in the files that a query has committed, by their number."""
+        """The messages in the files that a query has committed, by their sequence."""
         rows = self.spark.read.parquet(str(self.folder / name)).orderBy("queue", "sequence").collect()
         return [bytes(row.body) for row in rows]
 
@@ -122,8 +126,15 @@ def ground(spark: Any, valkey: EmbeddedServer, tmp_path: Path) -> Iterator[Groun
 
 
 @pytest.fixture
+def place() -> Iterator[Pipeline]:
+    """The command `apressure pipeline` and a folder for it."""
+    with placed() as made:
+        yield made
+
+
+@pytest.fixture
 def background() -> Iterator[Callable[..., threading.Thread]]:
-    """Run something in a thread, and see in the end that it did not fail."""
+    """Run functions in threads, and check at the end that none failed."""
     threads: list[threading.Thread] = []
     failures: list[BaseException] = []
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("spark")  # it reads the DDL
 def decoder(ddl: str, **options: str) -> Any:
     from pyspark.sql.types import StructType
 
-    from apressure.spark.decoding import Decoder
+    from apressure.spark.source.decoding import Decoder
 
     made = Decoder(Options.of({"queue": "jobs", **options}), StructType.fromDDL(ddl))
     return pickle.loads(pickle.dumps(made))  # it travels

@@ -1,4 +1,4 @@
-"""SIGKILLs of driver, source process and Python workers at random times: rows out are rows in, once each.
+"""SIGKILLs of driver, source process and Python workers at random times: every row comes out exactly once.
 
 The pipeline of `app.py` runs from a bounded queue over another to files while something of it dies again and again.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import secrets
@@ -24,23 +25,28 @@ import psutil
 import pytest
 
 from apressure import AsyncQueue
+from apressure.demo import pipeline
 from apressure.embedded import EmbeddedServer
-from apressure.spark.keys import SparkKeys
+from apressure.spark.engine.keys import SparkKeys
+from apressure.spark.engine.steps import QueueSteps
 from tests.chaos.support import LONG
+from tests.integration.commands import wait_until
 from tests.servers import admin
+from tests.spark.conftest import Ground
+from tests.spark.pipelines import SPARK_PATIENCE, Pipeline, assert_exact
 
-KILLS = 20 if LONG else 3
-PATIENCE = 400.0 if LONG else 120.0
+KILLS = 20 if LONG else 2
+PATIENCE = 400.0
 _SEED = os.environ.get("APRESSURE_SEED") or secrets.token_hex(4)
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600 if LONG else 400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(7200 if LONG else 1200)]
 
 
 class App:
-    """The driver, started again when it dies.
+    """The driver. It is started again when it dies.
 
     Attributes:
-        lines: What it has said.
+        lines: Its output.
     """
 
     def __init__(self, url: str, folder: Path) -> None:
@@ -70,7 +76,7 @@ class App:
             time.sleep(0.02)
 
     def tree(self) -> list[psutil.Process]:
-        """Its processes, the driver first: workers whose daemon was killed, too, which are nobody's children."""
+        """Its processes, the driver first, including workers whose daemon was killed and that have no parent."""
         found = [psutil.Process(self._process.pid)]
         with contextlib.suppress(psutil.NoSuchProcess):
             found += found[0].children(recursive=True)
@@ -83,7 +89,7 @@ class App:
         return found
 
     def victims(self, what: str) -> list[psutil.Process]:
-        """Those of a kind that live."""
+        """The live processes of a kind."""
         tree = self.tree()
         if what == "driver":
             return tree[:2]  # Python, and the Java that it started
@@ -101,7 +107,7 @@ class App:
                 victim.send_signal(signal.SIGKILL)
         if victims[0].pid == self._process.pid:
             self._process.wait(PATIENCE)
-            self.end()  # what it leaves would not live long, and must not meet the next one
+            self.end()  # its other processes would end soon, but must not meet those of the next driver
             self.start()
 
     def end(self) -> None:
@@ -109,7 +115,7 @@ class App:
             self.tree()
         for process in self._seen.values():
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()  # (psutil knows when the number belongs to another process by now)
+                process.kill()  # (psutil notices if the pid belongs to another process now)
         self._process.wait(PATIENCE)
         self._seen.clear()
 
@@ -165,7 +171,7 @@ def test_rows_out_are_rows_in(
             return int(plain.hget(SparkKeys("__pressure__", "mid").state("second"), "sealed") or 0)
 
         while killed < KILLS:
-            app.until(lambda before=before: batches() > before)  # rows have come through since the last time
+            app.until(lambda before=before: batches() > before)  # rows have come through since the last kill
             time.sleep(rng.uniform(0.0, 3.0))
             victims = app.victims(what)
             if victims:
@@ -185,3 +191,191 @@ def test_rows_out_are_rows_in(
     assert not lost
     assert not doubled
     assert set(rows) == set(put)
+
+
+def test_the_pipeline_goes_on_whatever_dies(place: Pipeline) -> None:
+    """Any process dies at random times, and the same command goes on."""
+    print(f"APRESSURE_SEED={_SEED}")
+    rng = random.Random(_SEED)
+    others = ["feeder", "driver", "java", "source", "worker", "command", "interrupt"]
+    plan = ["everything", "server", *(others * 3 if LONG else rng.sample(others, 2))]
+    rng.shuffle(plan)
+    rows = 40_000 if LONG else 6000
+    arguments = ["--rows", str(rows), "--bound", "500", "--json"]
+    process, killed, runs = place.start(*arguments), [], 1
+    for what in plan:
+        before = place.batches()
+        deadline = time.monotonic() + (SPARK_PATIENCE if not killed or rng.random() < 0.7 else rng.uniform(0, 8))
+        while place.batches() == before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(rng.uniform(0, 1.0))
+        if process.poll() is not None:
+            break
+        if what == "everything":
+            victims = place.processes()
+        elif what in ("command", "interrupt"):
+            victims = [psutil.Process(process.pid)]
+        else:
+            victims = rng.sample(found := place.processes(what), min(1, len(found)))
+        for victim in victims:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                victim.send_signal(signal.SIGINT if what == "interrupt" else signal.SIGKILL)
+        if not victims:
+            continue
+        killed.append(what)
+        if what == "worker":
+            print(what, [victim.pid for victim in victims], place.batches())
+            continue  # its task is tried again, and nothing else happens
+        output, errors = process.communicate(timeout=SPARK_PATIENCE)
+        print(what, process.returncode, place.batches(), errors.splitlines()[-1:])
+        if what in ("everything", "command"):
+            assert process.returncode == -signal.SIGKILL
+        else:
+            assert process.returncode == {"interrupt": 130, "server": 7}.get(what, 1), (output, errors)
+            assert json.loads(errors.splitlines()[-1])["exit_code"] == process.returncode
+        process, runs = place.start(*arguments), runs + 1
+    output, errors = process.communicate(timeout=SPARK_PATIENCE)
+    assert process.returncode == 0, (killed, errors, place.log())
+    result = json.loads(output)
+    assert len(killed) >= 2, killed
+    assert (result["rows_in"], result["rows_out"], result["doubled"]) == (rows, rows, 0)
+    assert_exact(place.into / "delays", rows)
+    wait_until(lambda: not place.processes())
+
+
+JAVA_KILLS = 200 if LONG else 5
+MOMENTS = {"start": 1.5, "begin": 0.5, "log": 0.005, "batch": 0.2, "commit": 0.01, "done": 0.1, "end": 0.3}
+"""What has just happened when Java is killed, and the longest delay after it, as a share of the time of a start."""
+
+
+class Run:
+    """A run of `windows.py` whose Java can be killed.
+
+    Attributes:
+        process: The Python process, which runs until it notices.
+        start: Seconds until the checkpoint appeared; None before that.
+    """
+
+    def __init__(self, url: str, folder: Path, steps: QueueSteps) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.windows", url, str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+            start_new_session=True,
+        )
+        self._checkpoint = folder / "checkpoint"
+        self._steps = steps
+        self._next = self._highest("commits") + 1
+        self._began = time.monotonic()
+        self._java: psutil.Process | None = None
+        self.start: float | None = None
+
+    def _names(self, log: str) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return [path.name for path in (self._checkpoint / log).iterdir()]
+        return []
+
+    def _highest(self, log: str) -> int:
+        return max((int(name) for name in self._names(log) if name.isdigit()), default=-1)
+
+    def _there(self) -> bool:
+        return (self._checkpoint / "offsets").exists()
+
+    def _writes(self, log: str, number: int) -> bool:
+        """Whether the file of that number exists or is being written."""
+        return any(name == str(number) or name.startswith(f".{number}.") for name in self._names(log))
+
+    def _come(self, what: str, number: int) -> bool:
+        match what:
+            case "start":
+                return True
+            case "begin":
+                return self._there()
+            case "log":
+                return self._writes("offsets", number)
+            case "batch":
+                return self._highest("offsets") >= number
+            case "commit":
+                return self._writes("commits", number)
+            case "done":
+                return self._highest("commits") >= number
+        return not self._steps.length()
+
+    def _until(self, condition: Callable[[], object]) -> bool:
+        """Wait for a condition, and return whether it became true while the run went on."""
+        deadline = time.monotonic() + SPARK_PATIENCE
+        while not condition() and self.process.poll() is None:
+            if self.start is None and self._there():
+                self.start = time.monotonic() - self._began
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        return self.process.poll() is None
+
+    def _begun(self) -> bool:
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(self.process.pid).children():
+                if "org.apache.spark.deploy.SparkSubmit" in child.cmdline():
+                    self._java = child
+        return self._java is not None
+
+    def kill(self, what: str, number: int, share: float, quick: float) -> bool:
+        """Kill Java at a moment; False if the run has ended before. `quick`: how long a start takes in seconds."""
+        if not self._until(self._begun) or not self._until(lambda: self._come(what, self._next + number)):
+            return False
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(share * quick)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if self.process.poll() is None and self._java is not None:
+                self._java.kill()
+                return True
+        return False
+
+    def end(self) -> bool:
+        """Wait for the end, and return whether the run is complete."""
+        return "done\n" in self.process.communicate(timeout=SPARK_PATIENCE)[0]
+
+    def close(self) -> None:
+        """Kill all of its processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # it has a session of its own
+        self.process.wait()
+
+    def left(self) -> str:
+        return ", ".join(f"{log} {sorted(self._names(log))}" for log in ("offsets", "commits"))
+
+
+def test_java_dies_at_any_moment(ground: Ground) -> None:
+    """Only Java is killed, while it starts, logs a batch, works, commits, or ends; each folder is completed."""
+    print(f"APRESSURE_SEED={_SEED}")
+    rng = random.Random(f"{_SEED} java")
+    rows, killed, folders, quick = 1200, Counter[str](), 0, 4.0
+    flights = [json.dumps(flight).encode() for flight in pipeline.flights(rows)]
+    while killed.total() < JAVA_KILLS:
+        folder = ground.folder / f"{folders}"
+        steps = ground.create("flights")
+        asyncio.run(ground.put(flights, "flights", close=True))
+        complete = False
+        # Runs that are killed at one moment each, and then one without a kill.
+        for what in (*rng.choices(list(MOMENTS), k=min(rng.randint(1, 3), JAVA_KILLS - killed.total())), ""):
+            began = time.monotonic()
+            run = Run(ground.url, folder, steps)
+            new = not folder.exists()
+            try:
+                dead = bool(what) and run.kill(what, rng.randint(0, 2), rng.uniform(0, MOMENTS[what]), quick)
+                complete = run.end()
+            finally:
+                run.close()
+            if dead:
+                killed[what] += 1
+            quick = run.start if new and run.start else quick
+            print(f"{folders}: {what or 'whole'}: {complete=} {dead=} {time.monotonic() - began:.1f} s; {run.left()}")
+            assert complete or dead, "a run that nobody killed failed"
+            if complete:
+                break
+        assert_exact(folder / "delays", rows)
+        for key in ground.plain.scan_iter("*flights*"):
+            ground.plain.delete(key)
+        folders += 1
+    print(f"{killed.total()} kills of Java in {folders} folders: {dict(killed)}")

@@ -3,142 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
-import os
-import random
-import secrets
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
-import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from apressure import AsyncQueue, QueueInUseError, nycflights
-from apressure.cli.pipeline_folder import Folder, FolderInUseError, Run
+from apressure import AsyncQueue, QueueInUseError
+from apressure.demo import pipeline
+from apressure.demo.pipeline_folder import Folder, FolderInUseError
 from apressure.embedded import EmbeddedServer
-from apressure.spark import pipeline
+from apressure.spark import pipeline as parts
+from apressure.spark.engine.source_steps import SourceSteps
+from apressure.spark.engine.steps import server_of
 from apressure.spark.options import Options
-from apressure.spark.steps import Steps, server_of
-from tests.chaos.support import LONG
-from tests.integration.commands import COMMAND, environment, marked, new_mark, wait_until
+from apressure.spark.pipeline import feed
+from tests.integration.commands import wait_until
 from tests.servers import admin, keys_left_behind, refresh
+from tests.spark.pipelines import SPARK_PATIENCE, Pipeline, assert_exact, counted
 
 ROOT = Path(__file__).parents[2]
 ROWS = 4000
-_SEED = os.environ.get("APRESSURE_SEED") or secrets.token_hex(4)
-SPARK_PATIENCE = 240.0
 
-pytestmark = pytest.mark.timeout(3600 if LONG else 400)
-
-_WORDS = {
-    "feeder": "pipeline_worker feeder",
-    "driver": "pipeline_worker spark",
-    "java": "deploy.SparkSubmit",
-    "source": "python_streaming_source_runner",
-    "worker": "pyspark.daemon",
-    "server": "valkey-server",
-}
-
-
-class Pipeline:
-    """Runs the command, marked, with a folder of its own."""
-
-    def __init__(self, temporary: Path) -> None:
-        self.temporary = temporary
-        self.into = temporary / "into"
-        self.mark = new_mark()
-        self.environment = environment(TMPDIR=os.fspath(temporary), **self.mark)
-
-    def command(self, *arguments: str) -> list[str]:
-        return [*COMMAND, "pipeline", "--into", os.fspath(self.into), *arguments]
-
-    def run(self, *arguments: str, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            self.command(*arguments),
-            env={**self.environment, **more},
-            capture_output=True,
-            text=True,
-            timeout=SPARK_PATIENCE,
-            check=False,
-        )
-        assert done.returncode == code, (done.returncode, done.stderr, self.log())
-        assert "Traceback" not in done.stderr
-        return done
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(*arguments),
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            process_group=0,
-        )
-
-    def processes(self, what: str = "") -> list[psutil.Process]:
-        """Those of a kind; all without one."""
-        found = []
-        for process in marked(self.mark, self.temporary):
-            with contextlib.suppress(psutil.Error):
-                line = " ".join(process.cmdline())
-                if _WORDS.get(what, "") in line and not (what and "/bin/sh" in line):
-                    found.append(process)
-        return found
-
-    def batches(self) -> int:
-        """How many batches Spark has done with."""
-        with contextlib.suppress(FileNotFoundError):
-            return sum(path.name.isdigit() for path in (self.into / "checkpoint" / "commits").iterdir())
-        return 0
-
-    def log(self) -> str:
-        with contextlib.suppress(FileNotFoundError):
-            return (self.into / "spark.log").read_text(errors="replace")[-3000:]
-        return ""
-
-
-@pytest.fixture
-def place() -> Iterator[Pipeline]:
-    temporary = Path(tempfile.mkdtemp(prefix="ap-"))  # short, because a unix socket goes into it
-    made = Pipeline(temporary)
-    yield made
-    for process in made.processes():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    shutil.rmtree(temporary, ignore_errors=True)
-
-
-def counted(rows: int) -> Any:
-    """The delays of the first flights by carrier and hour, by means of pandas alone."""
-    import pandas as pd
-
-    with zipfile.ZipFile(nycflights.data_directory() / "flights.csv.zip") as archive:
-        data = pd.read_csv(archive.open("flights.csv"))
-    data["start"] = pd.to_datetime(data[["year", "month", "day", "hour"]])
-    data = data.sort_values(["start", "minute"], kind="stable").head(rows)
-    delays = data.groupby(["start", "carrier"])["dep_delay"]
-    found = delays.agg(flights="size", departed="count", mean_delay="mean", longest_delay="max").reset_index()
-    return found.sort_values(["start", "carrier"], ignore_index=True)
-
-
-def assert_exact(folder: Path, rows: int) -> None:
-    """All files in the folder, whoever has left them, say together what pandas says."""
-    import pandas as pd
-
-    found = pipeline.table(folder)
-    found["start"] = found["start"].dt.tz_localize(None)
-    pd.testing.assert_frame_equal(found, counted(rows), check_dtype=False, check_exact=True)
+pytestmark = pytest.mark.timeout(900)
 
 
 class TestWhole:
@@ -153,6 +46,8 @@ class TestWhole:
         assert result["batches"] > 5
         assert "feeder waits: the queue is full" in first.stderr
         assert f"{ROWS:,} of {ROWS:,} rows (100%)" in first.stderr
+        assert first.stderr.count("Spark starts") == 1
+        assert ", 0 rows/s" not in first.stderr
         carriers = counted(ROWS).groupby("carrier")["flights"].sum()
         assert {row["carrier"]: row["flights"] for row in result["carriers"]} == carriers.to_dict()
         assert Path(result["chart"]).read_bytes().startswith(b"\x89PNG")
@@ -185,57 +80,6 @@ class TestWhole:
         assert_exact(place.into / "delays", 1500)
 
 
-@pytest.mark.chaos
-def test_kills(place: Pipeline) -> None:
-    """Anything dies at random times, and the same command goes on."""
-    print(f"APRESSURE_SEED={_SEED}")
-    rng = random.Random(_SEED)
-    others = ["feeder", "driver", "java", "source", "worker", "command", "interrupt"]
-    plan = ["everything", "server", *(others * 3 if LONG else rng.sample(others, 2))]
-    rng.shuffle(plan)
-    rows = 40_000 if LONG else 6000
-    arguments = ["--rows", str(rows), "--bound", "500", "--json"]
-    process, killed, runs = place.start(*arguments), [], 1
-    for what in plan:
-        before = place.batches()
-        deadline = time.monotonic() + (SPARK_PATIENCE if not killed or rng.random() < 0.7 else rng.uniform(0, 8))
-        while place.batches() == before and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(rng.uniform(0, 1.0))
-        if process.poll() is not None:
-            break
-        if what == "everything":
-            victims = place.processes()
-        elif what in ("command", "interrupt"):
-            victims = [psutil.Process(process.pid)]
-        else:
-            victims = rng.sample(found := place.processes(what), min(1, len(found)))
-        for victim in victims:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                victim.send_signal(signal.SIGINT if what == "interrupt" else signal.SIGKILL)
-        if not victims:
-            continue
-        killed.append(what)
-        if what == "worker":
-            print(what, [victim.pid for victim in victims], place.batches())
-            continue  # its task is tried again, and nothing else is to be seen
-        output, errors = process.communicate(timeout=SPARK_PATIENCE)
-        print(what, process.returncode, place.batches(), errors.splitlines()[-1:])
-        if what in ("everything", "command"):
-            assert process.returncode == -signal.SIGKILL
-        else:
-            assert process.returncode == {"interrupt": 130, "server": 7}.get(what, 1), (output, errors)
-            assert json.loads(errors.splitlines()[-1])["exit_code"] == process.returncode
-        process, runs = place.start(*arguments), runs + 1
-    output, errors = process.communicate(timeout=SPARK_PATIENCE)
-    assert process.returncode == 0, (killed, errors, place.log())
-    result = json.loads(output)
-    assert len(killed) >= 2, killed
-    assert (result["rows_in"], result["rows_out"], result["doubled"]) == (rows, rows, 0)
-    assert_exact(place.into / "delays", rows)
-    wait_until(lambda: not place.processes())
-
-
 class TestFeeder:
     async def test_it_goes_on_where_it_was(self, valkey: EmbeddedServer) -> None:
         refresh(valkey)
@@ -243,7 +87,7 @@ class TestFeeder:
             await queue.create(bound=10)
             with pytest.raises(TimeoutError):  # cancelled while it waits for room
                 async with asyncio.timeout(0.3):
-                    await pipeline.feed(queue, range(25))
+                    await feed(queue, range(25))
             assert await queue.get_many(10) == list(range(10))
 
             def items() -> Iterator[int]:
@@ -251,24 +95,24 @@ class TestFeeder:
                 raise RuntimeError("the source fails")
 
             with pytest.raises(RuntimeError, match="the source fails"):
-                await pipeline.feed(queue, items())
+                await feed(queue, items())
             known = (await queue.statistics()).produced_messages
             assert 10 <= known <= 16
-            last = asyncio.ensure_future(pipeline.feed(queue, range(25)))
+            last = asyncio.ensure_future(feed(queue, range(25)))
             assert [item async for item in queue] == list(range(10, 25))
             assert await last == 25 - known
-            assert await pipeline.feed(queue, range(25)) == 0
+            assert await feed(queue, range(25)) == 0
             await queue.delete()
 
     async def test_a_second_one_is_kept_out(self, valkey: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
         refresh(valkey)
-        monkeypatch.setattr(pipeline, "LEASE", 1.0)
+        monkeypatch.setattr(parts, "LEASE", 1.0)
         async with (
             AsyncQueue[Any]("f", url=valkey.url, codec="json") as queue,
             AsyncQueue[Any]("f", url=valkey.url, codec="json") as other,
         ):
             await queue.create(bound=10)
-            feeders = [asyncio.ensure_future(pipeline.feed(one, range(100))) for one in (queue, other)]
+            feeders = [asyncio.ensure_future(feed(one, range(100))) for one in (queue, other)]
             await asyncio.sleep(0.2)
             with pytest.raises(QueueInUseError):
                 await queue.put(5, timeout=0)
@@ -315,15 +159,15 @@ class TestBadInput:
             with Folder.taken(place.into, 10, 5) as folder:
                 (place.into / "pipeline.json").unlink()
 
-                def second() -> Run:
+                def second() -> Folder:
                     with Folder.taken(place.into, None, None) as folder:
-                        return folder.run
+                        return folder
 
-                run = pool.submit(second)
+                outcome = pool.submit(second)
                 time.sleep(0.3)  # it waits for the lock
                 folder.save()
                 (place.into / "checkpoint").mkdir()
-            assert run.result() == folder.run
+            assert outcome.result() == folder
 
     def test_a_damaged_folder(self, place: Pipeline) -> None:
         with Folder.taken(place.into, 10, 5):
@@ -334,7 +178,7 @@ class TestBadInput:
     def test_a_queue_that_is_gone(self, place: Pipeline, valkey: EmbeddedServer) -> None:
         refresh(valkey)
         with Folder.taken(place.into, 10, 5) as folder:
-            folder.run.created = True
+            folder.runs = 1
             folder.save()
         done = place.run("--url", valkey.url, code=3)
         assert "is not on this server: use the server and the prefix that it began with" in done.stderr
@@ -348,21 +192,43 @@ class TestBadInput:
         """A command that had the result and died before it had deleted the queue."""
         refresh(valkey)
         with Folder.taken(place.into, 10, 5) as folder:
-            folder.run.result = {"exact": True}
+            folder.result = {"exact": True}
             folder.save()
-            queue = folder.run.queue
+            queue = folder.queue
         with admin(valkey) as plain:
-            steps = Steps(server_of(Options.of({"url": valkey.url, "queue": queue})), "__pressure__", queue)
+            steps = SourceSteps(server_of(Options.of({"url": valkey.url, "queue": queue})), queue, pipeline.GROUP)
             steps.create(5)
             plain.lpush(steps.keys.queue.messages, *range(5))
-            epoch, *_ = steps.adopt(pipeline.GROUP)
-            assert steps.seal(pipeline.GROUP, epoch, 0, 3) == 1
+            epoch, *_ = steps.begin_epoch()
+            assert steps.seal(epoch, 0, 3) == 1
             assert json.loads(place.run("--url", valkey.url, "--json").stdout) == {"exact": True}
             assert keys_left_behind(valkey, []) == []
 
     def test_no_server(self, place: Pipeline) -> None:
         done = place.run("--url", "redis://127.0.0.1:1/0", code=7)
-        assert done.stderr.endswith("the same command goes on where this one ended\n")
+        assert "the same command goes on" not in done.stderr
+
+    def test_a_bad_address(self, place: Pipeline) -> None:
+        done = place.run("--url", "rediss:/nowhere", code=2)
+        assert "must be the number of a database" in done.stderr
+        assert "the same command goes on" not in done.stderr
+        assert not place.into.exists()
+
+    def test_spark_elsewhere(self, place: Pipeline) -> None:
+        done = place.run("--json", code=2, SPARK_REMOTE="sc://nowhere/;token=hunter2")
+        assert "Unset SPARK_REMOTE" in json.loads(done.stderr)["message"]
+        assert "hunter2" not in done.stderr
+        assert not place.into.exists()
+
+    def test_a_full_disk(self, place: Pipeline) -> None:
+        with Folder.taken(place.into, 10, 5):
+            pass
+        # The server writes its log of operations to a device that is full.
+        (place.into / "server" / "appendonlydir").mkdir(parents=True)
+        (place.into / "server" / "appendonlydir" / "appendonly.aof.1.incr.aof").symlink_to("/dev/full")
+        done = place.run("--json", code=7)
+        message = json.loads(done.stderr.splitlines()[-1])["message"]
+        assert message == f"the embedded server has died: the disk of {place.into / 'server'} is full. Make room there"
 
     def test_too_many_rows(self, place: Pipeline) -> None:
         assert "--rows" in place.run("--rows", "400000", code=2).stderr

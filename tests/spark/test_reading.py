@@ -1,4 +1,4 @@
-"""The source on a real Spark: batches, streams, crashes, and how it gets on with other clients."""
+"""The source on a real Spark: batches, streams, crashes, and other clients beside it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ import pytest
 
 from apressure import AsyncQueue
 from apressure import spark as pressure
-from apressure.connection.blocking import Blocking
+from apressure.connection.wire.blocking import Blocking
+from apressure.spark.engine.steps import GroupTakenError
 from apressure.spark.options import Options
 from tests.spark.conftest import PATIENCE, Ground
+
+HELD = 600.0
+"""Seconds of a lease that is not renewed while a query starts and blocks this process."""
 
 
 def texts(count: int, first: int = 0) -> list[bytes]:
@@ -31,7 +35,7 @@ def until(condition: Callable[[], object]) -> None:
 # Batches.
 
 
-async def test_a_batch_read_shows_what_waits_and_takes_nothing(ground: Ground) -> None:
+async def test_a_batch_read_shows_waiting_messages_and_takes_none(ground: Ground) -> None:
     steps = ground.create()
     await ground.put(texts(25_000))
     frame = ground.spark.read.format("pressure").options(url=ground.url, queue="jobs", fetchSize=3000).load()
@@ -44,9 +48,9 @@ async def test_a_batch_read_shows_what_waits_and_takes_nothing(ground: Ground) -
     assert steps.measure() == (0, 25_000, False)
 
 
-async def test_a_snapshot_has_nothing_twice_and_nothing_new(ground: Ground) -> None:
-    from apressure.spark.decoding import RAW
-    from apressure.spark.reader import QueueReader
+async def test_a_batch_read_has_no_message_twice_and_no_new_one(ground: Ground) -> None:
+    from apressure.spark.source.decoding import RAW
+    from apressure.spark.source.slices import QueueReader
 
     ground.create()
     await ground.put(texts(30_000))
@@ -68,14 +72,14 @@ async def test_a_snapshot_has_nothing_twice_and_nothing_new(ground: Ground) -> N
     assert [body for _, body in found] == [b"message %d" % number for number in numbers]
     assert numbers[0] == 0
     assert max(numbers) == 29_999
-    assert len(numbers) < 30_000  # what was taken before we came to it
+    assert len(numbers) < 30_000  # some were taken before the read came to them
 
 
-async def test_a_snapshot_of_a_busy_queue_takes_hardly_more_answers(
+async def test_a_batch_read_of_a_busy_queue_needs_one_request_more(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from apressure.spark.decoding import RAW
-    from apressure.spark.reader import QueueReader
+    from apressure.spark.source.decoding import RAW
+    from apressure.spark.source.slices import QueueReader
 
     steps = ground.create()
     await ground.put(texts(30_000))
@@ -100,7 +104,7 @@ async def test_a_snapshot_of_a_busy_queue_takes_hardly_more_answers(
         (number, b"message %d" % number)
         for number in range(2, 30_000)  # two were taken before the first answer
     ]
-    assert asked == len(batches) + 1  # the first answer was of no use
+    assert asked == len(batches) + 1  # the range of the first request had moved
 
 
 def test_an_empty_queue_is_an_empty_frame(ground: Ground) -> None:
@@ -133,12 +137,12 @@ async def test_available_now_twice(ground: Ground) -> None:
     assert ground.waiting() == []
 
 
-async def test_a_batch_that_was_taken_before_a_crash_is_adopted(ground: Ground) -> None:
+async def test_a_batch_from_before_a_crash_is_reused(ground: Ground) -> None:
     steps = ground.create()
     await ground.put(texts(100))
-    # A process took and sealed a batch, and died before Spark had logged it; and another one half-way.
-    epoch, _, _ = steps.adopt("g")
-    assert steps.seal("g", epoch, 0, 30) == 1
+    # A process sealed a batch and died before Spark had logged it. Another one died while it filled a batch.
+    epoch, _, _ = steps.begin_epoch()
+    assert steps.seal(epoch, 0, 30) == 1
     ground.plain.lmove(steps.keys.queue.messages, steps.keys.batch("g", 2), "RIGHT", "LEFT")
     ground.plain.incr(steps.keys.queue.messages_count("consumer"))
     query = ground.to_files(ground.stream(maxRowsPerBatch=50).load())
@@ -146,8 +150,8 @@ async def test_a_batch_that_was_taken_before_a_crash_is_adopted(ground: Ground) 
     assert ground.bodies() == texts(100)
 
 
-async def run_and_forget_the_last_commit(ground: Ground, start: Callable[[], Any], name: str) -> None:
-    """Run a query to its end, and make it look as if it had died before it could note its last batch."""
+async def run_and_remove_the_last_commit(ground: Ground, start: Callable[[], Any], name: str) -> None:
+    """Run a query to its end, and make it look as if it had died before it logged its last commit."""
     query = start()
     query.processAllAvailable()
     query.stop()
@@ -156,12 +160,12 @@ async def run_and_forget_the_last_commit(ground: Ground, start: Callable[[], Any
     (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
 
 
-async def test_a_batch_that_was_not_noted_is_read_again(ground: Ground) -> None:
+async def test_a_batch_without_a_logged_commit_is_read_again(ground: Ground) -> None:
     ground.create()
     ground.create("mid")
     await ground.put(texts(100))
     frame = ground.stream(maxRowsPerBatch=30).load().select("body")
-    await run_and_forget_the_last_commit(ground, lambda: ground.to_queue(frame, "mid", now=False), "mid")
+    await run_and_remove_the_last_commit(ground, lambda: ground.to_queue(frame, "mid", now=False), "mid")
     assert ground.waiting("mid") == texts(100)
     await ground.put(texts(10, 100))
     ground.to_queue(frame, "mid")
@@ -174,7 +178,7 @@ async def test_a_batch_that_is_missing_is_an_error(ground: Ground) -> None:
     await ground.put(texts(100))
     ground.create("mid")
     frame = ground.stream(maxRowsPerBatch=100).load()
-    await run_and_forget_the_last_commit(ground, lambda: ground.to_queue(frame, "mid", now=False), "mid")
+    await run_and_remove_the_last_commit(ground, lambda: ground.to_queue(frame, "mid", now=False), "mid")
     ground.plain.delete(steps.keys.batch("g", 1))
     with pytest.raises(Exception, match=r"BatchLostError: the messages of batch 1 of the group 'g'"):
         ground.to_queue(frame, "mid")
@@ -194,7 +198,7 @@ async def test_a_second_query_of_a_group_ends_the_first(ground: Ground) -> None:
         first.awaitTermination(PATIENCE)
     second.processAllAvailable()
     assert second.isActive
-    # What the first had done and not yet said so is read again: one group is one query.
+    # What the first had written and not yet committed is read again: one group is one query.
     assert ground.bodies("first") == texts(10)
     assert ground.bodies("second")[-10:] == texts(10, 10)
     second.stop()
@@ -234,7 +238,127 @@ async def test_a_closed_queue_ends(ground: Ground) -> None:
     assert ground.bodies() == texts(10)
 
 
-async def test_a_bounded_queue_holds_its_producer_back(ground: Ground, background: Any) -> None:
+@pytest.mark.parametrize("queues", ["jobs", "jobs,more"])
+async def test_the_last_windows_are_finished_after_a_crash(ground: Ground, queues: str) -> None:
+    """Spark died between its last batch with data and the batch without data that finishes the windows."""
+    from pyspark.sql import functions as f
+
+    for name in queues.split(","):
+        ground.create(name)
+        await ground.put([b'{"t": "2013-01-0%dT05:00:00Z"}' % day for day in (1, 2, 3, 4)], name, close=True)
+
+    def run(now: bool) -> Any:
+        stream = ground.stream(None, queues=queues, format="json", maxRowsPerBatch=2).schema("t TIMESTAMP").load()
+        counts = stream.withWatermark("t", "1 hour").groupBy(f.window("t", "1 hour")).count()
+        return ground.to_files(counts.select("window.start", "count"), now=now)
+
+    def days() -> list[int]:
+        return sorted(row.start.day for row in ground.spark.read.parquet(str(ground.folder / "out")).collect())
+
+    ground.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", False)
+    try:
+        run(now=True)
+    finally:
+        ground.spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
+    assert 3 not in days()
+    first = run(now=False)
+    pressure.await_end(first, url=ground.url, queues=queues)
+    assert days() == [1, 2, 3]
+    assert first.lastProgress["numInputRows"] == 0
+    # Each further start makes one empty batch, and no more.
+    again = run(now=True)
+    assert again.lastProgress["batchId"] <= first.lastProgress["batchId"] + 1
+    assert days() == [1, 2, 3]
+
+
+async def test_the_last_windows_are_finished_if_the_queue_is_closed_after_a_restart(ground: Ground) -> None:
+    """The queue is closed long after the restart; await_end waits for the batch that follows."""
+    from pyspark.sql import functions as f
+
+    ground.create()
+    await ground.put([b'{"t": "2013-01-01T05:00:00Z"}', b'{"t": "2013-01-02T05:00:00Z"}'])
+
+    def run(now: bool) -> Any:
+        stream = ground.stream(format="json").schema("t TIMESTAMP").load()
+        counts = stream.withWatermark("t", "1 hour").groupBy(f.window("t", "1 hour")).count()
+        return ground.to_files(counts.select("window.start", "count"), now=now)
+
+    ground.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", False)
+    try:
+        run(now=True)
+    finally:
+        ground.spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
+    query = run(now=False)
+    query.processAllAvailable()
+    assert query.lastProgress is None or query.lastProgress["numInputRows"] == 0
+    await ground.put([], close=True)
+    pressure.await_end(query, url=ground.url, queue="jobs")
+    assert [row.start.day for row in ground.spark.read.parquet(str(ground.folder / "out")).collect()] == [1]
+
+
+@pytest.mark.parametrize("now", [True, False])
+async def test_an_old_checkpoint_ends_no_other_query(ground: Ground, now: bool) -> None:
+    """Spark's calls, made here: a query reads on, and then one begins with an old copy of its checkpoint."""
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    from apressure.spark.source.decoding import RAW
+    from apressure.spark.source.stream import QueueStream
+
+    options = Options.of({"url": ground.url, "queues": "a,b", "group": "g"})
+    for name in ("a", "b"):
+        ground.create(name)
+    healthy, limit = QueueStream(options, RAW), ReadMaxRows(10)
+    log = [healthy.initialOffset()]
+    for names in (("a", "b"), ("b",), ("b",)):
+        for name in names:
+            await ground.put(texts(1), name)
+        log.append(healthy.latestOffset(log[-1], limit))
+        healthy.commit(log[-2])
+    assert log[1:] == [{"a": 1, "b": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 3}]
+    stale = QueueStream(options, RAW)
+    if now:
+        stale.prepareForTriggerAvailableNow()
+    with pytest.raises(GroupTakenError, match="of the queue 'b' are committed, and this checkpoint has not read them"):
+        stale.latestOffset(log[1], limit)
+    with pytest.raises(GroupTakenError, match="this checkpoint has not read them"):
+        QueueStream(options, RAW).partitions(log[0], log[1])
+    await ground.put(texts(1), "a")
+    assert healthy.latestOffset(log[-1], limit) == {"a": 2, "b": 3}
+    # One that is where the other is goes on in its place.
+    assert QueueStream(options, RAW).latestOffset(log[-1], limit) == {"a": 2, "b": 3}
+    with pytest.raises(GroupTakenError, match="another query reads for the group 'g'"):
+        healthy.commit({"a": 2, "b": 3})
+
+
+@pytest.mark.parametrize("left", ["offsets/.0.bc8d.tmp", "state/0/0/.1.delta.tmp"])
+async def test_a_checkpoint_without_a_logged_batch_can_be_repaired(ground: Ground, left: str) -> None:
+    """Java died before it had logged the first batch."""
+    from pyspark.sql import functions as f
+
+    ground.create()
+    await ground.put(texts(3), close=True)
+    counts = ground.stream().load().groupBy("queue").agg(f.count("*").alias("n"))
+    place = ground.folder / "checkpoint"
+
+    def run() -> int:
+        writer = counts.writeStream.format("memory").outputMode("complete").queryName("repaired")
+        query = writer.option("checkpointLocation", str(place)).trigger(availableNow=True).start()
+        assert query.awaitTermination(PATIENCE)
+        return int(ground.spark.table("repaired").collect()[0].n)
+
+    assert not pressure.mend_checkpoint(place)  # there is none yet
+    (place / left).parent.mkdir(parents=True)
+    (place / left).write_bytes(b"v1")
+    (place / "state" / "0").mkdir(parents=True, exist_ok=True)
+    with pytest.raises(Exception, match="STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"):
+        run()
+    assert pressure.mend_checkpoint(str(place))
+    assert run() == 3
+    assert not pressure.mend_checkpoint(place)  # a batch was logged
+    assert (place / "offsets" / "0").exists()
+
+
+async def test_a_bounded_queue_makes_its_producer_wait(ground: Ground, background: Any) -> None:
     steps = ground.create(bound=200)
     key = steps.keys.queue.messages
     background(lambda: asyncio.run(ground.put(texts(3000), close=True)))
@@ -253,13 +377,13 @@ async def test_a_bounded_queue_holds_its_producer_back(ground: Ground, backgroun
     assert [int(value) for value in ground.plain.mget(steps.keys.queue.statistics)][::2] == [3000, 3000]
 
 
-async def test_a_role_that_somebody_holds_does_not_end_the_query(ground: Ground) -> None:
+async def test_a_busy_role_does_not_end_the_query(ground: Ground) -> None:
     ground.create()
     await ground.put(texts(10))
-    async with AsyncQueue("jobs", url=ground.url) as queue, queue.consumer() as consumer:
+    async with AsyncQueue("jobs", url=ground.url) as queue, queue.consumer(lease=HELD) as consumer:
         async for _ in consumer:
             query = ground.to_files(ground.stream(roleTimeout=0.3).load(), now=False)
-            await asyncio.sleep(4)
+            query.processAllAvailable()  # it has asked, and the role was busy
             assert query.isActive
             assert query.exception() is None
             with pytest.raises(Exception, match="consumer role of the queue 'jobs' is held by"):
@@ -270,14 +394,14 @@ async def test_a_role_that_somebody_holds_does_not_end_the_query(ground: Ground)
     assert len(ground.bodies()) >= 9
 
 
-async def test_one_queue_that_somebody_holds_does_not_hold_up_the_others(ground: Ground) -> None:
+async def test_a_queue_with_a_busy_role_does_not_delay_the_others(ground: Ground) -> None:
     ground.create("held")
     ground.create("free")
     await ground.put(texts(3), "held")
-    async with AsyncQueue("held", url=ground.url) as queue, queue.consumer(prefetch=1) as consumer:
+    async with AsyncQueue("held", url=ground.url) as queue, queue.consumer(prefetch=1, lease=HELD) as consumer:
         async for _ in consumer:
             query = ground.to_files(ground.stream(None, queues="held,free", roleTimeout=60).load(), now=False)
-            await asyncio.sleep(3)  # it waits for the role by now
+            await asyncio.to_thread(until, lambda: ground.plain.exists(ground.steps("held").keys.state("g")))
             await ground.put(texts(5, 100), "free")
             await asyncio.to_thread(until, lambda: ground.waiting("free") == [])
             assert query.isActive
@@ -286,14 +410,14 @@ async def test_one_queue_that_somebody_holds_does_not_hold_up_the_others(ground:
     assert ground.bodies()[:5] == texts(5, 100)
 
 
-async def test_an_empty_stream_asks_the_server_seldom_and_writes_nothing(ground: Ground) -> None:
+async def test_a_stream_of_an_empty_queue_sends_few_commands_and_writes_nothing(ground: Ground) -> None:
     ground.create()
     query = ground.to_files(ground.stream().load(), now=False)
     query.processAllAvailable()
     before = {key: ground.plain.dump(key) for key in ground.plain.scan_iter()}
     began = time.monotonic()
     ground.plain.config_resetstat()
-    await asyncio.sleep(3)
+    await asyncio.sleep(1.5)
     calls = {name: about["calls"] for name, about in ground.plain.info("commandstats").items()}
     seconds = time.monotonic() - began  # a busy machine lets us sleep longer
     asked = calls.get("cmdstat_evalsha", 0)
@@ -302,7 +426,7 @@ async def test_an_empty_stream_asks_the_server_seldom_and_writes_nothing(ground:
     query.stop()
 
 
-async def test_what_does_not_decode_has_a_column(ground: Ground) -> None:
+async def test_messages_that_do_not_decode_have_a_column(ground: Ground) -> None:
     ground.create()
     await ground.put([b'{"n": 1, "t": "2013-01-01T05:00:00Z"}', b"oops", b'{"n": 2}'])
     schema = "n INT, t TIMESTAMP, _corrupt_record STRING, _queue STRING, _sequence BIGINT"
@@ -319,14 +443,14 @@ async def test_what_does_not_decode_has_a_column(ground: Ground) -> None:
         ground.to_files(ground.stream(format="json", group="h").schema("n INT").load(), "other")
 
 
-def test_what_users_get_wrong_is_said_in_one_sentence(ground: Ground) -> None:
+def test_mistakes_of_users_are_clear_errors(ground: Ground) -> None:
     read = ground.spark.read.format("pressure").option("url", ground.url)
     with pytest.raises(Exception, match="unknown option 'quue': did you mean 'queue'"):
         read.option("quue", "jobs").load()
     read = ground.spark.read.format("pressure").option("url", ground.url)
     with pytest.raises(Exception, match="the queue 'jobs' does not exist"):
         read.option("queue", "jobs").load().count()
-    with pytest.raises(Exception, match="format=json needs to know the columns"):
+    with pytest.raises(Exception, match="format=json needs a schema"):
         read.options(queue="jobs", format="json").load()
     stream = ground.spark.readStream.format("pressure").options(url=ground.url, queue="jobs").load()
     with pytest.raises(Exception, match="a stream needs a group"):

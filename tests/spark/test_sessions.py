@@ -1,4 +1,4 @@
-"""What it says where Spark cannot run, and how Spark comes to know the source."""
+"""Errors where Spark cannot run, and how Spark finds the source."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(MissingExtraError, match=r"needs Java 17 .* openjdk-17.*; there is no `java` on the PATH"):
         pressure.check()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(MissingExtraError, match="there is none in JAVA_HOME"):
+    with pytest.raises(MissingExtraError, match="has no Java"):
         pressure.check()
 
 
@@ -53,11 +53,11 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [
         ("echo 'openjdk version \"11.0.2\"' >&2", "is Java 11"),
         ("echo 'java version \"1.8.0_292\"' >&2", "is Java 8"),
-        ("echo 'The operation could not be completed' >&2; exit 1", "is none"),
+        ("echo 'The operation could not be completed' >&2; exit 1", "is not Java"),
         ("if [ $1 = -version ]; then echo 'openjdk version \"21\"'; else echo java.base; fi", "jdk.incubator.vector"),
     ],
 )
-def test_java_that_does_not_do(script: str, says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_that_cannot_be_used(script: str, says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program(tmp_path / "bin" / "java", script)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(MissingExtraError, match=says):
@@ -68,7 +68,7 @@ def test_no_pyspark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pyspark, pyarrow, pandas: pip install 'apressure\[spark\]'$"):
         pressure.check()
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # all that is missing is said at once
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # the error names everything that is missing
     with pytest.raises(MissingExtraError, match=r"apressure\[spark\]'\. And Spark needs Java 17 or later"):
         pressure.check()
 
@@ -85,6 +85,13 @@ def test_nothing_is_printed_before_the_error(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith("apressure.exceptions.MissingExtraError: Spark needs Java 17")
 
 
+def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://nowhere/;token=hunter2")
+    with pytest.raises(ValueError, match="Unset SPARK_REMOTE") as raised:
+        pressure.session()
+    assert "hunter2" not in str(raised.value)
+
+
 def test_an_old_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.__version__", "4.1.9")
     with pytest.raises(MissingExtraError, match=r"pyspark is 4.1.9; 4.2 or later is needed"):
@@ -92,7 +99,7 @@ def test_an_old_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_room_can_be_imported_without_pyspark() -> None:
-    code = "import sys; sys.modules['pyspark'] = None; import apressure.spark.steps"
+    code = "import sys; sys.modules['pyspark'] = None; import apressure.spark.engine.steps"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
@@ -127,8 +134,8 @@ def test_the_workers_use_this_python(spark: Any) -> None:
     assert spark.sparkContext.pythonExec == sys.executable
 
 
-def test_queries_that_begin_together_add_nothing_to_what_they_share(ground: Ground) -> None:
-    """Spark writes into a map of all queries of the source, which two at once would break where that makes it grow."""
+def test_queries_that_start_together_do_not_change_the_shared_map(ground: Ground) -> None:
+    """Spark writes into a map that all queries of the source share. Two writes at once break it if it has to grow."""
     from pyspark.sql.udf import _wrap_function
 
     before = set(_wrap_function(ground.spark.sparkContext, len).envVars())

@@ -96,7 +96,7 @@ def test_json_rows(ground: Ground) -> None:
     assert json.loads(message) == {"a": 1, "b": "é", "c": 1.5, "d": "2013-01-01T05:00:00", "e": None, "f": [1, 2]}
 
 
-def test_json_numbers_that_json_does_not_have(ground: Ground) -> None:
+def test_numbers_that_json_does_not_have_become_text(ground: Ground) -> None:
     made = ground.spark.sql(
         "SELECT cast(12345678901234567890.12 AS DECIMAL(30,2)) AS d, double('NaN') AS n, "
         "named_struct('x', array(double('-inf'))) AS s"
@@ -117,7 +117,7 @@ def test_a_text_column_and_an_empty_frame(ground: Ground) -> None:
     assert ground.waiting() == ["é".encode()]
 
 
-def test_what_users_get_wrong_is_said_in_one_sentence(ground: Ground) -> None:
+def test_mistakes_of_users_are_clear_errors(ground: Ground) -> None:
     with pytest.raises(Exception, match="the queue 'jobs' does not exist"):
         save(frame(ground, 3), ground)
     ground.create()
@@ -134,7 +134,7 @@ def test_what_users_get_wrong_is_said_in_one_sentence(ground: Ground) -> None:
     assert ground.waiting() == []
 
 
-def test_a_failing_task_leaves_nothing_that_stays(ground: Ground) -> None:
+def test_rows_of_a_failed_job_expire(ground: Ground) -> None:
     ground.create()
     broken = ground.spark.range(0, 2000, 1, 2).selectExpr(
         "if(id = 1999, raise_error('no'), cast(id AS STRING)) AS body"
@@ -145,35 +145,35 @@ def test_a_failing_task_leaves_nothing_that_stays(ground: Ground) -> None:
     assert all(ground.plain.ttl(key) > 0 for key in ground.plain.keys("*part*"))
 
 
-def test_messages_of_all_sizes_are_packed_as_the_protocol_has_them() -> None:
+def test_messages_of_all_sizes_are_packed_as_resp() -> None:
     import hiredis
     import pyarrow as pa
 
-    from apressure.spark import writer
+    from apressure.spark import sink
 
     messages = [b"", b"x", b"\r\n$3\r\n", b"y" * 70_000, b"\xff\x00", *texts(30)]
     column = pa.array([b"skipped", *messages, b"skipped"])[1:-1]
     for one in (column, column.cast(pa.large_binary())):
-        assert hiredis.pack_command(tuple(messages)).partition(b"\n")[2] == bytes(writer.packed(one))
+        assert hiredis.pack_command(tuple(messages)).partition(b"\n")[2] == bytes(sink.packed(one))
     pieces = [
-        (piece.to_pylist(), size) for piece, size in writer._portions(pa.array([b"a" * 3_000_000] * 3 + messages), 10)
+        (piece.to_pylist(), size) for piece, size in sink._chunks(pa.array([b"a" * 3_000_000] * 3 + messages), 10)
     ]
     assert [len(piece) for piece, _ in pieces] == [1, 1, 10, 10, 10, 6]
     assert all(size == sum(map(len, piece)) for piece, size in pieces)
     assert [message for piece, _ in pieces for message in piece][3:] == messages
-    assert list(writer._portions(pa.array([], pa.binary()), 10)) == []
+    assert list(sink._chunks(pa.array([], pa.binary()), 10)) == []
 
 
-def test_an_answer_that_is_lost_does_not_double_rows(make_server: Callable[..., EmbeddedServer]) -> None:
+def test_a_lost_reply_does_not_double_rows(make_server: Callable[..., EmbeddedServer]) -> None:
     import pyarrow as pa
 
-    from apressure.connection.blocking import Blocking
-    from apressure.spark.steps import Steps
-    from apressure.spark.writer import _append
+    from apressure.connection.wire.blocking import Blocking
+    from apressure.spark.engine.sink_steps import SinkSteps
+    from apressure.spark.sink import _append
 
     server = make_server()
     blocking = Blocking(Options.of({"url": server.url, "queue": "jobs", "responseTimeout": "0.5"}).settings())
-    steps = Steps(blocking, "__pressure__", "jobs")
+    steps = SinkSteps(blocking, "jobs")
     key = steps.keys.part("w", "t")
     _append(steps, key, pa.array(texts(5)), 0, 60_000)
     os.kill(server.pid, signal.SIGSTOP)

@@ -4,7 +4,7 @@ Each is a context manager that blocks; everything it does (`promote`, `failover`
 when it has come about. In a coroutine: `await asyncio.to_thread(pair.promote)`. What the machine lacks skips the test.
 
     with replicated("valkey", lag=0.04) as pair:        # pair.url always leads to the primary
-        pair.promote()                                  # SIGKILL; what the replica has not heard of is lost
+        pair.promote()                                  # SIGKILL; writes that the replica has not received are lost
     with sentinel("redis", sentinels=3) as watched:     # watched.url: redis+sentinel://…; watched.sentinels
         watched.failover()                              # SIGKILL; the old primary comes back as a replica
     with cluster("valkey", nodes=3) as nodes:           # nodes.url: redis+cluster://…; nodes.addresses
@@ -16,13 +16,13 @@ from __future__ import annotations
 from typing import Any
 
 from tests.topologies.clusters import Nodes
-from tests.topologies.group import Group, ask, follows, heard, information, until
+from tests.topologies.group import Group, ask, follows, heard, information, must_be_empty, until
 from tests.topologies.replicas import Pair
 from tests.topologies.sentinels import Watched
 
 __all__ = [
     "Group", "Nodes", "Pair", "Watched",
-    "ask", "cluster", "follows", "heard", "information", "replicated", "sentinel", "until",
+    "ask", "cluster", "follows", "heard", "information", "must_be_empty", "replicated", "sentinel", "until",
 ]  # fmt: skip
 
 

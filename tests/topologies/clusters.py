@@ -38,7 +38,7 @@ class Nodes(Group):
 
     def build(self) -> None:
         nodes = self._nodes
-        # A directory of its own: there it keeps who it is in the cluster.
+        # A directory of its own: it keeps its identity in the cluster there.
         self.servers = [
             self.start(directory=self._folder / str(number), port=_cluster_port(), config=self._config)
             for number in range(nodes * (1 + self._replicas))
@@ -116,7 +116,7 @@ class Nodes(Group):
         until(agreed, "the nodes agree")
 
     def wait_for_replicas(self) -> None:
-        """Wait until all replicas have what their primaries have by now."""
+        """Wait until all replicas have received what their primaries have now."""
         for primary, replicas in self.followers.items():
             heard(self.servers[primary], len(replicas))
 
@@ -148,7 +148,7 @@ class Nodes(Group):
         return moved
 
     def end_migration(self, slot: int, to: int) -> None:
-        """The last step: everybody learns of the new owner. Who is blocked at the old one is sent away (MOVED)."""
+        """The last step: all nodes learn of the new owner. The old one sends blocked clients away (MOVED)."""
         source = self.owners[slot]
         for number in [to, source, *set(range(len(self.servers))) - {to, source}]:
             if self.servers[number].running and not self._is_replica(number):

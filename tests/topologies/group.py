@@ -1,4 +1,4 @@
-"""What all topologies share: servers that are started, killed, asked and stopped together."""
+"""The base of all topologies: servers that are started, killed, asked and stopped together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from apressure.embedded import EmbeddedServer
-from tests.servers import CannotRun, admin, binary_of
+from tests.servers import CannotRun, admin, binary_of, keys_left_behind
 
 PATIENCE: Final = 30.0
 """Seconds after which something that should have come about will not."""
@@ -80,7 +80,7 @@ def _end(server: EmbeddedServer) -> None:
     if server.running:
         with contextlib.suppress(ProcessLookupError):
             os.kill(server.pid, signal.SIGCONT)
-            os.kill(server.pid, signal.SIGKILL)  # nobody needs its data
+            os.kill(server.pid, signal.SIGKILL)  # its data is not needed
     server.stop()
 
 
@@ -99,13 +99,21 @@ def until(come_about: Callable[[], object], what: str, patience: float = PATIENC
 
 
 def ask(server: EmbeddedServer, *command: object) -> Any:
-    """Send one command to a server, and return what it answers as it comes (redis-py would make something of it)."""
+    """Send one command to a server, and return its reply without the conversions of redis-py."""
     connection = redis.UnixDomainSocketConnection(path=os.fspath(server.socket_path), socket_timeout=10, protocol=2)
     try:
         connection.send_command(*command)
         return connection.read_response()
     finally:
         connection.disconnect()
+
+
+def must_be_empty(*servers: EmbeddedServer) -> None:
+    """Delete all keys, and fail if a test has left some that do not expire."""
+    left = [key for server in servers for key in keys_left_behind(server)]
+    for server in servers:
+        ask(server, "FLUSHALL")
+    assert not left
 
 
 def information(server: EmbeddedServer) -> dict[str, Any]:
@@ -120,7 +128,7 @@ def follows(replica: EmbeddedServer) -> bool:
 
 
 def heard(primary: EmbeddedServer, replicas: int) -> None:
-    """Wait until so many replicas have what the primary has by now; clients may go on writing.
+    """Wait until so many replicas have what the primary has now; clients may go on writing.
 
     (A WAIT on a connection that has not written anything waits for nothing. And a replica whose link is up hears of
     nothing before it has acknowledged its first copy, up to a second later: where nothing has been sent yet, this waits

@@ -39,12 +39,12 @@ class Pair(Group):
 
     @property
     def url(self) -> str:
-        """An address that leads to the primary, whoever that is."""
+        """An address that leads to the current primary."""
         return f"redis://{HOST}:{self._address.port}/0"
 
     @property
     def line(self) -> Relay:
-        """What the replication passes."""
+        """The proxy that the replication uses."""
         return self._line
 
     def wait_for_replicas(self) -> None:

@@ -64,7 +64,7 @@ class Watched(Group):
         return self.start(port=port, config=config)
 
     def wait_for_replicas(self) -> None:
-        """Wait until the replicas have what the primary has by now."""
+        """Wait until the replicas have what the primary has now."""
         heard(self.primary, len(self.servers) - 1)
 
     def _wait_for_replica(self, replica: EmbeddedServer) -> None:
@@ -72,7 +72,7 @@ class Watched(Group):
         ask(replica, "CONFIG", "SET", "replica-priority", 100)
 
     def seen_by(self, guard: EmbeddedServer) -> dict[str, str]:
-        """What a sentinel knows of the primary."""
+        """A sentinel's information about the primary."""
         return _pairs(ask(guard, "SENTINEL", "MASTER", self.service))
 
     def wait_for_sentinels(self) -> None:
@@ -137,7 +137,7 @@ class Watched(Group):
             self.wait_for_sentinels()
 
     def switch(self) -> None:
-        """SENTINEL FAILOVER: nobody dies, the old primary becomes a replica while clients are connected to it.
+        """SENTINEL FAILOVER: no server dies; the old primary becomes a replica while clients are connected to it.
 
         What was written before is there after it.
         """
@@ -162,7 +162,7 @@ def _pairs(words: list[bytes]) -> dict[str, str]:
 
 def _hurry(guard: EmbeddedServer) -> bool:
     """Make a sentinel look oftener than it does by itself; Redis 6.2 cannot."""
-    # What a sentinel knows of a replica is too old for it after five pings, and renewed once a second.
+    # A sentinel's information about a replica expires after five pings, and is renewed once a second.
     # "tilt" is for how long it does nothing after the machine has stood still.
     periods = {"info": 300, "ping": 300, "publish": 300, "ask": 200, "tilt": 3000}
     try:

@@ -6,9 +6,11 @@ import asyncio
 import dataclasses
 import signal
 from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, TypedDict, assert_type
 
 import fakeredis
+import pydantic
 import redis.asyncio
 
 from apressure import (
@@ -16,10 +18,13 @@ from apressure import (
     Client,
     Consumer,
     Delivery,
-    FileMessage,
+    FileDelivery,
     FileQueue,
     FileQueueStatistics,
+    Many,
+    Piped,
     Producer,
+    PydanticCodec,
     QueueClosedError,
     QueueFullError,
     QueueInUseError,
@@ -27,10 +32,13 @@ from apressure import (
     RoleStatistics,
     Served,
     TypedCodec,
+    pipe,
+    protocols,
     recovery,
     serve,
 )
 from apressure.exceptions import Role
+from apressure.protocols import Destination, Source
 
 
 @dataclasses.dataclass
@@ -40,6 +48,10 @@ class Order:
 
 class Address(TypedDict):
     city: str
+
+
+class Invoice(pydantic.BaseModel):
+    number: int
 
 
 class Hexadecimal:
@@ -62,6 +74,9 @@ def the_codec_decides_what_items_are(client: Client) -> None:
     assert_type(AsyncQueue("q", codec=Order), AsyncQueue[Order])
     assert_type(AsyncQueue("q", codec=Address), AsyncQueue[Address])
     assert_type(AsyncQueue("q", codec=TypedCodec(Order, "msgpack")), AsyncQueue[Order])
+    assert_type(AsyncQueue("q", codec=Invoice), AsyncQueue[Invoice])
+    assert_type(AsyncQueue("q", codec=PydanticCodec(Invoice)), AsyncQueue[Invoice])
+    assert_type(AsyncQueue("q", codec=PydanticCodec(list[Invoice])), AsyncQueue[list[Invoice]])
     assert_type(AsyncQueue("q", codec=Hexadecimal()), AsyncQueue[int])
     assert_type(AsyncQueue("q", codec=Order, max_attempts=3, dead_letters="failed"), AsyncQueue[Order])
 
@@ -71,6 +86,8 @@ async def bytes_go_in_and_come_out() -> None:
         assert_type(queue, AsyncQueue[bytes])
         assert_type(await queue.create(bound=5, exist_ok=True), bool)
         assert_type(await queue.put_many([b"a"]), int)
+        assert_type(await queue.put_many([b"a"], deadline=1), int)
+        assert_type(await queue.get(deadline=0.5), bytes)
         assert_type(await queue.get(timeout=1), bytes)
         assert_type(await queue.get_nowait(), bytes)
         assert_type(await queue.get_many(5), list[bytes])
@@ -104,10 +121,18 @@ async def orders_go_in_and_come_out(queue: AsyncQueue[Order]) -> None:
     assert_type(delivery, Delivery[Order])
     assert_type(delivery.item, Order)
     assert_type(delivery.raw, bytes)
+    assert_type(delivery.id, str)
     assert_type(delivery.attempts, int)
     assert_type(delivery.redelivered, bool)
     await delivery.extend(10)
     await delivery.ack()
+    assert_type(await queue.receive_many(5, timeout=1, lease=None), list[Delivery[Order]])
+    assert_type(await queue.receive_many(5, deadline=1), list[Delivery[Order]])
+    await queue.receive_many()  # type: ignore[call-arg]
+    source: Source[Order] = queue
+    destination: Destination[Order] = queue
+    assert_type(source.consumer("manual", lease=None), protocols.Consumer[protocols.Delivery[Order]])
+    assert_type(await destination.put_many([Order(1)]), int)
 
 
 async def the_consumer_iterates_items(queue: AsyncQueue[Order]) -> None:
@@ -127,6 +152,8 @@ async def the_manual_consumer_iterates_deliveries(queue: AsyncQueue[Order]) -> N
 
 async def questions_have_typed_answers(queue: AsyncQueue[bytes], client: Client) -> None:
     assert_type(await queue.exists(), bool)
+    assert_type(await queue.purge(), int)
+    assert_type(queue.opened, bool)
     assert_type(await queue.qsize(), int)
     assert_type(await queue.bound(), int)
     assert_type(await queue.closed(), bool)
@@ -177,9 +204,26 @@ async def services_have_typed_handlers(queue: AsyncQueue[Order]) -> None:
         return delivery.item.number
 
     assert_type(await serve(handle, queue, concurrency=8, signals=()), Served)
-    assert_type(await serve(handle_delivery, queue, deliveries=True, grace=0), Served)
+    assert_type(await serve(handle_delivery, queue, deliveries=True, shutdown_timeout=0), Served)
+    await serve(
+        handle, queue, on_error=lambda delivery, error: print(delivery.item.number, error), create=True, bound=5
+    )
     await serve(handle_delivery, queue)  # type: ignore[arg-type]
     await serve(handle, queue, deliveries=True)  # type: ignore[call-overload]
+
+    async def handle_batch(items: list[Order]) -> None: ...
+
+    async def handle_deliveries(deliveries: list[Delivery[Order]]) -> None: ...
+
+    def handle_blocking(item: Order) -> None: ...
+
+    await serve(handle_blocking, queue, executor=ThreadPoolExecutor(), rate=5)
+    await serve(handle_blocking, queue)  # type: ignore[arg-type]
+    await serve(handle, queue, key=lambda order: order.number)
+    await serve(handle_batch, queue, batch=10, linger=0.1)
+    await serve(handle_deliveries, queue, batch=10, deliveries=True)
+    await serve(handle_batch, queue)  # type: ignore[arg-type]
+    await serve(handle, queue, batch=10)  # type: ignore[arg-type]
     served = await serve(handle, queue)
     assert_type(served.handled, int)
     assert_type(served.signal, signal.Signals | None)
@@ -200,6 +244,29 @@ async def recovery_is_typed(queue: AsyncQueue[Order], client: Client) -> None:
     healing.close()
 
 
+async def stages_are_typed(orders: AsyncQueue[Order], texts: FileQueue[str], files: FileQueue[Order]) -> None:
+    async def one(order: Order) -> str | None:
+        return str(order)
+
+    async def several(order: Order) -> Many[str]:
+        return Many([str(order)])
+
+    async def each(order: Order) -> AsyncIterator[str]:
+        yield str(order)
+
+    async def batch(some: list[Order]) -> list[str]:
+        return [str(order) for order in some]
+
+    done = await pipe(orders, one, texts, concurrency=8, close=True)
+    assert_type(done, Piped)
+    assert_type(done.put, int)
+    await pipe(files, several, texts)
+    await pipe(files, each, texts)
+    await pipe(orders, batch, texts, batch=100)
+    await pipe(orders, batch, texts)  # type: ignore[arg-type]
+    await pipe(orders, one, files)  # type: ignore[arg-type]
+
+
 def consumers_have_names(consumer: Consumer[Order]) -> None:
     assert_type(consumer.attempts, int)
 
@@ -207,19 +274,36 @@ def consumers_have_names(consumer: Consumer[Order]) -> None:
 async def queues_in_directories() -> None:
     assert_type(FileQueue("q", codec="text"), FileQueue[str])
     assert_type(FileQueue("q", codec="json"), FileQueue[Any])
-    assert_type(FileQueue("q", codec=Order, capacity=5), FileQueue[Order])
-    FileQueue("q", capcity=5)  # type: ignore[call-overload]
+    assert_type(FileQueue("q", codec=Order, bound=5), FileQueue[Order])
+    assert_type(FileQueue("q", codec=Invoice), FileQueue[Invoice])
+    FileQueue("q", buond=5)  # type: ignore[call-overload]
     async with FileQueue("q", directory="spool", unit="us", fsync=False) as queue:
         assert_type(queue, FileQueue[bytes])
-        assert_type(await queue.publish(b"a", timeout=1), str)
-        assert_type(await queue.publish_many([b"a"]), list[str])
-        await queue.publish("text")  # type: ignore[arg-type]
-        message = await queue.receive(timeout=5, visibility_timeout=1)
-        assert_type(message, FileMessage[bytes])
+        assert_type(await queue.create(bound=5, exist_ok=True), bool)
+        assert_type(await queue.put(b"a", timeout=1), str)
+        assert_type(await queue.put_nowait(b"a"), str)
+        assert_type(await queue.put_many([b"a"]), int)
+        await queue.put("text")  # type: ignore[arg-type]
+        message = await queue.receive(timeout=5, lease=1)
+        assert_type(message, FileDelivery[bytes])
         assert_type(message.item, bytes)
         assert_type(message.attempts, int)
-        assert_type(await queue.receive_many(5), list[FileMessage[bytes]])
-        assert_type(await queue.delete(message.id), bool)
+        assert_type(await queue.receive_many(5), list[FileDelivery[bytes]])
+        assert_type(await queue.ack(message.id), bool)
         assert_type(await queue.statistics(), FileQueueStatistics)
-        async for each in queue:
-            assert_type(each, FileMessage[bytes])
+        assert_type(await queue.peek(), bytes)
+        assert_type(queue.dead_letters, str | None)
+        async with queue.consumer() as consumer:
+            async for item in consumer:
+                assert_type(item, bytes)
+        async with queue.consumer("manual") as manual:
+            async for each in manual:
+                assert_type(each, FileDelivery[bytes])
+        async with queue.producer() as producer:
+            assert_type(await producer.put_many([b"a"]), int)
+
+
+def a_queue_in_a_directory_is_a_source_and_a_destination(files: FileQueue[Order]) -> None:
+    source: Source[Order] = files
+    destination: Destination[Order] = files
+    print(source, destination)

@@ -1,10 +1,11 @@
-"""Sentinels and clusters, by URL, by arguments and by a client of redis-py's: where they are, and what is refused."""
+"""Addresses of Sentinels and clusters: by URL, by arguments and by a client of redis-py; invalid ones are refused."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
+import fakeredis
 import pytest
 import redis.asyncio
 from redis.asyncio.connection import Connection, SSLConnection
@@ -12,7 +13,7 @@ from redis.asyncio.connection import Connection, SSLConnection
 from apressure import AsyncQueue, Client, Durability
 from apressure.connection.addresses import Address
 from apressure.connection.settings import Settings
-from apressure.connection.settings import resolve as resolve_with_environment
+from apressure.connection.settings import settings_from as resolve_with_environment
 
 SECRET = "Pa55word"
 
@@ -123,7 +124,7 @@ def test_servers_and_sentinels_have_credentials_of_their_own(options: dict[str, 
     assert "db" not in guard
 
 
-def test_the_credentials_of_the_servers_are_not_told_to_sentinels() -> None:
+def test_sentinels_do_not_get_the_credentials_of_servers() -> None:
     guard = found(url=f"redis+sentinel://me:{SECRET}@h/queues").sentinel_at("h", 8).connection_options
     assert not {"username", "password"} & set(guard)
 
@@ -140,7 +141,7 @@ def test_with_tls_everything_is_encrypted() -> None:
         assert found(url=url).at("there", 7).connection_class is Connection
 
 
-def test_what_is_found_is_shown_without_secrets() -> None:
+def test_reprs_show_no_secrets() -> None:
     options = {"password": SECRET, "sentinel_password": SECRET + "2", "sentinels": ["a:1", "b"], "service": "queues"}
     for shown in (resolve(**options), found(**options), Client(**options), AsyncQueue("jobs", **options)):
         assert SECRET not in repr(shown)
@@ -178,32 +179,32 @@ QUEUES = {"sentinels": ["h"], "service": "queues"}
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"url": "redis+sentinel://h"}, ValueError, "what do the Sentinels call the primary.*service="),
-        ({"url": "redis+sentinel://h/"}, ValueError, "what do the Sentinels call the primary"),
-        ({"sentinels": ["h"]}, ValueError, "what do the Sentinels call the primary"),
-        ({"sentinels": ["h"], "service": ""}, ValueError, "what do the Sentinels call the primary"),
+        ({"url": "redis+sentinel://h"}, ValueError, "name on the Sentinels is missing.*service="),
+        ({"url": "redis+sentinel://h/"}, ValueError, "name on the Sentinels is missing"),
+        ({"sentinels": ["h"]}, ValueError, "name on the Sentinels is missing"),
+        ({"sentinels": ["h"], "service": ""}, ValueError, "name on the Sentinels is missing"),
         ({"sentinels": ["h"], "service": 5}, TypeError, "service must be a string"),
         ({**QUEUES, "sentinel_password": 5}, TypeError, "sentinel_password must be a string"),
         ({**QUEUES, "sentinel_username": b"x"}, TypeError, "sentinel_username must be a string"),
         ({"url": "redis+sentinel://h/queues/x"}, ValueError, "number of a database, not 'x'"),
         ({"url": "redis+sentinel://h/queues/1/2"}, ValueError, "number of a database"),
-        ({"url": "redis+sentinel:///queues"}, ValueError, r"names no address: write redis\+sentinel://host:port"),
+        ({"url": "redis+sentinel:///queues"}, ValueError, r"names no address. Write redis\+sentinel://host:port"),
         ({"url": "redis+sentinel://h:port/queues"}, ValueError, "must be host:port, and the port a number"),
         ({"url": "redis+sentinel://h:0/queues"}, ValueError, "port must be between 1 and 65535"),
         ({"url": "redis+sentinel://h/queues?colour=red"}, ValueError, "'colour'"),
-        ({"url": "redis+sentinel://h/queues?socket_timeout=3"}, ValueError, "may not set socket_timeout"),
-        ({"url": "redis+cluster://"}, ValueError, r"names no address: write redis\+cluster://host:port"),
+        ({"url": "redis+sentinel://h/queues?socket_timeout=3"}, ValueError, "must not set socket_timeout"),
+        ({"url": "redis+cluster://"}, ValueError, r"names no address. Write redis\+cluster://host:port"),
         ({"url": "redis+cluster://h/1"}, ValueError, "a cluster has database 0 only"),
         ({"url": "redis+cluster://h/queues"}, ValueError, "number of a database"),
         ({"url": "redis+cluster://h?service=queues"}, ValueError, "'service'"),
         ({"url": "redis+clusters://h"}, ValueError, r"must begin with redis://.*redis\+sentinel://.*not 'redis\+clus"),
         ({"cluster": ["h"], "db": 1}, ValueError, "a cluster has database 0 only"),
-        ({"cluster": []}, ValueError, r"cluster names no address: write cluster=\['host:6379'"),
-        ({"sentinels": [], "service": "q"}, ValueError, r"sentinels names no address: write sentinels=\['host:26379'"),
+        ({"cluster": []}, ValueError, r"cluster names no address. Write cluster=\['host:6379'"),
+        ({"sentinels": [], "service": "q"}, ValueError, r"sentinels names no address. Write sentinels=\['host:26379'"),
         ({"cluster": "h:1"}, TypeError, "cluster must be a list of addresses.*not str"),
         ({"cluster": 5}, TypeError, "cluster must be a list of addresses.*not int"),
         ({"cluster": [5]}, TypeError, "cluster must be a list of addresses.*not of int"),
-        ({"cluster": [("h", "1")]}, TypeError, "port must be an integer"),
+        ({"cluster": [("h", "1")]}, TypeError, "port must be a whole number"),
         ({"cluster": [("", 1)]}, ValueError, "host must not be empty"),
         ({"cluster": [""]}, ValueError, "must be host:port"),
         ({"cluster": [":1"]}, ValueError, "must be host:port"),
@@ -219,11 +220,11 @@ QUEUES = {"sentinels": ["h"], "service": "queues"}
         ({"cluster": ["h"], "port": 1}, TypeError, "either host and port, or cluster="),
         ({**QUEUES, "host": "h"}, TypeError, "either host and port, or sentinels="),
         ({"url": "redis+sentinel://h/queues", "port": 1}, TypeError, "either host and port, or sentinels="),
-        ({"url": "redis://h", "service": "queues"}, TypeError, "service is for Sentinels: give sentinels="),
+        ({"url": "redis://h", "service": "queues"}, TypeError, "service is for Sentinels. Give sentinels="),
         ({"sentinel_password": "x"}, TypeError, "sentinel_password is for Sentinels"),
         ({"cluster": ["h"], "service": "queues"}, TypeError, "service is for Sentinels; a cluster has none"),
-        ({"url": "embedded://", "cluster": ["h"]}, ValueError, "address of its own: leave out cluster"),
-        ({"url": "embedded://", **QUEUES}, ValueError, "address of its own: leave out sentinels, service"),
+        ({"url": "embedded://", "cluster": ["h"]}, ValueError, "address of its own. Leave out cluster"),
+        ({"url": "embedded://", **QUEUES}, ValueError, "address of its own. Leave out sentinels, service"),
         ({"redis": redis.asyncio.Redis(), "cluster": ["h"]}, TypeError, "either redis= or the server's address"),
         ({"redis": redis.asyncio.Redis(), "service": "q"}, TypeError, "either redis= or the server's address"),
         ({"durability": 1, "scripting": False}, ValueError, "durability= needs scripts"),
@@ -231,6 +232,10 @@ QUEUES = {"sentinels": ["h"], "service": "queues"}
         ({"durability": True}, TypeError, "replicas must be a whole number"),
         ({"durability": 1.5}, TypeError, "durability must be a Durability or a number"),
         ({"durability": "1"}, TypeError, "durability must be a Durability or a number"),
+        ({"durability": "ALL"}, TypeError, "not 'ALL'"),
+        ({"durability": "all", "scripting": False}, ValueError, "durability= needs scripts"),
+        ({"durability": "all", "redis": fakeredis.FakeAsyncRedis()}, ValueError, "fakeredis has neither replicas nor"),
+        ({"durability": 1, "redis": fakeredis.FakeAsyncRedis()}, ValueError, "fakeredis has neither replicas nor"),
         (
             {"durability": Durability(1, timeout=15)},
             ValueError,
@@ -240,9 +245,7 @@ QUEUES = {"sentinels": ["h"], "service": "queues"}
     ],
     ids=lambda value: re.sub(r"\W+", "-", str(value))[:50] if isinstance(value, dict) else "",
 )
-def test_what_is_of_no_use_is_refused_in_clear_words(
-    options: dict[str, Any], error: type[Exception], says: str
-) -> None:
+def test_an_invalid_address_has_a_clear_error(options: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         resolve(**options)
 
@@ -286,12 +289,13 @@ def test_no_error_shows_a_password(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "durability", [None, 0, Durability(), Durability(0, fsync=False)], ids=["none", "zero", "empty", "false"]
 )
-def test_durability_of_nothing_is_none(durability: Any) -> None:
+def test_durability_without_a_demand_is_none(durability: Any) -> None:
     assert resolve(durability=durability).durability is None
 
 
 def test_a_number_is_a_durability_of_that_many_replicas() -> None:
     assert resolve(durability=2).durability == Durability(2, fsync=False, timeout=5.0)
+    assert resolve(durability="all").durability == Durability("all", fsync=False, timeout=5.0)
     assert resolve(durability=Durability(fsync=True)).durability == Durability(0, fsync=True)
 
 
@@ -305,7 +309,7 @@ def test_a_number_is_a_durability_of_that_many_replicas() -> None:
         ({"timeout": 1000}, ValueError, "timeout must be between"),
     ],
 )
-def test_a_durability_of_no_use_is_refused(arguments: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_an_invalid_durability_is_refused(arguments: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         Durability(1, **arguments)
 

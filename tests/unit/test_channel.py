@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis.asyncio.connection
 
 from apressure import AsyncQueue, ServerError, ServerUnavailableError
-from apressure.connection import channel as channels
 from apressure.connection.addresses import Address
-from apressure.connection.channel import Channel, ConnectionLost
+from apressure.connection.wire import channel as channels
+from apressure.connection.wire.channel import ConnectionLost, RESPChannel
+from tests.unit.fakes import listening
 
 
 class FakeTransport(asyncio.Transport):
-    """Keeps what is written."""
+    """Keeps the bytes that were written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +28,7 @@ class FakeTransport(asyncio.Transport):
         self.aborted = False
         self.full = 0
         """After how many more pieces the channel is to pause; 0 for never."""
-        self.channel: Channel | None = None
+        self.channel: RESPChannel | None = None
 
     def is_closing(self) -> bool:
         return self.aborted
@@ -41,7 +44,7 @@ class FakeTransport(asyncio.Transport):
         self.aborted = True
 
 
-class FakeConnection:
+class FakeRedisConnection:
     def __init__(self) -> None:
         self.closed = 0
 
@@ -54,9 +57,9 @@ class Fixture:
 
     def __init__(self, response_timeout: float = 60.0) -> None:
         self.transport = FakeTransport()
-        self.connection = FakeConnection()
+        self.connection = FakeRedisConnection()
         self.lost = 0
-        self.channel = Channel(self.connection, self.transport, Address("a test"), response_timeout, self._on_lost)
+        self.channel = RESPChannel(self.connection, self.transport, Address("a test"), response_timeout, self._on_lost)
         self.transport.channel = self.channel
         self.replies: list[Any] = []
 
@@ -73,7 +76,7 @@ async def test_a_command_is_written_as_redis_reads_it() -> None:
     assert fixture.transport.written == [b"*4\r\n$5\r\nLPUSH\r\n$3\r\nk\xc3\xbc\r\n$1\r\n5\r\n$2\r\n\r\n\r\n"]
 
 
-async def test_replies_go_to_who_asked_in_order() -> None:
+async def test_replies_go_to_their_callers_in_order() -> None:
     fixture = Fixture()
     for _ in range(5):
         fixture.call("PING")
@@ -126,7 +129,7 @@ async def test_an_answer_may_end_the_channel_with_more_replies_behind() -> None:
     "garbage",
     [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x01\x02", b"$x\r\n", b"SSH-2.0-OpenSSH_9\r\n", b"*1\r\n!\r\n"],
 )
-async def test_garbage_ends_the_connection_in_clear_words(garbage: bytes) -> None:
+async def test_garbage_ends_the_connection_with_a_clear_error(garbage: bytes) -> None:
     fixture = Fixture()
     fixture.call("A")
     fixture.call("B")
@@ -136,7 +139,7 @@ async def test_garbage_ends_the_connection_in_clear_words(garbage: bytes) -> Non
     assert not fixture.channel.up
 
 
-async def test_a_reply_that_nobody_asked_for_ends_the_connection() -> None:
+async def test_a_reply_without_a_command_ends_the_connection() -> None:
     fixture = Fixture()
     fixture.channel.data_received(b"+surprise\r\n")
     assert not fixture.channel.up
@@ -167,7 +170,7 @@ async def test_a_call_on_a_lost_connection_is_answered_but_not_at_once() -> None
     assert fixture.transport.written == []
 
 
-async def test_ask_raises_what_the_server_answers() -> None:
+async def test_ask_raises_an_error_reply() -> None:
     fixture = Fixture()
     asking = asyncio.gather(*(fixture.channel.ask("GET", "k") for _ in range(3)), return_exceptions=True)
     await asyncio.sleep(0)
@@ -203,32 +206,13 @@ async def test_the_watch_looks_at_the_oldest_reply_and_rests_when_there_is_none(
     fixture = Fixture(response_timeout=0.2)
     fixture.call("A")
     fixture.channel.data_received(b"+a\r\n")
-    await asyncio.sleep(0.5)
+    async with asyncio.timeout(10):
+        while fixture.channel._watchdog is not None:  # it is set to look, until it finds nothing to wait for
+            await asyncio.sleep(0.01)
     assert fixture.channel.up
     fixture.call("B")
     fixture.channel.data_received(b"+b\r\n")
     assert fixture.replies == [b"a", b"b"]
-
-
-@asynccontextmanager
-async def listening(answer: Callable[[bytes], bytes]) -> AsyncIterator[str]:
-    """A server that answers each piece it reads by `answer`, and its address."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(answer(data))
-                await writer.drain()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
 
 
 def http(_: bytes) -> bytes:
@@ -241,7 +225,7 @@ def redis_that_turns_into_a_web_server(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("answer", [http, redis_that_turns_into_a_web_server])
-async def test_a_server_that_is_no_redis_is_one_clear_error(answer: Callable[[bytes], bytes]) -> None:
+async def test_a_server_that_is_no_redis_is_a_clear_error(answer: Callable[[bytes], bytes]) -> None:
     async with listening(answer) as url:
         queue = AsyncQueue("jobs", url=url)
         with pytest.raises(ServerUnavailableError, match=r"127\.0\.0\.1|Redis protocol"):
@@ -249,17 +233,21 @@ async def test_a_server_that_is_no_redis_is_one_clear_error(answer: Callable[[by
         await queue.aclose()
 
 
-async def test_a_redis_py_that_hides_its_transport_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_redis_py_that_hides_its_transport_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Elsewhere(redis.asyncio.connection.Connection):
         async def connect(self) -> None:
             self._writer = None
 
     hidden = Address("a test", Elsewhere, {"host": "127.0.0.1", "port": 1})
-    with pytest.raises(ServerError, match=r"redis-py.*pyproject"):
-        await channels.connect(hidden, 1.0, 1.0, lambda: None)
+    with pytest.raises(ServerError, match=f"cannot use redis-py {re.escape(redis.__version__)}: ") as caught:
+        await channels.connect(hidden, 1.0, 1.0)
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    (required,) = [one for one in project["dependencies"] if one.startswith("redis")]
+    assert f"pip install '{required.replace('[hiredis]', '')}'" in str(caught.value)
+    assert all("<9" in one for one in project["optional-dependencies"]["spark"] if one.startswith("redis"))
 
 
-async def test_what_is_sent_in_one_turn_behind_a_command_leaves_together_in_order() -> None:
+async def test_commands_of_one_loop_iteration_leave_together_in_order() -> None:
     fixture = Fixture()
     for word in ("A", "B", "C"):
         fixture.call(word)
@@ -280,7 +268,7 @@ async def test_a_large_argument_is_written_bit_by_bit_as_the_transport_takes_it(
     fixture.transport.full = 3
     await asyncio.sleep(0)
     assert len(fixture.transport.written) == 4
-    for count in (5, 6):  # the last bit leaves with what is behind it
+    for count in (5, 6):  # the last piece leaves with the commands behind it
         fixture.transport.full = 1
         fixture.channel.resume_writing()
         assert len(fixture.transport.written) == count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import errno
 import pickle
 import sys
 from typing import Any
@@ -31,15 +32,19 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "QueueClosedError": {"name": "jobs"},
     "QueueFullError": {"name": "jobs", "accepted": 3},
     "QueueEmptyError": {"name": "jobs"},
+    "QueueOpenError": {"name": "jobs"},
     "QueueInUseError": {"name": "jobs", "role": "consumer", "holder": "web-1:5", "accepted": 2},
     "OperationUnblockedError": {"name": "jobs"},
     "LeaseLostError": {"name": "jobs", "role": "producer"},
+    "ExactlyOnceError": {"name": "jobs"},
     "DecodeError": {"name": "jobs", "raw": b"\xff"},
     "StorageError": {"name": "jobs", "errno": 28},
     "ClientClosedError": {},
     "ServerUnavailableError": {},
     "ConnectionLimitError": {},
     "OutcomeUnknownError": {},
+    "DeadlineError": {"name": "jobs"},
+    "DeadlineOutcomeUnknownError": {"name": "jobs"},
     "DurabilityError": {"answer": 3},
     "MissingExtraError": {"extra": "cli"},
     **SERVER,
@@ -47,11 +52,15 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
 TWINS: dict[str, tuple[type[BaseException], ...]] = {
     "QueueFullError": (asyncio.QueueFull, TimeoutError),
     "QueueEmptyError": (asyncio.QueueEmpty, TimeoutError),
+    "QueueOpenError": (TimeoutError,),
     "QueueInUseError": (TimeoutError,),
+    "ExactlyOnceError": (ValueError,),
     "DecodeError": (ValueError,),
     "StorageError": (OSError,),
     "ServerUnavailableError": (ConnectionError, OSError),
     "OutcomeUnknownError": (ConnectionError,),
+    "DeadlineError": (TimeoutError,),
+    "DeadlineOutcomeUnknownError": (exceptions.OutcomeUnknownError, ConnectionError, TimeoutError),
     "DurabilityError": (exceptions.OutcomeUnknownError, ConnectionError),
     "PermissionDeniedError": (PermissionError,),
     "MissingExtraError": (ImportError,),
@@ -146,6 +155,24 @@ def test_an_error_says_that_nothing_was_put_unless_something_was(name: str) -> N
     error.accepted = 5
     assert copy.copy(error).accepted == pickle.loads(pickle.dumps(error)).accepted == 5
     assert kind.accepted == 0
+
+
+@each
+def test_an_error_says_whether_it_is_temporary(name: str) -> None:
+    expected = {
+        "LeaseLostError", "ServerUnavailableError", "OutcomeUnknownError", "DeadlineOutcomeUnknownError",
+        "DurabilityError", "OutOfMemoryError", "ReadOnlyError", "StorageError",
+    }  # fmt: skip
+    assert make(name).temporary is (name in expected)
+
+
+def test_the_code_of_a_refusal_says_whether_it_is_temporary() -> None:
+    for code in ("LOADING", "BUSY", "CLUSTERDOWN", "MISCONF", "OOM"):
+        assert exceptions.ServerError("no", code=code).temporary
+    for code in ("ERR", "WRONGTYPE", "NOAUTH", "NOPERM", "MOVED"):
+        assert not exceptions.ServerError("no", code=code).temporary
+    assert exceptions.StorageError("full", name="jobs", errno=errno.ENOSPC).temporary
+    assert not exceptions.StorageError("no", name="jobs", errno=errno.EACCES).temporary
 
 
 def test_defaults_say_that_nothing_was_put() -> None:

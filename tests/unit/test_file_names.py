@@ -1,4 +1,4 @@
-"""What the names of files say, in both units, and names that nobody should be able to give."""
+"""The names of files in both units, and names that are refused."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from apressure.files import names
-from apressure.files.names import FileName, Unit
+from apressure.files.storage import names
+from apressure.files.storage.names import FileName, Unit
 
 MILLISECONDS = st.integers(0, names.FIRST_MICROSECONDS - 1)
 MICROSECONDS = st.integers(names.FIRST_MICROSECONDS, 10**17 - 1)
@@ -121,6 +121,17 @@ def test_who_took_a_message_and_until_when(number: int, until: float) -> None:
     assert names.new_name(key) == f"{number}.new"
 
 
+@given(IDS, st.floats(allow_nan=False, allow_infinity=False, min_value=-1e12, max_value=1e12))
+@example(1415776871123, -31.0)
+@example(1415776871123456, 1e11)
+def test_the_name_of_a_message_that_was_taken_is_always_understood(number: int, until: float) -> None:
+    key = names.key_of(str(number))
+    assert key is not None
+    name = names.parse(names.taken_name(key, until))
+    assert name is not None
+    assert (name.key, name.state) == (key, "taken")
+
+
 @given(st.text(max_size=300))
 @example("a/../../b")
 @example("1415776871123.new")
@@ -134,14 +145,14 @@ def test_a_queue_name_is_refused_or_is_one_name_that_is_no_message(text: str) ->
     assert "/" not in name
     assert "\0" not in name
     assert not name.startswith(".")
-    parent, last = names.place_of(name, "spool")
+    parent, last = names.node_of(name, "spool")
     assert (parent / last).parent == parent
 
 
 @given(st.text(alphabet="./ab\0", max_size=20))
 def test_a_path_never_goes_up(path: str) -> None:
     try:
-        parent, name = names.place_of(path, None)
+        parent, name = names.node_of(path, None)
     except ValueError:
         return
     assert ".." not in (parent / name).parts

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from apressure.queue.facts import Facts
-from apressure.queue.findings import CLAIM_MS, diagnose, suspicious
-from apressure.queue.keys import Keys, names_among, patterns
+from apressure.queue.doctor.findings import CLAIM_MS, diagnose, suspicious
+from apressure.queue.doctor.snapshot import Snapshot
+from apressure.queue.engine.keys import Keys, names_among, patterns
 
 KEYS = Keys("p", "jobs")
 NOW = 1_000_000
-LUA = resources.files("apressure.queue") / "lua"
+LUA = resources.files("apressure.queue.engine") / "lua"
 
 HEALTHY: dict[bytes, tuple[str, int, bytes]] = {
     KEYS.bound: ("string", 1, b"2"),
@@ -24,7 +24,7 @@ HEALTHY: dict[bytes, tuple[str, int, bytes]] = {
 }
 
 
-def look(changes: dict[bytes, tuple[str, int, bytes] | None], mark: str = "1", **more: Any) -> Facts:
+def look(changes: dict[bytes, tuple[str, int, bytes] | None], mark: str = "1", **more: Any) -> Snapshot:
     """A healthy queue, but for some keys; None is a key that is not there."""
     at = {**HEALTHY, **changes}
     seen = [
@@ -32,22 +32,31 @@ def look(changes: dict[bytes, tuple[str, int, bytes] | None], mark: str = "1", *
         for kind, size, value in (at.get(key) or ("none", 0, b"") for key in (*KEYS.specified, *KEYS.ours))
     ]
     marks = [f"{what}{mark}".encode() for what in ("all", "producer", "consumer")]
-    nobody = [b"", b"", b""]
-    return Facts(
+    nobody: list[Any] = []
+    return Snapshot(
         "jobs",
         KEYS,
-        [NOW, marks, seen, more.get("producer", nobody), more.get("consumer", nobody), more.get("collision", 0)],
+        [
+            NOW,
+            marks,
+            seen,
+            more.get("producer", nobody),
+            more.get("consumer", nobody),
+            more.get("collision", 0),
+            *more.get("foreign", (0, 0)),
+            more.get("members", []),
+        ],
     )
 
 
-def kinds(earlier: Facts | None, facts: Facts) -> list[str]:
-    return [finding.kind for finding in diagnose(earlier, facts)]
+def kinds(earlier: Snapshot | None, snapshot: Snapshot) -> list[str]:
+    return [finding.kind for finding in diagnose(earlier, snapshot)]
 
 
 def test_a_healthy_queue_gives_no_reason_to_look_again() -> None:
-    facts = look({})
-    assert diagnose(facts, facts) == ()
-    assert not suspicious(facts)
+    snapshot = look({})
+    assert diagnose(snapshot, snapshot) == ()
+    assert not suspicious(snapshot)
 
 
 UNSURE: dict[str, dict[bytes, tuple[str, int, bytes] | None]] = {
@@ -62,28 +71,50 @@ UNSURE: dict[str, dict[bytes, tuple[str, int, bytes] | None]] = {
 
 @pytest.mark.parametrize("kind", UNSURE)
 def test_what_may_be_an_operation_under_way_counts_only_when_it_has_not_moved(kind: str) -> None:
-    facts = look(UNSURE[kind])
-    assert diagnose(None, facts) == ()
-    assert suspicious(facts)
-    assert kinds(look(UNSURE[kind]), facts) == [kind]
-    assert kinds(look(UNSURE[kind], mark="0"), facts) == []
+    snapshot = look(UNSURE[kind])
+    assert diagnose(None, snapshot) == ()
+    assert suspicious(snapshot)
+    assert kinds(look(UNSURE[kind]), snapshot) == [kind]
+    assert kinds(look(UNSURE[kind], mark="0"), snapshot) == []
 
 
 def test_a_permit_is_no_matter_while_a_producer_may_have_it() -> None:
     used = {KEYS.holder("producer"): ("string", 1, b"p"), KEYS.not_full: None}
-    facts = look({**used, KEYS.free("producer"): None})
-    assert kinds(facts, facts) == ["stuck_role"]
-    assert "brings that back" in diagnose(facts, facts)[0].advice
+    snapshot = look({**used, KEYS.free("producer"): None})
+    assert kinds(snapshot, snapshot) == ["stuck_role"]
+    assert "restores the permit" in diagnose(snapshot, snapshot)[0].advice
     assert kinds(None, look(used)) == ["lost_permit"]
 
 
 def test_a_lease_ends_at_its_deadline() -> None:
     leased = {KEYS.free("consumer"): None, KEYS.lease("consumer"): ("hash", 6, b"token")}
-    for deadline, kind in ((NOW + 1, "leased"), (NOW, "expired_lease")):
-        facts = look(leased, consumer=[b"web-1:5", b"400000", str(deadline).encode()])
-        (finding,) = diagnose(None, facts)
+    for left, kind in ((1, "leased"), (0, "expired_lease"), (-5, "expired_lease")):
+        snapshot = look(leased, consumer=[b"web-1:5", 400000, left, 0])
+        (finding,) = diagnose(None, snapshot)
         assert (finding.kind, finding.holder) == (kind, "web-1:5")
-        assert ("for 10 min by now" in finding.text) == (kind == "leased")
+        assert ("for 10 min" in finding.text) == (kind == "leased")
+
+
+def test_a_lease_that_somebody_else_wrote_into() -> None:
+    leased = {KEYS.free("consumer"): None, KEYS.lease("consumer"): ("hash", 6, b"token")}
+    (unreadable,) = diagnose(None, look(leased, consumer=[b"web-1:5"]))
+    assert (unreadable.kind, "cannot be read" in unreadable.text) == ("expired_lease", True)
+    overlong, since_ever = diagnose(None, look(leased, consumer=[b"web-1:5", -1, 30000, 1]))
+    assert (overlong.kind, overlong.fault, since_ever.kind, since_ever.fault) == (
+        "overlong_lease",
+        True,
+        "leased",
+        False,
+    )
+    assert "by now" not in since_ever.text
+    assert "--repair --holder web-1:5" in since_ever.advice
+
+
+def test_entries_of_somebody_else() -> None:
+    (apart, redelivered) = diagnose(None, look({}, foreign=(1, 2)))
+    assert (apart.kind, redelivered.kind) == ("foreign_entry", "foreign_entry")
+    assert ("1 entries" in apart.text, "first in line" in apart.advice) == (True, True)
+    assert ("2 entries" in redelivered.text, "away" in redelivered.advice) == (True, True)
 
 
 @pytest.mark.parametrize("text", [b"x", b"", b"-", b"1.0", b"01", b"-0", b" 1", b"1\n", b"9" * 19])
@@ -108,8 +139,8 @@ def test_another_queue_with_a_key_of_this_one_hides_everything_else() -> None:
 
 def test_the_advice_can_be_pasted_into_a_shell() -> None:
     damaged = {KEYS.free("producer"): None, KEYS.holder("producer"): ("string", 4, b"a 'b")}
-    facts = look(damaged)
-    assert """--repair --holder 'a '"'"'b'""" in diagnose(facts, facts)[0].advice
+    snapshot = look(damaged)
+    assert """--repair --holder 'a '"'"'b'""" in diagnose(snapshot, snapshot)[0].advice
 
 
 def test_the_scripts_and_the_words_agree() -> None:

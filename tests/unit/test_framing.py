@@ -1,4 +1,4 @@
-"""The framing is fed bytes, and nothing else is needed."""
+"""Framing: bytes in, messages out, and back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apressure.cli.framing import (
+from apressure.cli.streams.framing import (
     Framing,
     FramingError,
     MessageTooLargeError,
@@ -32,7 +32,7 @@ class TestDelimited:
     def test_every_delimiter_ends_a_message(self, framing: Framing, end: bytes) -> None:
         assert decode(framing, b"one" + end + b"two" + end) == [b"one", b"two"]
 
-    def test_last_message_may_lack_its_end(self, framing: Framing, end: bytes) -> None:
+    def test_the_last_message_may_lack_its_delimiter(self, framing: Framing, end: bytes) -> None:
         assert decode(framing, b"one" + end + b"two") == [b"one", b"two"]
 
     def test_empty_messages_are_messages(self, framing: Framing, end: bytes) -> None:
@@ -52,7 +52,7 @@ class TestDelimited:
         assert decoding.feed(end) == [b"one"]
         assert decoding.pending == 0
 
-    def test_limit_names_itself(self, framing: Framing, end: bytes) -> None:
+    def test_the_error_names_the_limit(self, framing: Framing, end: bytes) -> None:
         assert decode(framing, b"12345" + end, limit=5) == [b"12345"]
         with pytest.raises(MessageTooLargeError, match="limit of 5 bytes") as caught:
             decode(framing, b"123456" + end, limit=5)
@@ -73,7 +73,7 @@ class TestDelimited:
             with pytest.raises(MessageTooLargeError):
                 decoding.feed(b"5" + end)
 
-    def test_what_does_not_fit_is_refused(self, framing: Framing, end: bytes) -> None:
+    def test_a_message_that_contains_the_delimiter_is_refused(self, framing: Framing, end: bytes) -> None:
         assert not fits(b"a" + end + b"b", framing)
         with pytest.raises(FramingError, match="--length-prefixed"):
             encode(b"a" + end + b"b", framing)
@@ -137,7 +137,7 @@ class TestLengthPrefixed:
     messages=st.lists(st.binary(max_size=20)),
     data=st.data(),
 )
-def test_what_was_encoded_comes_back_however_it_is_cut(
+def test_encoded_messages_come_back_however_the_stream_is_cut(
     framing: Framing, messages: list[bytes], data: st.DataObject
 ) -> None:
     messages = [message for message in messages if fits(message, framing)]
@@ -148,7 +148,7 @@ def test_what_was_encoded_comes_back_however_it_is_cut(
 
 
 @given(stream=st.binary(max_size=60), data=st.data())
-def test_cutting_never_matters(stream: bytes, data: st.DataObject) -> None:
+def test_a_stream_may_be_cut_anywhere(stream: bytes, data: st.DataObject) -> None:
     """Also for input that is wrong: the same messages, and the same kind of error after them."""
 
     def outcome(framing: Framing, chunks: list[bytes]) -> tuple[list[bytes], type[Exception] | None]:

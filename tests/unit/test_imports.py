@@ -1,4 +1,4 @@
-"""What `import apressure` loads and reads, and that the names which come later come."""
+"""`import apressure` loads little, and its lazy names work."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ import pytest
 
 import apressure
 
-LATER = ("FileQueue", "QueueStatistics", "RoleStatistics", "Served", "recovery", "serve")
+LATER = (
+    "FileQueue", "Many", "Piped", "QueueStatistics", "RoleStatistics", "Served", "pipe", "recovery", "serve",
+)  # fmt: skip
 
 UNLOADED = (
     "anyio",
     "apressure.cli",
-    "apressure.connection.fake",
+    "apressure.connection.wire.fake",
     "apressure.embedded",
     "apressure.files",
-    "apressure.queue.findings",
-    "apressure.queue.plain",
-    "apressure.queue.recovery",
-    "apressure.queue.service",
-    "apressure.queue.serving",
-    "apressure.queue.signals",
+    "apressure.queue.doctor.findings",
+    "apressure.queue.engine.plain",
+    "apressure.queue.doctor.recovery",
+    "apressure.queue.mover",
+    "apressure.service.pipe",
+    "apressure.service.serve",
+    "apressure.service.signals",
     "apressure.queue.statistics",
-    "apressure.queue.turns",
+    "apressure.queue.engine.own_connections",
+    "apressure.queue.engine.role_lock",
     "asyncinotify",
     "fakeredis",
     "msgspec",
@@ -38,7 +42,7 @@ UNLOADED = (
 
 
 def fresh(program: str) -> list[str]:
-    """What a program prints in an interpreter of its own, in lines."""
+    """The lines that a program prints in a new interpreter."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     return done.stdout.splitlines()
 
@@ -78,18 +82,24 @@ def test_every_public_name_is_listed_before_it_is_asked_for_and_there_when_it_is
     assert shown[1].split() == apressure.__all__
 
 
-def test_what_comes_later_is_what_its_own_module_has():
+def test_a_lazy_name_is_the_object_of_its_module():
     from apressure import files
-    from apressure.queue import recovery, service, serving, statistics
+    from apressure.queue import statistics
+    from apressure.queue.doctor import recovery
+    from apressure.service import pipe as stages
+    from apressure.service import results, serve
 
     found = [getattr(apressure, name) for name in LATER]
     assert found == [
         files.FileQueue,
+        results.Many,
+        stages.Piped,
         statistics.QueueStatistics,
         statistics.RoleStatistics,
-        serving.Served,
+        serve.Served,
+        stages.pipe,
         recovery,
-        service.serve,
+        serve.serve,
     ]
     assert set(LATER) <= vars(apressure).keys()  # asked for once
 
@@ -111,13 +121,13 @@ def test_help_has_every_public_name():
     assert [name for name in apressure.__all__ if name not in text] == []
 
 
-def test_a_pickle_of_what_comes_later_loads_in_a_fresh_interpreter():
+def test_a_pickle_of_a_lazy_name_loads_in_a_new_interpreter():
     role = apressure.RoleStatistics("free", None, None, datetime(2020, 1, 1, tzinfo=UTC))
     shown = fresh(f"import pickle; print(pickle.loads({pickle.dumps([role, apressure.serve])!r})[0].state)")
     assert shown == ["free"]
 
 
-def test_queues_in_directories_load_nothing_of_servers_beyond_what_the_package_itself_does():
+def test_queues_in_directories_load_no_more_of_servers_than_the_package_does():
     beyond = fresh(
         "import sys, apressure; before = set(sys.modules); import apressure.files; "
         "print(*(name for name in sys.modules if name not in before), sep='\\n')"

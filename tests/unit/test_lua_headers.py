@@ -1,9 +1,10 @@
-"""Each script says what it takes and answers; what its step sends, and what the script does, must be that."""
+"""The header of each script names its arguments and answers; its step and the script itself must agree."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 import re
 from collections.abc import Callable
 from importlib import resources
@@ -12,21 +13,24 @@ from typing import Any, cast
 import pytest
 
 from apressure import Client
-from apressure.connection.link import Link
-from apressure.connection.request import Request
-from apressure.queue.dead import DeadLetters
-from apressure.queue.keys import Keys
-from apressure.queue.steps import Series, Steps, script
+from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.connection.wire.request import Request
+from apressure.queue.engine.answers import read
+from apressure.queue.engine.dead_letters import DeadLetters
+from apressure.queue.engine.keys import Keys
+from apressure.queue.engine.sending import Series, script
+from apressure.queue.engine.steps import Steps
+from tests.unit.fakes import FakeConnection
 
 LUA = {
     path.name.removesuffix(".lua"): path.read_text()
-    for path in (resources.files("apressure.queue") / "lua").iterdir()
+    for path in (resources.files("apressure.queue.engine") / "lua").iterdir()
     if path.name.endswith(".lua")
 }
 PRELUDE = LUA.pop("prelude")
 USUAL = {
     path.name.removesuffix(".lua"): path.read_text()
-    for path in (resources.files("apressure.queue") / "lua" / "usual").iterdir()
+    for path in (resources.files("apressure.queue.engine") / "lua" / "usual").iterdir()
 }
 each = pytest.mark.parametrize("name", sorted(LUA))
 
@@ -62,27 +66,16 @@ def arguments_of(name: str) -> tuple[list[str], bool]:
     return says, many
 
 
-class FakeLink:
-    """Keeps what is sent, and answers as if every step had succeeded."""
-
-    def __init__(self) -> None:
-        self.requests: list[Request] = []
-
-    def send(self, request: Request) -> None:
-        self.requests.append(request)
-        asyncio.get_running_loop().call_soon(request.on_reply, 1)
-
-
 async def sent(call: Callable[[Steps, Series], Any]) -> Request:
     client = Client(client_id="UID", url="redis://127.0.0.1:1")
-    link = FakeLink()
+    connection = FakeConnection()
     steps = Steps(client, Keys(client.prefix, "jobs"), "jobs")
-    steps.link = cast("Link", link)
+    steps.connection = cast("ReconnectingConnection", connection)
     answer = call(steps, steps.series())
-    if answer is not None:
+    if inspect.isawaitable(answer):
         await answer
     await asyncio.sleep(0)
-    (request,) = link.requests
+    (request,) = connection.requests
     return request
 
 
@@ -90,7 +83,7 @@ def ignore(_: Any) -> None:
     """An answer that nobody waits for."""
 
 
-HELD, TOKEN = b"HELD", b"TOKEN"
+HELD, TOKEN, PLACE = b"HELD", b"TOKEN", b"PLACE"
 DEAD = DeadLetters(18, "failed", Keys("__pressure__", "failed"))
 CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
     # The step, with a value of its own for each argument, and the word in the header where that value belongs.
@@ -99,8 +92,8 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         {b"UID": "uid", HELD: "was claimed", TOKEN: "lease token", b"m1": "messages"},
     ),
     "get": (
-        lambda steps, series: steps.get(series, HELD, 17, ignore),
-        {b"UID": "uid", HELD: "was claimed", 17: "most messages"},
+        lambda steps, series: steps.get(series, HELD, 17, PLACE, ignore),
+        {b"UID": "uid", HELD: "was claimed", 17: "most messages", PLACE: "place"},
     ),
     "give_back": (
         lambda steps, series: steps.give_back(series, 18, [b"m1", b"m2"], ignore),
@@ -117,6 +110,16 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         lambda steps, series: steps.requeue(series, DEAD.keys, HELD, b"HELD-C", 17),
         {b"UID": "uid", HELD: "the producer role was claimed", b"HELD-C": "consumer role was claimed", 17: "the most"},
     ),
+    "move": (
+        lambda steps, series: steps.move(
+            series, DEAD.keys, HELD, TOKEN, True, [21, 22, 1, 23, 24, 25], [b"m1", b"m2"]
+        ),
+        {
+            b"UID": "uid", HELD: "the producer role was claimed", TOKEN: "token of the lease", b"2": "long overdue",
+            6: "arguments that describe units", 21: "runs of units",
+        },
+    ),
+    "purge": (lambda steps, series: steps.purge(series, 17), {17: "most messages"}),
     "settle": (
         lambda steps, series: steps.settle(series, TOKEN, 30000, False, 18, [(21, 22, 23)], [24], ignore),
         {
@@ -124,9 +127,41 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
             3: "number of arguments that acknowledge", 21: "acknowledged ranges",
         },
     ),
+    "join": (
+        lambda steps, series: steps.join(HELD, TOKEN, 30000, PLACE),
+        {b"UID": "uid", HELD: "was claimed", TOKEN: "member's token", 30000: "milliseconds"},
+    ),
+    "receive_shared": (
+        lambda steps, series: steps.receive_shared(
+            series, TOKEN, 17, 30000, DEAD, PLACE, 19, [(25, 26), (27, 28)], [(21, 22, 23)], ignore
+        ),
+        {
+            b"UID": "uid", TOKEN: "member's token", 17: "most messages", 30000: "milliseconds",
+            18: "limit of deliveries", PLACE: "place", 19: "behind those of all", 4: "number of arguments",
+            25: "ranges in hand",
+        },
+    ),
+    "settle_shared": (
+        lambda steps, series: steps.settle_shared(
+            PLACE, series, TOKEN, 30000, False, 18, [(21, 22, 23)], [24], ignore
+        ),
+        {
+            TOKEN: "member's token", 30000: "milliseconds", 18: "never handed out", PLACE: "place",
+            3: "number of arguments that acknowledge", 21: "acknowledged ranges",
+        },
+    ),
+    "resign": (lambda steps, series: steps.resign(PLACE, True), {PLACE: "place"}),
     "leave": (
         lambda steps, series: steps.leave(series, TOKEN, 30000, False, ignore),
         {TOKEN: "lease token", 30000: "milliseconds"},
+    ),
+    "renew": (
+        lambda steps, series: steps.renew("producer", TOKEN, 30000, ignore),
+        {"producer": "role", TOKEN: "lease token", 30000: "milliseconds"},
+    ),
+    "renew_shared": (
+        lambda steps, series: steps.renew_shared(TOKEN, 30000, ignore),
+        {TOKEN: "member's token", 30000: "milliseconds"},
     ),
     "unclaim": (lambda steps, series: steps.unclaim("producer"), {"producer": "role"}),
     "examine": (lambda steps, series: steps.examine(), {}),
@@ -135,17 +170,17 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         {b"ALL": "all keys", b"P": "producer's", b"C": "consumer's", b"WHO": "holder's name", b"UID": "uid"},
     ),
     "create": (lambda steps, series: steps.create(17), {17: "bound"}),
-    "occupy": (
-        lambda steps, series: steps.occupy("producer", HELD, TOKEN, 30000),
+    "acquire": (
+        lambda steps, series: steps.acquire("producer", HELD, TOKEN, 30000),
         {b"UID": "uid", "producer": "role", HELD: "was claimed", TOKEN: "lease token", 30000: "milliseconds"},
     ),
     "close": (
         lambda steps, series: steps.close(HELD, TOKEN),
         {b"UID": "uid", HELD: "was claimed", TOKEN: "lease token"},
     ),
-    "doom": (lambda steps, series: steps.doom(), {}),
-    "bury": (
-        lambda steps, series: steps.bury(b"HELD-P", b"HELD-C"),
+    "begin_delete": (lambda steps, series: steps.begin_delete(), {}),
+    "finish_delete": (
+        lambda steps, series: steps.finish_delete(b"HELD-P", b"HELD-C"),
         {b"HELD-P": "producer role was claimed", b"HELD-C": "consumer role was claimed"},
     ),
     "inspect": (lambda steps, series: steps.inspect(), {}),
@@ -202,10 +237,14 @@ async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
     assert sent_keys[:22] == keys.for_script(series)
     more = {
         "create": keys.collisions(),
+        "finish_delete": keys.counters,
         "examine": keys.collisions(),
         "repair": keys.collisions(),
         "receive": (*DEAD.keys.for_script("none"), *DEAD.keys.collisions()),
         "requeue": DEAD.keys.for_script("none"),
+        "move": DEAD.keys.for_script("none"),
+        "receive_shared": (*keys.line(), *DEAD.keys.for_script("none"), *DEAD.keys.collisions()),
+        **dict.fromkeys(("get", "join", "settle_shared", "resign", "renew_shared"), keys.line()),
     }
     if name == "give_back":
         more[name] = (keys.operation(sent_keys[22].rpartition(b":")[2].decode()),)
@@ -260,23 +299,22 @@ def test_a_script_answers_with_nothing_that_its_header_does_not_name(name: str) 
 
 @each
 def test_a_step_understands_every_answer_of_its_script(name: str) -> None:
-    client = Client(url="redis://127.0.0.1:1")
-    steps = Steps(client, Keys(client.prefix, "jobs"), "jobs")
     samples: dict[str, list[Any]] = {
         "busy": [b"busy", b"producer", b"someone", -1],
         "corrupt": [b"corrupt", b"why"],
         "dead": [b"dead", b"why"],
+        "large": [b"large", 5],
         "ok": [b"ok", 5],
     }
     # Two answers of one step each are read by that step itself.
-    for word in set(re.findall(r"\{'([a-z]+)'", header(name)["Returns"])) - {"exists", "collides", "recreated"}:
+    for word in set(re.findall(r"\{'([a-z]+)'", header(name)["Returns"])) - {"collides", "recreated"}:
         answer = samples.get(word, [word.encode()])
-        assert steps._read(answer, "producer") is not answer
+        assert read(answer, "jobs", "producer") is not answer
 
 
 def test_the_prelude_names_the_keys_in_the_order_in_which_they_are_sent() -> None:
     keys = Keys("p", "jobs")
-    sent_keys = [key.rpartition(b":")[2].decode() for key in keys.for_script("x")]
+    sent_keys = [key.rpartition(b":")[2].decode() for key in (*keys.for_script("x"), *keys.line())]
     for number, word in re.findall(r"\b(\d+) :?(\w+)", PRELUDE.partition("Scripts never")[0]):
         if word not in ("the", "stats"):
             expected = sent_keys[int(number) - 1] if word != "op" else "op"
@@ -315,7 +353,9 @@ def test_a_line_is_not_too_long(text: str) -> None:
 @pytest.mark.parametrize("name", sorted(USUAL))
 def test_a_usual_case_names_the_keys_as_they_are_sent(name: str) -> None:
     keys = Keys("p", "jobs")
-    sent_keys = ["op" if b":op:" in key else key.rpartition(b":")[2].decode() for key in keys.for_script("x")]
+    sent_keys = [
+        "op" if b":op:" in key else key.rpartition(b":")[2].decode() for key in (*keys.for_script("x"), *keys.line())
+    ]
     found = re.findall(r"^local ([A-Z_, ]+) = (KEYS.*)$", USUAL[name], re.MULTILINE)
     assert found
     for names, values in found:

@@ -1,4 +1,4 @@
-"""The yardstick itself: what the reference client leaves on a real server, as the specification says."""
+"""The reference client itself leaves on a real server what the specification says."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def die_at(step: str) -> Callable[[str], None]:
 
 
 def in_thread(function: Callable[[], Any]) -> Callable[[], Any]:
-    """Run it in a thread; what is returned waits for it and gives what it gave, an error as a value."""
+    """Run it in a thread; returns a function that waits for its result, or its error as a value."""
     outcome: list[Any] = []
 
     def run() -> None:

@@ -1,10 +1,10 @@
-"""What error replies of a server become."""
+"""Error replies of a server become exceptions."""
 
 from __future__ import annotations
 
 import pytest
 
-from apressure.connection.replies import NOT_EXECUTED, error_from_reply
+from apressure.connection.wire.replies import NOT_EXECUTED, error_from_reply
 from apressure.exceptions import (
     AuthenticationError,
     OutOfMemoryError,
@@ -15,25 +15,18 @@ from apressure.exceptions import (
     ServerTooOldError,
 )
 
+REFUSED = "NOPERM this user has no permissions to run the"
+STALE = "ERR Error running script: @user_script:3: Can not execute the command on a stale replica"
+
 
 @pytest.mark.parametrize(
     ("text", "kind", "code", "says"),
     [
         ("NOAUTH Authentication required.", AuthenticationError, "NOAUTH", "password"),
         ("WRONGPASS invalid username-password pair or user is disabled.", AuthenticationError, "WRONGPASS", "check"),
-        (
-            "NOPERM this user has no permissions to run the 'lpush' command",
-            PermissionDeniedError,
-            "NOPERM",
-            "user needs",
-        ),
+        (f"{REFUSED} 'lpush' command", PermissionDeniedError, "NOPERM", "user needs"),
         ("NOPERM No permissions to access a key", PermissionDeniedError, "NOPERM", "key"),
-        (
-            "NOPERM this user has no permissions to run the 'evalsha' command or its subcommand",
-            ScriptingRefusedError,
-            "NOPERM",
-            "scripting=False",
-        ),
+        (f"{REFUSED} 'evalsha' command or its subcommand", ScriptingRefusedError, "NOPERM", "scripting=False"),
         ("NOPERM User x has no permissions to run the 'eval' command", ScriptingRefusedError, "NOPERM", "scripting"),
         ("ERR unknown command 'EVALSHA', with args beginning with: ", ScriptingRefusedError, "ERR", "scripting=False"),
         ("ERR unknown command `EVAL`, with args beginning with: `x`", ScriptingRefusedError, "ERR", "scripting=False"),
@@ -46,15 +39,14 @@ from apressure.exceptions import (
         ("LOADING Redis is loading the dataset in memory", ServerError, "LOADING", "when it is ready"),
         ("BUSY Redis is busy running a script.", ServerError, "BUSY", "SCRIPT KILL"),
         ("MASTERDOWN Link with MASTER is down", ServerError, "MASTERDOWN", "connect to the primary"),
-        (
-            "ERR Error running script: @user_script:3: Can not execute the command on a stale replica",
-            ServerError,
-            "MASTERDOWN",
-            "connect to the primary",
-        ),
+        (STALE, ServerError, "MASTERDOWN", "connect to the primary"),
         ("CLUSTERDOWN Hash slot not served", ServerError, "CLUSTERDOWN", "CLUSTER INFO"),
         ("TRYAGAIN Multiple keys request during rehashing of slot", ServerError, "TRYAGAIN", "try again"),
         ("READONLY You can't write against a read only replica.", ReadOnlyError, "READONLY", "primary"),
+        ("ERR READONLY You can't write against a read only replica.", ReadOnlyError, "READONLY", "connect to the prim"),
+        ("ERR LOADING Redis is loading the dataset in memory", ServerError, "LOADING", "when it is ready"),
+        ("ERR OOM command not allowed when used memory > 'maxmemory'.", OutOfMemoryError, "OOM", "consume some"),
+        ("ERR READONLYISH", ServerError, "ERR", "READONLYISH"),
         ("WRONGTYPE Operation against a key holding the wrong kind of value", ServerError, "WRONGTYPE", "wrong kind"),
         ("ERR something else", ServerError, "ERR", "something else"),
         ("no code at all", ServerError, "ERR", "no code"),

@@ -1,4 +1,4 @@
-"""Arguments, URL and environment: who wins, what is refused, and in which words."""
+"""Arguments, URL and environment: their precedence, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import redis.asyncio
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
 from apressure import AsyncQueue, Client
-from apressure.connection.settings import ClientOptions, Settings
-from apressure.connection.settings import resolve as resolve_options
-from apressure.identity import client_identity
+from apressure.connection.settings import ClientOptions, Settings, client_identity
+from apressure.connection.settings import settings_from as resolve_options
 
 
 def resolve(environment: dict[str, str] | None = None, **options: Any) -> Settings:
@@ -124,17 +123,17 @@ def test_an_embedded_url_starts_nothing_yet() -> None:
         ("redis://localhost/99999999999", "db must be between"),
         ("redis://localhost?db=x", "not valid"),
         ("redis://localhost?colour=red", "'colour'"),
-        ("redis://localhost?socket_timeout=3", "may not set socket_timeout"),
-        ("redis://localhost?retry_on_timeout=yes", "may not set retry_on_timeout"),
-        ("redis://localhost?protocol=3", "may not set protocol"),
-        ("redis://localhost?max_connections=3", "may not set max_connections"),
+        ("redis://localhost?socket_timeout=3", "must not set socket_timeout"),
+        ("redis://localhost?retry_on_timeout=yes", "must not set retry_on_timeout"),
+        ("redis://localhost?protocol=3", "must not set protocol"),
+        ("redis://localhost?max_connections=3", "must not set max_connections"),
         ("unix://", "names no socket"),
         ("embedded:/dir", "embedded:///some/dir"),
         ("embedded://host/dir", "embedded:///some/dir"),
         ("embedded://?db=3", "embedded:///some/dir"),
     ],
 )
-def test_a_bad_url_is_refused_in_clear_words(url: str, says: str) -> None:
+def test_an_invalid_url_has_a_clear_error(url: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         resolve(url=url)
 
@@ -153,41 +152,41 @@ def test_a_bad_environment_variable_is_named(variable: str, text: str) -> None:
         ({"url": b"redis://h"}, TypeError, "url must be a string"),
         ({"host": 5}, TypeError, "host must be a string"),
         ({"host": ""}, ValueError, "host must not be empty"),
-        ({"port": "6379"}, TypeError, "port must be an integer"),
-        ({"port": True}, TypeError, "port must be an integer"),
+        ({"port": "6379"}, TypeError, "port must be a whole number"),
+        ({"port": True}, TypeError, "port must be a whole number"),
         ({"port": 0}, ValueError, "port must be between"),
         ({"port": 65536}, ValueError, "port must be between"),
-        ({"db": "0"}, TypeError, "db must be an integer"),
+        ({"db": "0"}, TypeError, "db must be a whole number"),
         ({"db": -1}, ValueError, "db must be between"),
-        ({"db": 1.0}, TypeError, "db must be an integer"),
+        ({"db": 1.0}, TypeError, "db must be a whole number"),
         ({"username": 5}, TypeError, "username must be a string"),
         ({"password": b"x"}, TypeError, "password must be a string"),
         ({"prefix": 5}, TypeError, "prefix must be a string"),
         ({"prefix": ""}, ValueError, "prefix must not be empty"),
-        ({"prefix": "apressure"}, ValueError, "prefix 'apressure' is taken"),
-        ({"prefix": "apressure:mine"}, ValueError, "prefix 'apressure' is taken"),
+        ({"prefix": "apressure"}, ValueError, "prefix 'apressure' is reserved"),
+        ({"prefix": "apressure:mine"}, ValueError, "prefix 'apressure' is reserved"),
         ({"client_id": 5}, TypeError, "client_id must be a string"),
         ({"client_id": ""}, ValueError, "client_id must have"),
         ({"client_id": "x" * 1025}, ValueError, "client_id must have"),
         ({"max_connections": 0}, ValueError, "max_connections must be at least 1"),
-        ({"max_connections": True}, TypeError, "max_connections must be an integer"),
-        ({"max_connections": "5"}, TypeError, "max_connections must be an integer"),
+        ({"max_connections": True}, TypeError, "max_connections must be a whole number"),
+        ({"max_connections": "5"}, TypeError, "max_connections must be a whole number"),
         ({"connect_timeout": 0}, ValueError, "connect_timeout must be more than 0"),
         ({"response_timeout": -1}, ValueError, "response_timeout must be more than 0"),
         ({"response_timeout": "1"}, TypeError, "response_timeout must be a number"),
         ({"settle_timeout": float("nan")}, ValueError, "settle_timeout must be more than 0"),
         ({"settle_timeout": float("inf")}, ValueError, "settle_timeout must be"),
-        ({"retry_timeout": 151}, ValueError, "retry_timeout must be at least 0 and at most 150"),
+        ({"retry_timeout": 151}, ValueError, "retry_timeout must be between 0 and 150"),
         ({"retry_timeout": False}, TypeError, "retry_timeout must be a number"),
         ({"max_message_size": 0}, ValueError, "max_message_size must be at least 1"),
-        ({"max_message_size": 1e6}, TypeError, "max_message_size must be a number of bytes"),
+        ({"max_message_size": 1e6}, TypeError, "max_message_size must be a whole number of bytes"),
         ({"sever": "h"}, TypeError, "unknown option 'sever'.*host"),
         ({"url": "embedded://", "host": "h"}, ValueError, "an address of its own.*host"),
         ({"url": "unix:///s", "port": 6379}, ValueError, "no host and no port"),
     ],
     ids=lambda value: re.sub(r"\W+", "-", str(value))[:40] if isinstance(value, dict) else "",
 )
-def test_a_bad_option_is_refused_in_clear_words(options: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_an_invalid_option_has_a_clear_error(options: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         resolve(**options)
     with pytest.raises(error, match=says):
@@ -196,7 +195,7 @@ def test_a_bad_option_is_refused_in_clear_words(options: dict[str, Any], error: 
         Client(**options)
 
 
-def test_options_of_none_are_options_not_given() -> None:
+def test_an_option_of_none_is_as_if_it_was_not_given() -> None:
     settings = resolve(ENVIRONMENT, url=None, host=None, port=None, db=None, prefix=None, redis=None, client_id=None)
     assert where(settings) == ("env.example", 7001, 3)
 
@@ -282,7 +281,7 @@ def test_no_repr_shows_the_password(options: dict[str, Any]) -> None:
     assert settings.address.connection_options["password"] == SECRET
     client = Client(**options)
     queue = AsyncQueue("jobs", **options)
-    for shown in (settings, client, queue, queue.producer(), queue.consumer(), client.server, client.link):
+    for shown in (settings, client, queue, queue.producer(), queue.consumer(), client.server, client.connection):
         assert SECRET not in repr(shown)
         assert SECRET not in str(shown)
     assert SECRET not in settings.address.text
@@ -319,6 +318,6 @@ def test_no_error_about_a_url_shows_its_password(url: str) -> None:
     assert SECRET not in repr(raised.value)
 
 
-def test_a_password_with_a_slash_is_told_to_be_quoted() -> None:
+def test_a_password_with_a_slash_must_be_quoted() -> None:
     with pytest.raises(ValueError, match="%2F"):
         resolve(url=f"redis://:a/{SECRET}@h:6379/0")

@@ -1,4 +1,4 @@
-"""Each of Spark's scripts says what it takes and answers, and does no more than that."""
+"""The header of each of Spark's scripts names what the script takes and returns."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from importlib import resources
 
 import pytest
 
-from apressure.spark.steps import script
+from apressure.spark.engine.steps import script
 
 LUA = {
     path.name.removesuffix(".lua"): path.read_text()
-    for path in (resources.files("apressure.spark") / "lua").iterdir()
+    for path in (resources.files("apressure.spark.engine") / "lua").iterdir()
     if path.name.endswith(".lua")
 }
-PRELUDE = (resources.files("apressure.queue") / "lua" / "prelude.lua").read_text()
+PRELUDE = (resources.files("apressure.queue.engine") / "lua" / "prelude.lua").read_text()
 each = pytest.mark.parametrize("name", sorted(LUA))
 
 

@@ -1,4 +1,4 @@
-"""What users may say to the data source: read, checked, documented in one table. No Spark is needed for that."""
+"""The options of the data source: parsed, checked, and documented in one table. No Spark is needed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from apressure.spark import keys as spelling
-from apressure.spark.keys import SparkKeys
+from apressure.spark.engine import keys as spelling
+from apressure.spark.engine.keys import SparkKeys
+from apressure.spark.engine.steps import fair_shares, split_rows
 from apressure.spark.options import Options, table
 from apressure.spark.options import spelling as spelled
-from apressure.spark.steps import allot, spread
 
 SECRET = "hunter2"
 
@@ -44,20 +44,20 @@ def test_an_unknown_option_is_refused_with_the_nearest_right_one(given: str, nea
         Options.of({"queue": "jobs", given: "1"})
 
 
-def test_an_option_that_is_near_none_is_refused_with_all() -> None:
+def test_an_option_without_a_near_match_is_refused_with_all() -> None:
     with pytest.raises(ValueError, match="the options are url, username, password"):
         Options.of({"queue": "jobs", "zzz": "1"})
 
 
-def test_what_spark_adds_is_passed_over() -> None:
+def test_options_of_spark_are_ignored() -> None:
     assert Options.of({"queue": "jobs", "checkpointLocation": "/tmp/x", "queryName": "q"}).queue == "jobs"
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({}, "say which queue"),
-        ({"queue": "a", "queues": "b"}, "say which queue"),
+        ({}, "name the queue"),
+        ({"queue": "a", "queues": "b"}, "name the queue"),
         ({"queue": "a", "format": "xml"}, "raw or json"),
         ({"queue": "a", "group": "a:b"}, "group must be a name"),
         ({"queue": "a", "bound": "5"}, "create"),
@@ -69,7 +69,7 @@ def test_what_spark_adds_is_passed_over() -> None:
         ({"queue": "a", "pollWait": "10"}, "pollWait"),
     ],
 )
-def test_what_is_of_no_use_is_refused(given: dict[str, str], says: str) -> None:
+def test_an_invalid_option_is_refused(given: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Options.of(given)
 
@@ -95,7 +95,7 @@ def test_no_secret_is_shown() -> None:
     assert options.settings().address.connection_options["password"] == SECRET
 
 
-def test_the_drivers_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drivers_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_PORT", "1234")
     monkeypatch.setenv("PRESSURE_PREFIX", "mine")
     options = Options.of({"queue": "jobs"})
@@ -119,10 +119,10 @@ def test_keys_of_different_queues_groups_and_writes_differ() -> None:
     assert all(key.startswith((b"p:a", b"apressure:p:a")) for key in keys)
 
 
-def test_names_are_found_by_their_bounds() -> None:
+def test_a_queue_name_is_found_by_its_bound_key() -> None:
     key = SparkKeys("p*", "orders:0").queue.bound
-    assert spelling.bounds("p*") == b"p\\*:*:bound"
-    assert spelling.name_of_bound("p*", key) == "orders:0"
+    assert spelling.bound_pattern("p*") == b"p\\*:*:bound"
+    assert spelling.queue_name("p*", key) == "orders:0"
 
 
 @pytest.mark.parametrize(
@@ -135,13 +135,13 @@ def test_names_are_found_by_their_bounds() -> None:
         ({"a": 0}, 10, {"a": 0}),
     ],
 )
-def test_rows_are_shared_out_evenly(waiting: dict[str, int], most: int, shares: dict[str, int]) -> None:
-    assert allot(waiting, most) == shares
+def test_rows_are_divided_evenly(waiting: dict[str, int], most: int, shares: dict[str, int]) -> None:
+    assert fair_shares(waiting, most) == shares
 
 
 def test_slices_cover_everything_once() -> None:
     for length in (0, 1, 9, 10, 99, 100, 12345):
-        pieces = spread(length, 4, 10)
+        pieces = split_rows(length, 4, 10)
         assert [row for begin, end in pieces for row in range(begin, end)] == list(range(length))
         assert len(pieces) <= 4
-    assert len(spread(19, 4, 10)) == 1
+    assert len(split_rows(19, 4, 10)) == 1

@@ -1,70 +1,23 @@
-"""The waiter: one outstanding command for all who wait, no wake-up lost, no token kept."""
+"""The waiter: one outstanding command for all waiting tasks, no lost wake-up, no token kept."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from apressure.connection.addresses import Address
-from apressure.connection.channel import ConnectionLost, OnReply
-from apressure.connection.discovery import Fixed
-from apressure.connection.replies import error_from_reply
-from apressure.connection.server import Place, Server
-from apressure.connection.settings import resolve
 from apressure.connection.waiter import Waiter, park
-from apressure.exceptions import ConnectionLimitError, PressureError, ServerError
-
-
-class FakeChannel:
-    """A connection on which the test answers."""
-
-    def __init__(self, address: Address) -> None:
-        self.up = True
-        self.address = address
-        self.calls: list[tuple[list[Any], OnReply]] = []
-        self.answered = 0
-
-    def call(self, command: list[Any], on_reply: OnReply) -> None:
-        self.calls.append((command, on_reply))
-
-    def reply(self, value: Any) -> None:
-        _, on_reply = self.calls[self.answered]
-        self.answered += 1
-        on_reply(value)
-
-    def abort(self, reason: str) -> None:
-        self.up = False
-        while self.answered < len(self.calls):
-            self.reply(ConnectionLost(reason))
-
-    def retire(self) -> None:
-        self.up = False
-
-
-class FakePlace(Place):
-    """Hands out such connections, or an error."""
-
-    def __init__(self) -> None:
-        settings = resolve({}, {})
-        super().__init__(Server(settings), Fixed(settings.address), None)
-        self.channels: list[FakeChannel] = []
-        self.error: PressureError | None = None
-
-    async def connect(self, on_lost: Any, response_timeout: float | None = None) -> FakeChannel:
-        await asyncio.sleep(0)
-        if self.error is not None:
-            raise self.error
-        self.channels.append(FakeChannel(self.settings.address))
-        return self.channels[-1]
+from apressure.connection.wire.channel import ConnectionLost
+from apressure.connection.wire.replies import error_from_reply
+from apressure.exceptions import ConnectionLimitError, ServerError
+from tests.unit.fakes import FakeChannel, FakeNode
 
 
 class Fixture:
     def __init__(self, claims: bool = False) -> None:
-        self.server = FakePlace()
+        self.node = FakeNode()
         self.unwanted = 0
-        self.waiter = Waiter(self.server, b"source", b"claim" if claims else b"source", on_unwanted=self._unwanted)
+        self.waiter = Waiter(self.node, b"source", b"claim" if claims else b"source", on_unwanted=self._unwanted)
 
     def _unwanted(self) -> None:
         self.unwanted += 1
@@ -73,9 +26,15 @@ class Fixture:
         noted = self.waiter.generation if generation is None else generation
         return park([self.waiter], [noted], seconds)
 
+    async def parked(self) -> asyncio.Future[None]:
+        """Park, and send the command."""
+        future = self.park()
+        await soon()
+        return future
+
     @property
     def channel(self) -> FakeChannel:
-        return self.server.channels[-1]
+        return self.node.channels[-1]
 
 
 async def soon() -> None:
@@ -83,32 +42,25 @@ async def soon() -> None:
         await asyncio.sleep(0)
 
 
-async def test_nothing_is_connected_before_somebody_waits() -> None:
+async def test_the_first_wait_opens_the_connection() -> None:
     fixture = Fixture()
     await soon()
-    assert fixture.server.channels == []
+    assert fixture.node.channels == []
     assert fixture.waiter.idle
 
 
-async def test_a_peek_puts_back_what_it_pops() -> None:
-    fixture = Fixture()
-    fixture.park()
-    await soon()
-    assert fixture.channel.calls[0][0][:5] == [b"BLMOVE", b"source", b"source", b"RIGHT", b"RIGHT"]
+@pytest.mark.parametrize(("claims", "moves"), [(False, "source source RIGHT RIGHT"), (True, "source claim RIGHT LEFT")])
+async def test_a_peek_puts_back_what_it_pops_and_a_claim_moves_the_token(claims: bool, moves: str) -> None:
+    fixture = Fixture(claims)
+    await fixture.parked()
+    assert fixture.channel.calls[0][0][:5] == [b"BLMOVE", *moves.encode().split()]
 
 
-async def test_a_claim_moves_the_token_to_the_claims() -> None:
-    fixture = Fixture(claims=True)
-    fixture.park()
-    await soon()
-    assert fixture.channel.calls[0][0][:5] == [b"BLMOVE", b"source", b"claim", b"RIGHT", b"LEFT"]
-
-
-async def test_all_who_wait_share_one_command_and_wake_together() -> None:
+async def test_all_waiting_tasks_share_one_command_and_wake_together() -> None:
     fixture = Fixture()
     parked = [fixture.park() for _ in range(10)]
     await soon()
-    assert len(fixture.server.channels) == 1
+    assert len(fixture.node.channels) == 1
     assert len(fixture.channel.calls) == 1
     fixture.channel.reply(b"message")
     assert all(future.done() for future in parked)
@@ -116,8 +68,7 @@ async def test_all_who_wait_share_one_command_and_wake_together() -> None:
 
 async def test_the_end_of_a_slice_wakes_too_so_that_the_step_can_look() -> None:
     fixture = Fixture()
-    parked = fixture.park()
-    await soon()
+    parked = await fixture.parked()
     fixture.channel.reply(None)
     assert parked.result() is None
     assert not fixture.waiter.claimed
@@ -125,8 +76,7 @@ async def test_the_end_of_a_slice_wakes_too_so_that_the_step_can_look() -> None:
 
 async def test_a_wake_up_between_step_and_wait_is_not_lost() -> None:
     fixture = Fixture()
-    fixture.park()
-    await soon()
+    await fixture.parked()
     noted = fixture.waiter.generation
     fixture.channel.reply(b"message")
     parked = fixture.park(generation=noted)
@@ -138,8 +88,7 @@ async def test_a_command_stays_outstanding_when_its_waiter_goes_and_serves_the_n
     fixture = Fixture()
     fixture.park().cancel()
     await soon()
-    first = fixture.park()
-    await soon()
+    first = await fixture.parked()
     first.cancel()
     await soon()
     second = fixture.park()
@@ -148,20 +97,18 @@ async def test_a_command_stays_outstanding_when_its_waiter_goes_and_serves_the_n
     assert second.done()
 
 
-async def test_who_waits_after_a_wake_up_sends_a_command_again_on_the_same_connection() -> None:
+async def test_a_wait_after_a_wake_up_sends_a_command_on_the_same_connection() -> None:
     fixture = Fixture()
-    fixture.park()
-    await soon()
+    await fixture.parked()
     fixture.channel.reply(None)
     fixture.park()
-    assert len(fixture.server.channels) == 1
+    assert len(fixture.node.channels) == 1
     assert len(fixture.channel.calls) == 2
 
 
 async def test_a_token_that_came_is_used_once() -> None:
     fixture = Fixture(claims=True)
-    parked = fixture.park()
-    await soon()
+    parked = await fixture.parked()
     fixture.channel.reply(b"1")
     assert parked.done()
     assert fixture.waiter.take_claim()
@@ -169,11 +116,10 @@ async def test_a_token_that_came_is_used_once() -> None:
     assert fixture.unwanted == 0
 
 
-async def test_a_token_that_came_for_nobody_is_handed_back() -> None:
+async def test_a_token_that_no_task_waits_for_is_handed_back() -> None:
     fixture = Fixture(claims=True)
     fixture.park().cancel()
-    parked = fixture.park()
-    await soon()
+    parked = await fixture.parked()
     parked.cancel()
     await soon()
     fixture.channel.reply(b"1")
@@ -183,8 +129,7 @@ async def test_a_token_that_came_for_nobody_is_handed_back() -> None:
 
 async def test_a_token_whose_waiters_end_before_they_use_it_is_handed_back() -> None:
     fixture = Fixture(claims=True)
-    fixture.park()
-    await soon()
+    await fixture.parked()
     fixture.channel.reply(b"1")
     assert not fixture.waiter.idle
     fixture.waiter.hand_back()
@@ -194,8 +139,7 @@ async def test_a_token_whose_waiters_end_before_they_use_it_is_handed_back() -> 
 
 async def test_a_token_that_is_there_already_is_not_waited_for() -> None:
     fixture = Fixture(claims=True)
-    fixture.park()
-    await soon()
+    await fixture.parked()
     fixture.channel.reply(b"1")
     assert fixture.park().done()
 
@@ -209,10 +153,9 @@ async def test_a_token_that_is_there_already_is_not_waited_for() -> None:
     ],
     ids=["lost", "oom", "unblocked"],
 )
-async def test_what_a_step_can_look_into_wakes_without_an_error(reply: Exception) -> None:
+async def test_a_failure_that_a_step_will_raise_wakes_without_an_error(reply: Exception) -> None:
     fixture = Fixture()
-    parked = fixture.park()
-    await soon()
+    parked = await fixture.parked()
     fixture.channel.reply(reply)
     assert not parked.done()  # not at once: a server in trouble is not asked in a loop
     async with asyncio.timeout(10):
@@ -220,7 +163,7 @@ async def test_what_a_step_can_look_into_wakes_without_an_error(reply: Exception
     assert fixture.waiter.generation == 1
 
 
-async def test_a_refusal_is_raised_to_all_who_wait() -> None:
+async def test_all_waiting_tasks_raise_a_refusal() -> None:
     fixture = Fixture()
     parked = [fixture.park() for _ in range(3)]
     await soon()
@@ -230,13 +173,13 @@ async def test_a_refusal_is_raised_to_all_who_wait() -> None:
             future.result()
 
 
-async def test_who_cannot_be_connected_gets_the_reason() -> None:
+async def test_a_wait_that_cannot_connect_raises_the_reason() -> None:
     fixture = Fixture()
-    fixture.server.error = ConnectionLimitError("all in use")
+    fixture.node.error = ConnectionLimitError("all in use")
     parked = fixture.park()
     with pytest.raises(ConnectionLimitError, match="all in use"):
         await parked
-    fixture.server.error = None
+    fixture.node.error = None
     later = fixture.park()
     await soon()
     fixture.channel.reply(None)
@@ -245,21 +188,18 @@ async def test_who_cannot_be_connected_gets_the_reason() -> None:
 
 async def test_a_lost_connection_is_opened_anew_by_the_next_wait() -> None:
     fixture = Fixture()
-    parked = fixture.park()
-    await soon()
+    parked = await fixture.parked()
     fixture.channel.abort("cable cut")
     await parked
-    fixture.park()
-    await soon()
-    assert len(fixture.server.channels) == 2
+    await fixture.parked()
+    assert len(fixture.node.channels) == 2
     assert len(fixture.channel.calls) == 1
 
 
 async def test_close_gives_the_connection_up() -> None:
     fixture = Fixture()
     fixture.park().cancel()
-    fixture.park()
-    await soon()
+    await fixture.parked()
     assert fixture.waiter.connected
     channel = fixture.channel
     fixture.waiter.close()
@@ -272,7 +212,7 @@ async def test_close_while_connecting_leaves_no_connection() -> None:
     fixture.park()
     fixture.waiter.close()
     await soon()
-    assert fixture.server.channels == []
+    assert fixture.node.channels == []
 
 
 async def test_a_wait_with_an_end_wakes_by_itself() -> None:

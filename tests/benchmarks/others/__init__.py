@@ -1,5 +1,5 @@
-"""Other libraries, each measured in a process and an environment of its own: nothing in this package imports apressure.
+"""Measure other libraries, each in its own process and environment. Nothing in this package imports apressure.
 
-A module is one library, used as its documentation says it goes fastest. Where that says nothing, the better of what was
-tried is here, and a comment has what else that was. No result is kept where an option says so, since ours has none.
+Each module uses one library in the fastest way that its documentation names. If it names none, the module uses the
+fastest way that we tried, and a comment lists the others. Results are turned off if possible, since ours has none.
 """

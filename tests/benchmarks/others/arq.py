@@ -18,7 +18,7 @@ async def producer(url: str) -> AsyncIterator[Put]:
     pool = await create_pool(RedisSettings.from_dsn(url))
 
     async def put(count: int) -> None:
-        # One by one is 0.7 times as fast.
+        # One at a time is 0.7 times as fast.
         await concurrently(32, count, lambda: pool.enqueue_job("work", PAYLOAD))
 
     yield put
@@ -28,7 +28,7 @@ async def consume(url: str, watch: Stopwatch) -> None:
     async def work(ctx: dict[Any, Any], payload: str) -> None:
         watch.job()
 
-    # With the default, a poll each half second, it does 200 jobs a second. More than 10 jobs at a time (the default) or
+    # The default, a poll every half second, does 200 jobs a second. More than 10 jobs at a time (the default) or
     # a longer read make no difference.
     worker = Worker(
         [func(work, name="work")],

@@ -1,4 +1,4 @@
-"""BullMQ's Python package, for machines without Node: elsewhere it is measured in its first language, by bullmq.cjs."""
+"""Measure BullMQ's Python package on machines without Node. With Node, bullmq.cjs measures it."""
 
 from __future__ import annotations
 

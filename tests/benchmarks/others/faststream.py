@@ -25,7 +25,7 @@ async def producer(url: str) -> AsyncIterator[Put]:
 async def consume(url: str, watch: Stopwatch) -> None:
     broker = RedisBroker(url, logger=None)
 
-    # 10 records (the default) and 100 are slower, 10,000 are no faster.
+    # 10 records (the default) and 100 are slower; 10,000 are not faster.
     @broker.subscriber(list=ListSub(NAME, batch=True, max_records=BULK))
     async def work(payloads: list[bytes]) -> None:
         for _ in payloads:

@@ -1,7 +1,7 @@
-"""What the measurements of all libraries share: `python -m tests.benchmarks.others.NAME enqueue|consume URL COUNT`.
+"""The command line of all libraries: `python -m tests.benchmarks.others.NAME enqueue|consume URL COUNT`.
 
-One line of JSON comes out: jobs a second, and the versions of what was measured. A fifth of COUNT more jobs warm up, so
-that neither a process that starts, nor its first connection, nor a cold JIT compiler is in the figure.
+It prints one line of JSON: jobs a second, and the versions. A fifth of COUNT more jobs warm up first, so the figure
+excludes the start of the process, its first connection and a cold JIT compiler.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Stopwatch:
         count: How many jobs are measured.
 
     Attributes:
-        jobs: How many there are, with those that warm up.
-        finished: Set after the last one.
+        jobs: How many jobs there are, with the warm-up.
+        finished: Set after the last job.
     """
 
     def __init__(self, count: int) -> None:
@@ -41,7 +41,7 @@ class Stopwatch:
         self._begin = self._end = 0.0
 
     def job(self) -> None:
-        """What each job does, and all that it does."""
+        """Do the work of a job: count."""
         self._done += 1
         if self._done == self.jobs - self._count:
             self._begin = time.perf_counter()
@@ -50,7 +50,7 @@ class Stopwatch:
             self.finished.set()
 
     def rate(self) -> float:
-        """Jobs a second."""
+        """Return jobs a second."""
         return self._count / (self._end - self._begin)
 
 
@@ -62,16 +62,16 @@ Consume = Callable[[str, Stopwatch], Coroutine[Any, Any, None]]
 
 
 def main(producer: Producer, consume: Consume, *packages: str) -> None:
-    """Measure what the command line says, and print it with the versions of the packages."""
+    """Measure, and print the result with the versions of the packages."""
     what, url, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         rate = runner.run(enqueued(producer, url, count) if what == "enqueue" else consumed(consume, url, count))
         print(json.dumps({"rate": rate, "versions": {name: version(name) for name in packages}}), flush=True)
-        os._exit(0)  # how a worker ends is not measured
+        os._exit(0)  # the end of a worker is not measured
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed: it makes each of these libraries faster, and ours."""
+    """Return uvloop if it is installed: it makes all libraries faster, and ours."""
     try:
         import uvloop
     except ImportError:
@@ -80,7 +80,7 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def enqueued(producer: Producer, url: str, count: int) -> float:
-    """Jobs enqueued a second."""
+    """Return enqueued jobs a second."""
     async with producer(url) as put:
         await put(warm_up(count))
         begin = time.perf_counter()
@@ -89,7 +89,7 @@ async def enqueued(producer: Producer, url: str, count: int) -> float:
 
 
 async def consumed(consume: Consume, url: str, count: int) -> float:
-    """Jobs done a second, from a queue that is full already."""
+    """Return jobs done a second, from a filled queue."""
     watch = Stopwatch(count)
     worker = asyncio.create_task(consume(url, watch))
     finished = asyncio.create_task(watch.finished.wait())
@@ -101,7 +101,7 @@ async def consumed(consume: Consume, url: str, count: int) -> float:
 
 
 async def concurrently(tasks: int, count: int, enqueue: Callable[[], Awaitable[object]]) -> None:
-    """Enqueue one job a call, from so many tasks at a time, for libraries that have no call for many."""
+    """Enqueue one job a call from several tasks, for libraries that have no call for many jobs."""
     left = iter(range(count))
 
     async def feed() -> None:
@@ -114,11 +114,11 @@ async def concurrently(tasks: int, count: int, enqueue: Callable[[], Awaitable[o
 
 
 def bulks(count: int) -> list[int]:
-    """The sizes of bulks that are so many jobs together."""
+    """Return the sizes of the bulks for a number of jobs."""
     sizes = [BULK] * (count // BULK)
     return [*sizes, count % BULK] if count % BULK else sizes
 
 
 def warm_up(count: int) -> int:
-    """How many jobs come before those that are measured."""
+    """Return the number of warm-up jobs."""
     return max(1, count // 5)

@@ -1,4 +1,4 @@
-"""RQ: with its SimpleWorker, which does without a process for each job, and is several times as fast for it."""
+"""RQ with its SimpleWorker, which starts no process for a job and is several times as fast."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def producer(url: str) -> AsyncIterator[Put]:
 
 
 async def consume(url: str, watch: Stopwatch) -> None:
-    module = importlib.import_module(MODULE)  # not this one, which is __main__, but the one that has the job
+    module = importlib.import_module(MODULE)  # the module with the job, not this one, which is __main__
     module.watches.append(watch)
     redis = Redis.from_url(url)
     worker = SimpleWorker([Queue(connection=redis)], connection=redis, log_job_description=False)

@@ -26,7 +26,7 @@ async def producer(url: str) -> AsyncIterator[Put]:
 
 
 async def consume(url: str, watch: Stopwatch) -> None:
-    # 32 at a time is what its own benchmark has. 16 (the default), 100, and prefetching more, are no faster.
+    # Its own benchmark uses 32 at a time. 16 (the default), 100, and more prefetching are not faster.
     worker = Worker(url, concurrency=32)
 
     @worker.task(name="work", ttl=0, silent=True)

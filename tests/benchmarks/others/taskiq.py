@@ -1,4 +1,4 @@
-"""taskiq with taskiq-redis: the broker of streams, which acknowledges. The one of lists is as fast."""
+"""taskiq with taskiq-redis and its stream broker, which acknowledges. The list broker is as fast."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def producer(url: str) -> AsyncIterator[Put]:
     async def work(payload: str) -> None: ...
 
     async def put(count: int) -> None:
-        # One by one, and 100 at a time, are no faster.
+        # One at a time and 100 at a time are not faster.
         await concurrently(10, count, lambda: work.kiq(PAYLOAD))
 
     yield put
@@ -33,7 +33,7 @@ async def consume(url: str, watch: Stopwatch) -> None:
     async def work(payload: str) -> None:
         watch.job()
 
-    # 100 tasks at a time and reads of 100 messages are the defaults. Less, or prefetching more, is no faster.
+    # The defaults: 100 tasks at a time, reads of 100 messages. Less, or more prefetching, is not faster.
     await run_receiver_task(broker, run_startup=True)
 
 

@@ -70,7 +70,7 @@ def files(queue: FileQueue[Any]) -> list[str]:
 
 
 async def drain(queue: FileQueue[Any]) -> list[bytes]:
-    """Receive and acknowledge what is there."""
+    """Receive and acknowledge all messages that wait."""
     got = []
     while (await queue.statistics()).length:
         message = await queue.receive(timeout=0)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from apressure import FileQueue
-from tests.integration.commands import Commands, ended, stop, wait_until
+from tests.integration.commands import Commands, ended, feed, stop, wait_until
 from tests.integration.files.conftest import listing
 
 T = TypeVar("T")
@@ -63,7 +65,7 @@ def test_the_life_of_a_queue(files: Files) -> None:
 
 def test_in_json(files: Files) -> None:
     pumped = json.loads(files.run("pump", "orders", "--count", "100", "--microseconds", "--no-fsync", "--json"))
-    assert pumped == {"name": "orders", "published": 100, "bytes": 192}
+    assert pumped == {"name": "orders", "put": 100, "bytes": 192}
     assert {len(name) for name in files.names()} == {16}
     seen = json.loads(files.run("stat", "orders", "--json"))
     assert (seen["length"], seen["in_flight"], seen["notified"]) == (100, 0, True)
@@ -85,7 +87,7 @@ def test_framings(files: Files) -> None:
 
 def test_a_pipeline_with_backpressure(files: Files) -> None:
     with (
-        files.running(*files.of("pump", "orders", "-c", "20", "--no-fsync", "--count", "3000")) as pump,
+        files.running(*files.of("pump", "orders", "--bound", "20", "--no-fsync", "--count", "3000")) as pump,
         files.running(*files.of("sink", "orders", "-n", "3000")) as sink,
     ):
         code, output, errors = ended(sink)
@@ -95,42 +97,37 @@ def test_a_pipeline_with_backpressure(files: Files) -> None:
 
 
 def test_a_full_queue(files: Files) -> None:
-    failed = files(*files.of("pump", "orders", "-c", "3", "--timeout", "0"), input=b"1\n2\n3\n4\n5\n", code=6)
+    failed = files(*files.of("pump", "orders", "--bound", "3", "--timeout", "0"), input=b"1\n2\n3\n4\n5\n", code=6)
     assert failed.stderr == (
-        b"apressure: the queue 'orders' is full: it has 3 messages; "
-        b"3 items were published, 2 that had been read were not\n"
+        b"apressure: the queue 'orders' is full: it has 3 messages; 3 items were put, 2 that had been read were not\n"
     )
-    failed = files(*files.of("pump", "orders", "-c", "3", "--timeout", "0", "--json"), input=b"1\n", code=6)
+    failed = files(*files.of("pump", "orders", "--bound", "3", "--timeout", "0", "--json"), input=b"1\n", code=6)
     told = json.loads(failed.stderr)
-    assert (told["error"], told["published"], told["not_published"]) == ("QueueFullError", 0, 1)
+    assert (told["error"], told["put"], told["not_put"]) == ("QueueFullError", 0, 1)
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_pump_that_is_stopped_says_what_is_in(files: Files, signum: int, code: int) -> None:
-    arguments = files.of("pump", "orders", "-c", "3")
+    arguments = files.of("pump", "orders", "--bound", "3")
     with files.running(*arguments, stdin=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        process.stdin.write(b"1\n2\n3\n4\n5\n")
-        process.stdin.flush()
+        feed(process, b"1\n2\n3\n4\n5\n")
         wait_until(lambda: (files.directory / "orders").exists() and len(files.names()) == 3)
         assert stop(process, signum) == (
             code, b"",
-            f"apressure: stopped by {signal.Signals(signum).name}; 3 items were published, "
+            f"apressure: stopped by {signal.Signals(signum).name}; 3 items were put, "
             "2 that had been read were not\n".encode(),
         )  # fmt: skip
     assert len(files.names()) == 3
 
 
 def test_a_pump_whose_directory_goes_says_what_is_in(files: Files) -> None:
-    with files.running(*files.of("pump", "orders", "-c", "3"), stdin=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        process.stdin.write(b"1\n2\n3\n4\n5\n")
-        process.stdin.flush()
+    with files.running(*files.of("pump", "orders", "--bound", "3"), stdin=subprocess.PIPE) as process:
+        feed(process, b"1\n2\n3\n4\n5\n")
         wait_until(lambda: (files.directory / "orders").exists() and len(files.names()) == 3)
         (files.directory / "orders").rename(files.directory / "elsewhere")
         code, _, errors = ended(process)
         assert code
-        assert b"deleted or moved; 3 items were published, 2 that had been read were not" in errors
+        assert b"deleted or moved; 3 items were put, 2 that had been read were not" in errors
     assert len(listing(files.directory / "elsewhere")) == 3
 
 
@@ -161,7 +158,7 @@ def test_a_reader_that_goes_away(files: Files) -> None:
 
 def test_a_reader_that_is_slow_keeps_the_item(files: Files) -> None:
     files.run("pump", "orders", input=b"x" * 300_000)
-    with files.running(*files.of("sink", "orders", "--visibility", "0.3", "-n", "1")) as process:
+    with files.running(*files.of("sink", "orders", "--lease", "0.3", "-n", "1")) as process:
         wait_until(lambda: any("." in name for name in files.names()))
         first = files.names()
         wait_until(lambda: files.names() != first)  # extended
@@ -170,11 +167,49 @@ def test_a_reader_that_is_slow_keeps_the_item(files: Files) -> None:
     assert files.names() == []
 
 
+LITTLE_MEMORY = """
+import resource, sys, psutil
+import apressure.cli.commands.files
+from apressure.cli import main
+limit = psutil.Process().memory_info().vms + int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("left", [30 << 20, 90 << 20], ids=["once", "twice"])
+def test_a_sink_with_little_memory(files: Files, left: int) -> None:
+    files.queue(lambda queue: queue.put(b"x" * (60 << 20)))
+    command = [sys.executable, "-c", LITTLE_MEMORY, str(left), *files.of("sink", "orders")]
+    done = subprocess.run(command, env=files.environment, capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"apressure: cannot ")
+    assert b"62914560 bytes" in done.stderr
+    assert b"do not fit into memory" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+    assert files.names()[0].isdigit()  # it has gone back
+
+
+def test_an_item_that_does_not_fit_into_memory(files: Files) -> None:
+    files.run("pump", "orders", "--max-size", "1000000000", input=b"x" * 10 + b"\nsecond\n")
+    large, second = files.names()
+    os.truncate(files.directory / "orders" / large, 1 << 40)
+    sink = files.of("sink", "orders", "--no-follow", "--max-size", str(1 << 41))
+    assert b"1099511627776 bytes, which do not fit into memory" in files(*sink, code=1).stderr
+    assert b"at most 67108864 are allowed" in files(*files.of("sink", "orders", "--no-follow"), code=1).stderr
+    assert files.names() == [large, second]
+    for _ in range(2):
+        files(*sink, "--max-attempts", "2", code=1)
+    with files.running(*sink, "--max-attempts", "2") as process:
+        assert ended(process)[:2] == (0, b"second\n")
+    assert listing(files.directory / "orders.dead") == [large]
+
+
 def test_operators(files: Files) -> None:
     files.run("pump", "orders", "a", "b", "c")
-    files.queue(lambda queue: queue.receive_many(2, visibility_timeout=1000))
+    files.queue(lambda queue: queue.receive_many(2, lease=1000))
     assert files.run("requeue", "orders", "--in-flight") == b"requeued 2 in orders\n"
-    files.queue(lambda queue: queue.receive(visibility_timeout=1000))
+    files.queue(lambda queue: queue.receive(lease=1000))
     assert json.loads(files.run("purge", "orders", "--json")) == {"name": "orders", "purged": 2}
     assert files.run("purge", "orders", "--in-flight") == b"purged 1 from orders\n"
     files(*files.of("requeue", "orders", "--in-flight", "--max", "1"), code=2)
@@ -216,7 +251,9 @@ def test_errors(files: Files, arguments: tuple[str, ...], code: int) -> None:
 
 def test_progress_and_a_look_again_and_again(files: Files) -> None:
     with (
-        files.running(*files.of("pump", "orders", "--count", "0", "--progress", "--no-fsync", "-c", "1000")) as pump,
+        files.running(
+            *files.of("pump", "orders", "--count", "0", "--progress", "--no-fsync", "--bound", "1000")
+        ) as pump,
         files.running(*files.of("sink", "orders", "--discard")),
     ):
         wait_until((files.directory / "orders").exists)

@@ -10,7 +10,7 @@ import pytest
 
 from apressure import ClientClosedError, FileQueue
 from tests.integration.files.conftest import Make, files
-from tests.integration.files.test_waiting import PATIENCE, waiting
+from tests.integration.files.test_waiting import PATIENCE, parked
 
 pytestmark = pytest.mark.timeout(60)  # what this is about is a program that does not end
 
@@ -34,21 +34,21 @@ async def test_closed_while_the_first_operation_opens_it(make: Make, turns: int)
     await ends_closed(receiving)
 
 
-async def test_closed_after_somebody_was_woken(make: Make) -> None:
+async def test_closed_after_a_task_was_woken(make: Make) -> None:
     queue = make()
-    receiving = asyncio.create_task(queue.receive())
-    await waiting(queue, receivers=1)
-    await queue.publish(b"a")
+    receiving = await parked(queue, queue.receive())
+    await queue.put(b"a")
     if not receiving.done():  # it is woken, and has not run yet
         await queue.aclose()
         await ends_closed(receiving)
         assert len(files(queue)) == 1
 
 
-async def test_closed_in_the_middle_of_publish_many(make: Make) -> None:
+async def test_closed_in_the_middle_of_put_many(make: Make) -> None:
     queue = make()
+    await queue.create()
     await queue.statistics()
-    publishing = asyncio.create_task(queue.publish_many(b"%d" % number for number in range(100_000)))
+    publishing = asyncio.create_task(queue.put_many(b"%d" % number for number in range(100_000)))
     while len(files(queue)) < 100:
         await asyncio.sleep(0)
     await queue.aclose()
@@ -61,7 +61,7 @@ async def test_closed_while_a_message_is_taken_in_the_thread_gives_it_back(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue: FileQueue[bytes] = make(threads=True)
-    message_id = await queue.publish(b"a")
+    message_id = await queue.put(b"a")
     take = queue._store.directory.take
     taking, closed = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""What the kernel tells, what it forgets, and what is done where it tells nothing."""
+"""Notifications of the kernel: read, dropped, and replaced by listings where there are none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import apressure.files.watcher
+import apressure.files.storage.watcher
 from apressure import FileQueue, MissingExtraError, StorageError
 from tests.integration.files.conftest import files
 
@@ -28,11 +28,11 @@ async def test_more_changes_than_the_kernel_remembers(
 
     async def traffic() -> None:
         async with FileQueue(tmp_path / "q", fsync=False) as other:
-            for _ in range(limit // 300 + 2):  # five changes for each message, of which nobody is told
-                await other.publish_many([b"x"] * 64)
+            for _ in range(limit // 300 + 2):  # five changes for each message
+                await other.put_many([b"x"] * 64)
                 for message in await other.receive_many(100):
                     await message.ack()
-            await other.publish(b"b")
+            await other.put(b"b")
 
     def listings(queue: FileQueue[bytes]) -> list[int]:
         made: list[int] = []
@@ -41,7 +41,7 @@ async def test_more_changes_than_the_kernel_remembers(
         return made
 
     async with FileQueue(tmp_path / "q", fsync=False) as queue:
-        await queue.publish(b"a")
+        await queue.put(b"a")
         made = listings(queue)
         thread = threading.Thread(target=asyncio.run, args=(traffic(),))
         thread.start()
@@ -53,7 +53,7 @@ async def test_more_changes_than_the_kernel_remembers(
         seen = await queue.statistics()
         assert (seen.length, seen.in_flight) == (0, 1)
         assert made == [1] * stands_still
-        await queue.publish(b"c")
+        await queue.put(b"c")
         async with FileQueue(tmp_path / "q", fsync=False) as other:
             assert (await other.receive(timeout=0)).raw == b"c"
 
@@ -61,7 +61,7 @@ async def test_more_changes_than_the_kernel_remembers(
 async def test_a_message_that_is_being_renamed_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel tells of a rename in two changes; this reader comes between them."""
     async with FileQueue(tmp_path / "q", fsync=False) as queue, FileQueue(tmp_path / "q", fsync=False) as other:
-        message_id = await queue.publish(b"a")
+        message_id = await queue.put(b"a")
         await queue.statistics()
         message = await other.receive()
         real, rest = os.read, b""
@@ -75,7 +75,7 @@ async def test_a_message_that_is_being_renamed_is_there(tmp_path: Path, monkeypa
             rest = data[first:]
             return data[:first]
 
-        monkeypatch.setattr(apressure.files.watcher.os, "read", cut)
+        monkeypatch.setattr(apressure.files.storage.watcher.os, "read", cut)
         seen = await queue.statistics()
         assert (seen.length, seen.in_flight) == (0, 1)
         await message.nack()
@@ -88,7 +88,7 @@ async def test_a_message_that_is_being_renamed_is_there(tmp_path: Path, monkeypa
 
 async def test_a_process_with_too_many_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with FileQueue(tmp_path / "q", fsync=False) as queue, FileQueue(tmp_path / "q", fsync=False) as other:
-        await queue.publish(b"a")
+        await queue.put(b"a")
         await queue.statistics()
         await other.receive()
         (name,) = files(queue)
@@ -104,15 +104,15 @@ async def test_a_process_with_too_many_open_files(tmp_path: Path, monkeypatch: p
         assert (await queue.statistics()).in_flight == 0
 
 
-async def test_who_waits_gets_the_message_also_when_notifications_were_lost(tmp_path: Path) -> None:
+async def test_a_waiting_task_gets_the_message_when_notifications_were_lost(tmp_path: Path) -> None:
     async with FileQueue(tmp_path / "q", fsync=False) as queue, FileQueue(tmp_path / "q", fsync=False) as other:
         receiving = asyncio.create_task(queue.receive(timeout=20))
         await asyncio.sleep(0.05)
         assert queue._store.watcher is not None
-        await other.publish(b"a")
+        await other.put(b"a")
         os.read(queue._store.fileno(), 65536)  # lost
         queue._store.watcher.stale = True
-        await other.publish(b"b")
+        await other.put(b"b")
         assert (await receiving).raw == b"a"
 
 
@@ -122,17 +122,17 @@ def test_file_systems_of_several_machines_are_listed(monkeypatch: pytest.MonkeyP
     line = f"26 1 {os.major(device)}:{os.minor(device)} / /mnt rw - %s server:/export rw\n"
     for kind, remote in (("nfs4", True), ("fuse.sshfs", True), ("ext4", False), ("tmpfs", False)):
         monkeypatch.setattr(Path, "read_text", lambda self, kind=kind, **_: line % kind)
-        assert apressure.files.watcher.is_remote(fd) is remote
+        assert apressure.files.storage.watcher.is_remote(fd) is remote
     os.close(fd)
 
 
 async def test_without_the_package_that_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncinotify", None)
     with pytest.raises(MissingExtraError, match=r"apressure\[files\]") as caught:
-        await FileQueue(tmp_path / "q").publish(b"")
+        await FileQueue(tmp_path / "q").put(b"")
     assert caught.value.extra == "files"
     async with FileQueue(tmp_path / "q", notify=False) as queue:
-        await queue.publish(b"")
+        await queue.put(b"")
 
 
 async def test_too_many_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,4 +144,4 @@ async def test_too_many_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(asyncinotify.Inotify, "__init__", refuse)
     monkeypatch.setattr(asyncinotify.Inotify, "_finalizer", lambda self: None, raising=False)
     with pytest.raises(StorageError, match="max_user_instances"):
-        await FileQueue(tmp_path / "q").publish(b"")
+        await FileQueue(tmp_path / "q").put(b"")

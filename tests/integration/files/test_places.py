@@ -28,7 +28,7 @@ def gone(before: int) -> None:
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
 async def test_a_directory_that_goes(make: Make, how: str) -> None:
     queue = make()
-    await queue.publish(b"a")
+    await queue.put(b"a")
     if how == "deleted":
         shutil.rmtree(queue.path)
     else:
@@ -39,22 +39,44 @@ async def test_a_directory_that_goes(make: Make, how: str) -> None:
         for _ in range(2):
             await queue.receive(timeout=0)
     with pytest.raises(QueueDoesNotExistError):
-        await queue.publish(b"b")
+        await queue.put(b"b")
     if how != "deleted":
         assert len(listing(queue.path.with_name("elsewhere"))) == 1
     await queue.aclose()
     async with make() as fresh:
-        await fresh.publish(b"c")
+        await fresh.put(b"c")
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced", "moved above"])
+async def test_settling_a_message_of_a_directory_that_goes(make: Make, how: str) -> None:
+    queue = make("spool/orders")
+    await queue.put(b"a")
+    message = await queue.receive()
+    (taken,) = files(queue)
+    if how == "deleted":
+        shutil.rmtree(queue.path)
+    elif how == "moved above":
+        queue.path.parent.rename(queue.path.parent.with_name("elsewhere"))
+    else:
+        queue.path.rename(queue.path.with_name("elsewhere"))
+    if how == "replaced":
+        queue.path.mkdir()
+    for settle in (message.ack, message.nack, message.extend, message.ack):  # it is not settled by any of them
+        with pytest.raises(QueueDoesNotExistError, match="deleted or moved"):
+            await settle()
+    if how != "deleted":
+        (elsewhere,) = queue.path.parent.parent.rglob("elsewhere")
+        assert [path.name for path in elsewhere.rglob(taken)] == [taken]
 
 
 async def test_what_is_above_the_directory_is_replaced(make: Make, clock: Clock) -> None:
     queue = make("spool/orders", clock=clock)
-    await queue.publish(b"a")
+    await queue.put(b"a")
     queue.path.parent.rename(queue.path.parent.with_name("elsewhere"))
     queue.path.mkdir(parents=True)
     clock.now += 2
     with pytest.raises(QueueDoesNotExistError, match="deleted or moved"):
-        await queue.publish(b"b")
+        await queue.put(b"b")
     assert files(queue) == []
 
 
@@ -65,7 +87,7 @@ async def test_a_relative_path_stays_where_it_was(
         (tmp_path / place).mkdir()
     monkeypatch.chdir(tmp_path / "home")
     async with FileQueue("spool/orders", max_attempts=1, **mode) as queue:
-        await queue.publish(b"a")
+        await queue.put(b"a")
         monkeypatch.chdir(tmp_path / "other")
         await (await queue.receive()).nack()
         with pytest.raises(QueueEmptyError):
@@ -76,27 +98,27 @@ async def test_a_relative_path_stays_where_it_was(
 
 async def test_a_queue_that_is_not_there_and_is_not_to_be_made(make: Make) -> None:
     with pytest.raises(QueueDoesNotExistError, match="no directory"):
-        await make(create=False).receive()
-    async with make():
-        await make(create=False).publish(b"")
+        await make(auto_create=False).receive()
+    assert await make().create()
+    await make(auto_create=False).put(b"")
 
 
 async def test_a_queue_is_no_link_and_no_file(make: Make, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "orders").symlink_to(tmp_path / "real")
     with pytest.raises(StorageError, match="this is a symbolic link"):
-        await make().publish(b"")
+        await make().put(b"")
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="this is no directory"):
-        await make("file").publish(b"")
+        await make("file").put(b"")
     with pytest.raises(StorageError, match="file is no directory"):
-        await make("file/orders").publish(b"")
+        await make("file/orders").put(b"")
     assert listing(tmp_path / "real") == []
 
 
 async def test_an_object_belongs_to_its_event_loop(tmp_path: Path) -> None:
     async with FileQueue(tmp_path / "q", fsync=False) as queue:
-        await queue.publish(b"a")
+        await queue.put(b"a")
         for use in (queue.receive, queue.aclose, queue.__aenter__):
             with pytest.raises(RuntimeError, match="another event loop"):
                 await asyncio.to_thread(lambda use=use: asyncio.run(use()))
@@ -106,7 +128,7 @@ async def test_an_object_belongs_to_its_event_loop(tmp_path: Path) -> None:
 def test_an_object_whose_event_loop_has_ended_can_be_closed(tmp_path: Path) -> None:
     queue = FileQueue(tmp_path / "q")
     before = len(listing(Path("/proc/self/fd")))
-    asyncio.run(queue.publish(b"a"))
+    asyncio.run(queue.put(b"a"))
     asyncio.run(queue.aclose())
     gone(before)
     with pytest.raises(ClientClosedError):
@@ -116,7 +138,7 @@ def test_an_object_whose_event_loop_has_ended_can_be_closed(tmp_path: Path) -> N
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 async def test_an_object_belongs_to_its_process(tmp_path: Path) -> None:
     async with FileQueue(tmp_path / "q") as queue:
-        await queue.publish(b"a")
+        await queue.put(b"a")
         child = os.fork()
         if not child:
             code = 1
@@ -125,7 +147,7 @@ async def test_an_object_belongs_to_its_process(tmp_path: Path) -> None:
                 try:
                     await queue.receive(timeout=0)
                 except RuntimeError as error:
-                    assert "forked" in str(error)  # noqa: PT017 - nothing of the test's may run in here
+                    assert "before a fork" in str(error)  # noqa: PT017 - nothing of the test's may run in here
                     await queue.aclose()
                     assert len(listing(Path("/proc/self/fd"))) < before
                     code = 0
@@ -135,11 +157,11 @@ async def test_an_object_belongs_to_its_process(tmp_path: Path) -> None:
         assert (await queue.receive(timeout=0)).raw == b"a"
 
 
-async def test_an_object_that_nobody_has_any_more_ends(make: Make, tmp_path: Path, mode: dict[str, Any]) -> None:
-    await make("warm-up").publish(b"")
+async def test_an_object_without_references_is_freed(make: Make, tmp_path: Path, mode: dict[str, Any]) -> None:
+    await make("warm-up").put(b"")
     before = len(listing(Path("/proc/self/fd")))
     queue: FileQueue[bytes] = FileQueue(tmp_path / "q", **mode)
-    await queue.publish(b"")
+    await queue.put(b"")
     await asyncio.sleep(0.1)
     del queue
     gc.collect()
@@ -147,11 +169,11 @@ async def test_an_object_that_nobody_has_any_more_ends(make: Make, tmp_path: Pat
 
 
 async def test_descriptors_and_threads_end_with_the_object(make: Make) -> None:
-    await make("warm-up").publish(b"")
+    await make("warm-up").put(b"")
     before = len(listing(Path("/proc/self/fd")))
     for number in range(5):
         async with make(f"queue{number}") as queue:
-            await queue.publish(b"")
+            await queue.put(b"")
             with pytest.raises(QueueEmptyError):
                 await asyncio.gather(queue.receive(timeout=0.01), queue.receive(timeout=0.01))
     gone(before)
@@ -181,21 +203,27 @@ def test_names_that_may_not_leave_their_directory(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
-        ({"capacity": 0}, ValueError), ({"capacity": True}, TypeError), ({"visibility_timeout": 0}, ValueError),
-        ({"visibility_timeout": "1"}, TypeError), ({"unit": "s"}, ValueError), ({"max_attempts": 0}, ValueError),
+        ({"bound": -1}, ValueError), ({"bound": True}, TypeError), ({"lease": 0}, ValueError),
+        ({"lease": "1"}, TypeError), ({"unit": "s"}, ValueError), ({"max_attempts": 0}, ValueError),
         ({"dead_letters": "b"}, ValueError), ({"max_attempts": 1, "dead_letters": "a"}, ValueError),
         ({"nothing": 1}, TypeError), ({"codec": "yaml"}, ValueError), ({"poll_interval": 0}, ValueError),
         ({"max_message_size": 0}, ValueError),
     ],
 )  # fmt: skip
-def test_options_of_no_use(options: Any, wrong: type[Exception]) -> None:
+def test_invalid_options(options: Any, wrong: type[Exception]) -> None:
     with pytest.raises(wrong):
         FileQueue("a", **options)
 
 
-async def test_a_timeout_that_is_no_number(make: Make) -> None:
-    with pytest.raises(ValueError, match="nan"):
-        await make().receive(timeout=float("nan"))
+@pytest.mark.parametrize("timeout", [float("nan"), -1, -0.001])
+async def test_a_timeout_that_is_no_time(make: Make, timeout: float) -> None:
+    queue = make()
+    for operation in (
+        queue.receive(timeout=timeout), queue.put(b"1", timeout=timeout), queue.put_many([b"1"], timeout),
+        queue.requeue(timeout=timeout), queue.receive(lease=timeout),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"(timeout|lease) must be .* seconds, not {timeout}"):
+            await operation
 
 
 def test_a_queue_object_shows_its_path_and_no_more() -> None:

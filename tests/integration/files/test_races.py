@@ -1,4 +1,4 @@
-"""What several tasks and objects do at the same moment, above all where calls are made in a thread."""
+"""Several tasks and objects at the same moment, above all with calls in a thread."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from apressure import FileQueue, QueueEmptyError, QueueFullError
-from apressure.files.index import Index
+from apressure.files.storage.index import Index
 from tests.integration.files.conftest import Make, drain, files
 
 
 async def test_messages_that_go_to_and_fro_are_never_forgotten(make: Make) -> None:
     queues = [make() for _ in range(2)]
-    await queues[0].publish_many([b"%d" % number for number in range(5)])
+    await queues[0].put_many([b"%d" % number for number in range(5)])
 
     async def work(queue: FileQueue[bytes]) -> None:
         for _ in range(100):
@@ -34,9 +34,10 @@ async def test_messages_that_go_to_and_fro_are_never_forgotten(make: Make) -> No
 async def test_a_publisher_that_is_cancelled_when_others_were_quicker_leaves_nothing(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = make(capacity=5)
+    queue = make(bound=5)
+    await queue.create()
     await queue.statistics()
-    create, abandon = queue._publisher._create, queue._store.directory.abandon
+    create, abandon = queue._putter._create, queue._store.directory.abandon
     loop = asyncio.get_running_loop()
 
     def quicker(keys: Any, messages: Any) -> Any:
@@ -48,9 +49,9 @@ async def test_a_publisher_that_is_cancelled_when_others_were_quicker_leaves_not
         loop.call_soon_threadsafe(publishing.cancel)
         abandon(reserved)
 
-    monkeypatch.setattr(queue._publisher, "_create", quicker)
+    monkeypatch.setattr(queue._putter, "_create", quicker)
     monkeypatch.setattr(queue._store.directory, "abandon", cancelled)
-    publishing = asyncio.create_task(queue.publish_many([b"x"] * 5, timeout=0))
+    publishing = asyncio.create_task(queue.put_many([b"x"] * 5, timeout=0))
     with contextlib.suppress(asyncio.CancelledError, QueueFullError):
         await publishing
     assert not [name for name in files(queue) if name.endswith(".new")]
@@ -65,22 +66,22 @@ async def test_a_listing_is_read_in_the_thread(make: Make, monkeypatch: pytest.M
         return of(*arguments)
 
     monkeypatch.setattr(Index, "of", noted)
-    await make().statistics()
+    queue = make()
+    await queue.create()
+    await queue.statistics()
     assert threads
     assert threading.main_thread() not in threads
 
 
-async def test_a_visibility_timeout_that_ends_while_the_message_is_being_taken(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lease_that_ends_while_the_message_is_being_taken(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = make()
-    message_id = await queue.publish(b"a")
+    message_id = await queue.put(b"a")
     opened = queue._store.directory._open_taken
     names: list[str] = []
 
     def too_late(filename: str, most: int | None) -> Any:
         if not names:
-            (queue.path / filename).rename(queue.path / message_id)  # somebody requeues it
+            (queue.path / filename).rename(queue.path / message_id)  # another client requeues it
         names.append(filename)
         return opened(filename, most)
 

@@ -1,4 +1,4 @@
-"""Disks that are slow, and disks that stumble: what counts as published, and what is tried once more."""
+"""Slow disks, and disks with errors: which messages count as put, and which puts are tried again."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from typing import Any
 
 import pytest
 
-import apressure.files.directory
-import apressure.files.renaming
-import apressure.files.store
+import apressure.files.storage.contents
+import apressure.files.storage.renaming
+import apressure.files.storage.store
 from apressure import FileQueue, QueueEmptyError, StorageError
 from tests.integration.files.conftest import Clock, Make, drain, files
 
 
 async def test_a_publisher_that_is_slow_is_not_taken_for_dead(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     queue, other = make(), make()
+    await other.create()
     await other.statistics()
-    monkeypatch.setattr(apressure.files.store, "ABANDONED", 0.02)
-    monkeypatch.setattr(apressure.files.store, "_ROUND", 0.02)
-    write = apressure.files.directory._write
+    monkeypatch.setattr(apressure.files.storage.store, "ABANDONED", 0.02)
+    monkeypatch.setattr(apressure.files.storage.store, "_ROUND", 0.02)
+    write = apressure.files.storage.contents.write
     written = 0
 
     def slow(fd: int, data: bytes) -> None:
@@ -34,8 +35,8 @@ async def test_a_publisher_that_is_slow_is_not_taken_for_dead(make: Make, monkey
         time.sleep(0.2)
         write(fd, data)
 
-    monkeypatch.setattr(apressure.files.directory, "_write", slow)
-    publishing = asyncio.create_task(queue.publish(b"a"))
+    monkeypatch.setattr(apressure.files.storage.contents, "write", slow)
+    publishing = asyncio.create_task(queue.put(b"a"))
     async with asyncio.timeout(10):
         while not publishing.done():
             with contextlib.suppress(QueueEmptyError):
@@ -47,8 +48,11 @@ async def test_a_publisher_that_is_slow_is_not_taken_for_dead(make: Make, monkey
 async def test_a_rename_in_two_steps_whose_second_one_fails_is_undone(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apressure.files.renaming, "_NOREPLACE", 1 << 30)  # the kernel says EINVAL, as NFS does for 1
+    monkeypatch.setattr(
+        apressure.files.storage.renaming, "_NOREPLACE", 1 << 30
+    )  # the kernel says EINVAL, as NFS does for 1
     queue = make()
+    await queue.create()
     await queue.statistics()
     unlink, failed = os.unlink, False
 
@@ -61,9 +65,9 @@ async def test_a_rename_in_two_steps_whose_second_one_fails_is_undone(
 
     monkeypatch.setattr(os, "unlink", stumbles)
     with pytest.raises(StorageError, match="Input/output error") as caught:
-        await queue.publish(b"a")
+        await queue.put(b"a")
     assert (caught.value.accepted, files(queue)) == (0, [])
-    await queue.publish(b"b")
+    await queue.put(b"b")
     failed = False
     with pytest.raises(StorageError, match="Input/output error"):
         await queue.receive(timeout=0)
@@ -72,15 +76,16 @@ async def test_a_rename_in_two_steps_whose_second_one_fails_is_undone(
 
 async def test_a_name_for_what_is_taken_that_is_there_already(make: Make, clock: Clock) -> None:
     queue = make(clock=clock)
-    message_id = await queue.publish(b"a")
+    message_id = await queue.put(b"a")
     (queue.path / f"{message_id}.{int(clock.now * 1000) + 5000}").mkdir()
     with pytest.raises(StorageError, match=rf"message {message_id}.*File exists"):
-        await queue.receive(timeout=0, visibility_timeout=5)
+        await queue.receive(timeout=0, lease=5)
     assert (await queue.receive(timeout=0)).raw == b"a"
 
 
 async def test_each_task_has_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with FileQueue(tmp_path / "q") as queue:
+        await queue.create()
         fsync = os.fsync
 
         def broken(fd: int) -> None:
@@ -91,6 +96,6 @@ async def test_each_task_has_an_error_of_its_own(tmp_path: Path, monkeypatch: py
 
         monkeypatch.setattr(os, "fsync", broken)
         errors = await asyncio.gather(
-            queue.publish(b"a"), queue.publish(b"b"), queue.publish_many([b"c"] * 3), return_exceptions=True
+            queue.put(b"a"), queue.put(b"b"), queue.put_many([b"c"] * 3), return_exceptions=True
         )
         assert [error.accepted for error in errors if isinstance(error, StorageError)] == [1, 1, 3]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from apressure import FileMessage, FileQueue, QueueEmptyError, QueueFullError
+from apressure import FileDelivery, FileQueue, QueueEmptyError, QueueFullError
 from tests.integration.files.conftest import files
 from tests.vsqs import Vsqs
 
@@ -26,7 +26,7 @@ async def test_each_gets_what_the_other_publishes(tmp_path: Path, notify: bool |
     with Vsqs(tmp_path, "orders") as theirs:
         async with FileQueue(tmp_path / "orders", unit="us", notify=notify, poll_interval=0.05) as ours:
             their_id = theirs("publish", "a")
-            our_id = await ours.publish(b"b")
+            our_id = await ours.put(b"b")
             assert int(their_id) < int(our_id)
             assert len(their_id) == len(our_id) == 16
             message = await ours.receive(timeout=5)
@@ -49,19 +49,19 @@ async def test_each_wakes_the_other(tmp_path: Path) -> None:
             await (await receiving).ack()
             theirs.ask("receive", 10, 20)
             await asyncio.sleep(0.1)
-            await ours.publish(b"b")
+            await ours.put(b"b")
             assert (await aside(theirs.answer))[1] == "b"
 
 
-async def test_capacity_holds_for_both(tmp_path: Path) -> None:
+async def test_the_bound_holds_for_both(tmp_path: Path) -> None:
     with Vsqs(tmp_path, "orders", 2) as theirs:
-        async with FileQueue(tmp_path / "orders", unit="us", capacity=2) as ours:
+        async with FileQueue(tmp_path / "orders", unit="us", bound=2) as ours:
             theirs("publish", "a")
-            await ours.publish(b"b")
+            await ours.put(b"b")
             assert theirs("publish", "c", 0) == "full"
             with pytest.raises(QueueFullError):
-                await ours.publish(b"c", timeout=0)
-            publishing = asyncio.create_task(ours.publish(b"c", timeout=20))
+                await ours.put(b"c", timeout=0)
+            publishing = asyncio.create_task(ours.put(b"c", timeout=20))
             await asyncio.sleep(0.05)
             theirs("delete", theirs("receive")[0])
             await publishing
@@ -71,15 +71,32 @@ async def test_capacity_holds_for_both(tmp_path: Path) -> None:
             assert await aside(theirs.answer) != "full"
 
 
+async def test_vsqs_ignores_the_bound_and_that_the_queue_is_closed(tmp_path: Path) -> None:
+    async with FileQueue(tmp_path / "orders", unit="us") as ours:
+        await ours.create(bound=1)
+        with Vsqs(tmp_path, "orders", 2) as theirs:
+            assert theirs("size") == 0
+            theirs("publish", "a")
+            with pytest.raises(QueueFullError):
+                await ours.put_nowait(b"b")
+            await ours.close()
+            assert theirs("size") == 1
+            theirs("publish", "c")
+            async with ours.consumer() as consumer:
+                assert [item async for item in consumer] == [b"a", b"c"]
+            theirs("publish", "d")
+            assert (await ours.receive()).raw == b"d"
+
+
 async def test_each_requeues_what_the_other_one_did_not_delete(tmp_path: Path) -> None:
     with Vsqs(tmp_path, "orders") as theirs:
         async with FileQueue(tmp_path / "orders", unit="us") as ours:
-            await ours.publish(b"a")
+            await ours.put(b"a")
             assert theirs("receive", 1)[1] == "a"
-            again = await ours.receive(timeout=20, visibility_timeout=0.3)
+            again = await ours.receive(timeout=20, lease=0.3)
             assert (again.raw, again.redelivered) == (b"a", True)
             await asyncio.sleep(0.4)
-            await ours.publish(b"wakes them up")
+            await ours.put(b"wakes them up")
             got = [theirs("receive"), theirs("receive")]
             assert sorted(message[1] for message in got) == ["a", "wakes them up"]
 
@@ -97,15 +114,15 @@ async def test_a_timeout_that_is_no_whole_number_leaves_a_name_that_only_we_unde
 async def test_we_keep_the_order_that_they_lose(tmp_path: Path) -> None:
     """They deliver a newer message in the same go that requeues an older one."""
     async with FileQueue(tmp_path / "orders", unit="us") as ours:
-        await ours.publish_many([b"old", b"new"])
-        await ours.receive(visibility_timeout=0.01)
+        await ours.put_many([b"old", b"new"])
+        await ours.receive(lease=0.01)
         await asyncio.sleep(0.05)
         with Vsqs(tmp_path, "orders") as theirs:
             theirs_first = theirs("receive")[1]
         assert theirs_first == "new"
     async with FileQueue(tmp_path / "other", unit="us") as ours:
-        await ours.publish_many([b"old", b"new"])
-        await ours.receive(visibility_timeout=0.01)
+        await ours.put_many([b"old", b"new"])
+        await ours.receive(lease=0.01)
         await asyncio.sleep(0.05)
         assert (await ours.receive(timeout=0)).raw == b"old"
 
@@ -120,7 +137,7 @@ async def test_traffic_in_all_directions_at_the_same_time(tmp_path: Path) -> Non
         async def consume(queue: FileQueue[bytes]) -> None:
             while time.monotonic() < end:
                 try:
-                    message: FileMessage[bytes] = await queue.receive(timeout=0.2)
+                    message: FileDelivery[bytes] = await queue.receive(timeout=0.2)
                 except QueueEmptyError:
                     continue
                 assert message.attempts == 1
@@ -134,7 +151,7 @@ async def test_traffic_in_all_directions_at_the_same_time(tmp_path: Path) -> Non
             async with asyncio.TaskGroup() as group:
                 group.create_task(consume(ours))
                 group.create_task(consume(more))
-                group.create_task(more.publish_many(b"ours:%d" % number for number in range(600)))
+                group.create_task(more.put_many(b"ours:%d" % number for number in range(600)))
             got_by_us = list(got)
             got_by_them = await aside(sink.answer)
             assert len(await aside(first.answer)) == len(await aside(second.answer)) == 300

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.reference import ProtocolError, ReferenceQueue, connect, own_keys
 PREFIX = "__pressure__"
 NAME = "jobs"
 BOUNDS = (0, 1, 2, 5)
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds after which a wait that should have ended has failed."""
 SOON = 0.02
 """Seconds for a wait that is to end by its timeout."""
@@ -31,6 +31,15 @@ def open_queue(url: str, name: str = NAME, **settings: Any) -> AsyncQueue[bytes]
     return AsyncQueue(name, url=url, prefix=PREFIX, **settings)
 
 
+@contextlib.asynccontextmanager
+async def a_queue(url: str, bound: int = 0, **settings: Any) -> AsyncIterator[AsyncQueue[bytes]]:
+    """Create a queue, and delete it at the end."""
+    async with open_queue(url, **settings) as queue:
+        await queue.create(bound)
+        yield queue
+        await queue.delete(timeout=PATIENCE)
+
+
 async def in_thread(url: str, work: Callable[[ReferenceQueue], Any], **settings: Any) -> Any:
     """Do blocking work with a reference client on a connection of its own."""
 
@@ -42,24 +51,11 @@ async def in_thread(url: str, work: Callable[[ReferenceQueue], Any], **settings:
 
 
 async def outcome_of(awaitable: Awaitable[Any]) -> Any:
-    """What an operation gave, or the name of its error: the two clients call theirs by the specification's names."""
+    """Return the result of an operation, or the name of its error, which is the specification's for both clients."""
     try:
         return await awaitable
     except (PressureError, ProtocolError) as error:
         return type(error).__name__
-
-
-async def eventually(condition: Callable[[], bool]) -> bool:
-    """Whether a condition comes true; it may need the end of somebody's wait."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                await asyncio.sleep(0.01)
-    return condition()
-
-
-def blocked_clients(db: redis.Redis) -> int:
-    return int(db.info("clients")["blocked_clients"])
 
 
 def nothing_left(db: redis.Redis) -> bool:

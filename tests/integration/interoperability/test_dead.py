@@ -1,4 +1,4 @@
-"""What a dead client leaves behind, and how the other kind gets past it."""
+"""A dead client of one kind leaves things behind, and the other kind gets past them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, QueueAlreadyExistsError
-from apressure.queue.keys import Keys
+from apressure.queue.engine.keys import Keys
+from tests.integration.conftest import blocking, eventually
 from tests.integration.interoperability.both import (
     NAME,
     PATIENCE,
     PREFIX,
     ROOT,
     SOON,
-    blocked_clients,
-    eventually,
+    a_queue,
     in_thread,
     nothing_left,
     open_queue,
@@ -147,8 +147,7 @@ async def until_done(task: asyncio.Task[Any], step: Callable[[], Awaitable[Any]]
 @pytest.mark.parametrize("held_by", ["lease", "claim"])
 async def test_the_reference_gets_past_a_dead_client_of_ours(url: str, db: redis.Redis, held_by: str) -> None:
     """Any step of ours, here a put, heals the consumer's role; what was in flight is first in line again."""
-    async with open_queue(url) as queue:
-        await queue.create()
+    async with a_queue(url) as queue:
         await queue.put_many([b"1", b"2"])
         if held_by == "lease":
             await die_with_a_lease(url)
@@ -158,11 +157,9 @@ async def test_the_reference_gets_past_a_dead_client_of_ours(url: str, db: redis
         def get_three(reference: ReferenceQueue) -> list[bytes]:
             return [reference.get(PATIENCE) for _ in range(3)]
 
-        getting = asyncio.create_task(in_thread(url, get_three))
-        assert await eventually(lambda: blocked_clients(db) > 0)
+        getting = await blocking(db, in_thread(url, get_three))
         got = await until_done(getting, lambda: queue.put(b"3"))
         assert got == [b"1", b"2", b"3"]
-        await queue.delete(timeout=PATIENCE)
     assert nothing_left(db)
 
 
@@ -176,16 +173,14 @@ async def test_a_foreign_delete_gets_past_a_dead_client_of_ours(url: str, db: re
             await die_with_a_lease(url)
         else:
             leave_a_claim(db)
-        deleting = asyncio.create_task(outcome_of(in_thread(url, lambda one: one.delete(PATIENCE / 2))))
-        assert await eventually(lambda: blocked_clients(db) > 0)
+        deleting = await blocking(db, outcome_of(in_thread(url, lambda one: one.delete(PATIENCE / 2))))
         assert await until_done(deleting, queue.get_nowait) is None
     assert nothing_left(db)
 
 
 async def test_the_producer_does_not_put_off_the_end_of_a_consumer_claim(url: str, db: redis.Redis) -> None:
     """Or the renewals of a busy producer would keep a dead client's claim alive for ever."""
-    async with open_queue(url) as queue:
-        await queue.create()
+    async with a_queue(url) as queue:
         far = 1 << 50
         leave_a_claim(db, until=far)
         limits = []
@@ -197,7 +192,7 @@ async def test_the_producer_does_not_put_off_the_end_of_a_consumer_claim(url: st
         limits.append(db.get(LIMIT))
         await queue.close()
         limits.append(db.get(LIMIT))
-        assert limits == [str(far).encode()] * len(limits)
+        # The first step shortens a claim that is too long. (A machine that stands still for seconds heals it.)
+        assert len({limit for limit in limits if limit is not None}) == 1
         db.set(LIMIT, 1)
-        await queue.delete(timeout=PATIENCE)
     assert nothing_left(db)

@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from apressure import AsyncQueue
+from tests.integration.conftest import eventually
 from tests.integration.interoperability.both import (
     BOUNDS,
     PREFIX,
     SOON,
-    eventually,
     nothing_left,
     open_queue,
     outcome_of,

@@ -21,6 +21,7 @@ from tests.integration.interoperability.both import (
     PATIENCE,
     PREFIX,
     ROOT,
+    a_queue,
     in_thread,
     nothing_left,
     open_queue,
@@ -101,11 +102,14 @@ async def our_receive(url: str) -> list[bytes]:
     return got
 
 
-def reference_puts(**kind: Any) -> Producing:
+def reference_puts(bound: int = 0, **kind: Any) -> Producing:
+    """With a bound, each put looks whether it is kept."""
+
     async def produce(url: str, label: str, count: int) -> None:
         def work(queue: ReferenceQueue) -> None:
             for message in messages(label, count):
                 queue.put(message, PATIENCE)
+                assert not bound or queue.length() <= bound
 
         await in_thread(url, work, **kind)
 
@@ -132,8 +136,7 @@ async def traffic(
     url: str, db: redis.Redis, producers: Sequence[Producing], consumers: Sequence[Consuming], bound: int, count: int
 ) -> None:
     """Let them all work on one queue until it is closed and empty; nothing may be lost, doubled or out of order."""
-    async with open_queue(url) as queue:
-        await queue.create(bound)
+    async with a_queue(url, bound) as queue:
         async with asyncio.TaskGroup() as group:
             consuming = [group.create_task(consume(url)) for consume in consumers]
             async with asyncio.TaskGroup() as producing:
@@ -157,8 +160,7 @@ async def traffic(
         assert (statistics.length, statistics.in_flight) == (0, 0)
         seen = snapshot(db, PREFIX, NAME)
         assert (seen[":producer_free"], seen[":consumer_free"]) == (1, 1)
-        await queue.delete(timeout=PATIENCE)
-        assert nothing_left(db)
+    assert nothing_left(db)
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
@@ -166,7 +168,9 @@ async def traffic(
     "consume", [our_loop, our_plain_loop, our_consumer_block, our_get_many, our_receive], ids=lambda one: one.__name__
 )
 async def test_reference_producer_and_our_consumer(url: str, db: redis.Redis, bound: int, consume: Consuming) -> None:
-    await traffic(url, db, [reference_puts()], [consume], bound, 100)
+    # (Two clients that work step by step exceed a bound of 2 or more by themselves: see permit_model.py.)
+    checked = bound if consume is not our_plain_loop or bound == 1 else 0
+    await traffic(url, db, [reference_puts(checked)], [consume], bound, 100)
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
@@ -226,8 +230,7 @@ async def test_the_permits_are_right_after_any_client(
     url: str, db: redis.Redis, scripting: bool, bound: int, kind: str
 ) -> None:
     """Some clients leave a permit in a full queue, or two: one step of ours puts that right."""
-    async with open_queue(url, scripting=scripting) as queue:
-        await queue.create(bound)
+    async with a_queue(url, bound, scripting=scripting) as queue:
         reference = ReferenceQueue(db, NAME, **KINDS[kind])
         for _ in range(3):
             while await outcome_of(asyncio.to_thread(reference.put_nowait, b"1")) is None:
@@ -239,4 +242,3 @@ async def test_the_permits_are_right_after_any_client(
             seen = snapshot(db, PREFIX, NAME)
             room = len(seen["messages"]) < bound
             assert seen[":not_full"] == int(room), (kind, seen)
-        await queue.delete(timeout=PATIENCE)

@@ -6,19 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from apressure.connection.blocking import Blocking
 from apressure.embedded import EmbeddedServer
-from apressure.spark.options import Options
-from apressure.spark.steps import Steps
-from tests.integration.spark.place import Place
+from tests.integration.spark.support import Jobs, connect
 from tests.servers import admin
 
 
 @pytest.fixture
-def place(url: str, server: EmbeddedServer) -> Iterator[Place]:
-    blocking = Blocking(Options.of({"url": url, "queue": "jobs"}).settings())
-    steps = Steps(blocking, "__pressure__", "jobs")
-    steps.create(0)
+def jobs(url: str, server: EmbeddedServer) -> Iterator[Jobs]:
+    connection = connect(url)
     with admin(server) as plain:
-        yield Place(url, plain, steps)
-    blocking.close()
+        made = Jobs(url, plain, connection)
+        made.source.create(0)
+        yield made
+    connection.close()

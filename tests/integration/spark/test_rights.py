@@ -9,19 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from apressure import (
-    PermissionDeniedError,
-    ScriptingRefusedError,
-    ServerError,
-)
-from apressure.connection.blocking import Blocking
+from apressure import PermissionDeniedError, ScriptingRefusedError, ServerError
 from apressure.embedded import EmbeddedServer
-from apressure.spark import flights
-from apressure.spark.options import Options
-from apressure.spark.steps import Full, Steps
+from apressure.spark import sealed_batches
+from apressure.spark.engine.steps import NoRoom
 from tests.integration import acl_roles
 from tests.integration.acl_roles import rights, without
-from tests.integration.spark.place import Place, seal, texts
+from tests.integration.spark.support import Jobs, connect, seal, texts
 from tests.servers import admin
 
 pytest.importorskip("redis", "5.3", reason="Spark needs redis-py 5.3")
@@ -42,13 +36,12 @@ def use_everything(server: EmbeddedServer, rules: list[str]) -> None:
         plain.flushall()
         plain.execute_command("SCRIPT", "FLUSH")
         plain.execute_command("ACL", "SETUSER", "spark", *rules, ">secret")
-        options = Options.of({"url": server.url, "username": "spark", "password": "secret", "queue": "orders"})
-        blocking = Blocking(options.settings())
+        blocking = connect(server.url, username="spark", password="secret")
         try:
-            place = Place(server.url, plain, Steps(blocking, "__pressure__", "orders"))
-            steps, keys = place.steps, place.steps.keys.queue
+            orders = Jobs(server.url, plain, blocking, "orders")
+            steps, sink, keys = orders.source, orders.sink, orders.keys.queue
             steps.create(0)
-            place.put(texts(5000), "orders")
+            orders.put(texts(5000))
             plain.lpush(keys.inflight, b"b")
             plain.hset(keys.apart, "1", b"2:a")
             for role in ("consumer", "producer"):
@@ -57,20 +50,18 @@ def use_everything(server: EmbeddedServer, rules: list[str]) -> None:
                 plain.lpush(keys.claim(role), 1, 1)
                 plain.lpush(keys.free(role), 1, 1)
             plain.lpush(keys.not_full, 1, 1)
-            epoch, _, _ = steps.adopt("g")
+            epoch, _, _ = steps.begin_epoch()
             assert steps.claim("consumer", 0.1)
-            assert seal(steps, epoch, 0, 10, held=True) == 1
+            assert seal(steps, epoch, 0, 10, claimed=True) == 1
             assert seal(steps, epoch, 1, 0) == 2
-            length, found = steps.server.together(
-                (b"LLEN", steps.keys.batch("g", 1)), (b"LRANGE", steps.keys.batch("g", 1), 0, -1)
-            )
+            length, found = blocking.together((b"LLEN", steps.batch(1)), (b"LRANGE", steps.batch(1), 0, -1))
             assert length == len(found) == 10
-            assert steps.slices("g", epoch, 1, 1) == [(0, 10)]
-            steps.commit("g", epoch, 1, 1)
+            assert steps.batch_rows(epoch, 1, 1) == [(0, 10)]
+            steps.commit(epoch, 1, 1)
             assert steps.length() == steps.measure()[1] == 0
-            assert steps.snapshot(0, 0, 1) == (5002, [])
-            assert flights.look(blocking.settings, "orders")[0].batches == 1
-            assert flights.give_back(blocking.settings, "orders", "g") == 4992
+            assert steps.peek(0, 0, 1) == (5002, [])
+            assert sealed_batches.uncommitted(blocking.settings, "orders")[0].batches == 1
+            assert sealed_batches.give_back(blocking.settings, "orders", "g") == 4992
             plain.set(keys.bound, 4993)
             push = b"$1\r\na\r\n$1\r\nb\r\n"
             assert blocking.push_once(steps.keys.part("w", "a"), 2, push, 60_000) == 2
@@ -80,21 +71,22 @@ def use_everything(server: EmbeddedServer, rules: list[str]) -> None:
                 if not remember:
                     plain.delete(keys.messages)
                     blocking.push_once(steps.keys.part("w", token), 2, push, 60_000)
-                todo = steps.record("w", number, 0 if remember else 60_000, [(token, 2, 2)])
+                todo = sink.choose_parts("w", number, 0 if remember else 60_000, [(token, 2, 2)])
                 while todo:
-                    answer = steps.publish("w", number, todo, remember)
-                    if isinstance(answer, Full):
+                    answer = sink.put_part("w", number, todo, remember)
+                    if isinstance(answer, NoRoom):
                         steps.await_room(0.01)
                         plain.delete(keys.messages)
                     else:
                         assert isinstance(answer, str)
                         todo = answer
                 if not remember:
-                    steps.keep("w", 60_000, ["b"])
+                    sink.extend("w", 60_000, ["b"])
             blocking.push_once(steps.keys.part("w", "c"), 2, push, 60_000)
-            steps.discard("w", "c")
+            sink.discard("w", "c")
             steps.await_message(0.01)
             assert steps.close() == 1
+            sealed_batches.forget_group(blocking.settings, "orders", "g")
         finally:
             blocking.close()
 
@@ -116,16 +108,16 @@ def test_the_rights_of_the_docs_are_enough_and_each_is_needed(
     assert not superfluous
 
 
-def test_an_operator_may_look_for_batches(make_server: Callable[..., EmbeddedServer]) -> None:
+def test_an_operator_may_list_batches(make_server: Callable[..., EmbeddedServer]) -> None:
     server = make_server()
     with admin(server) as plain:
         plain.execute_command("ACL", "SETUSER", "operator", *acl_roles.documented(False)["operator"], ">secret")
-    steps = Steps(Blocking(Options.of({"url": server.url, "queue": "orders"}).settings()), "__pressure__", "orders")
-    steps.create(0)
-    epoch, _, _ = steps.adopt("g")
-    Place(server.url, None, steps).put(texts(3), "orders")  # type: ignore[arg-type]
-    assert seal(steps, epoch, 0, 0) == 1
-    options = Options.of({"url": server.url, "username": "operator", "password": "secret", "queue": "orders"})
-    (flight,) = flights.look(options.settings(), "orders")
-    assert flight.messages == 3
-    steps.server.close()
+        orders = Jobs(server.url, plain, connect(server.url), "orders")
+        orders.source.create(0)
+        epoch, _, _ = orders.source.begin_epoch()
+        orders.put(texts(3))
+        assert seal(orders.source, epoch, 0, 0) == 1
+    settings = connect(server.url, username="operator", password="secret").settings
+    (found,) = sealed_batches.uncommitted(settings, "orders")
+    assert found.messages == 3
+    orders.server.close()

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from apressure.connection.blocking import Blocking
-from apressure.spark import flights
-from apressure.spark.options import Options
-from apressure.spark.steps import Steps, find
+from apressure.spark import sealed_batches
+from apressure.spark.engine.sink_steps import SinkSteps
+from apressure.spark.engine.source_steps import SourceSteps
+from apressure.spark.engine.steps import find_queues
+from tests.integration.spark.support import GROUP, connect
 from tests.servers import SERVERS
 from tests.topologies import Nodes, Watched, cluster, sentinel
 
 pytest.importorskip("redis", "5.3", reason="Spark needs redis-py 5.3")
-GROUP = "g"
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -32,12 +32,12 @@ def watched(request: pytest.FixtureRequest) -> Iterator[Watched]:
         yield watched
 
 
-def steps_of(url: str, name: str) -> Steps:
-    return Steps(Blocking(Options.of({"url": url, "queue": name}).settings()), "__pressure__", name)
+def steps_of(url: str, name: str) -> SourceSteps:
+    return SourceSteps(connect(url), name, GROUP)
 
 
-def push(steps: Steps, key: bytes, messages: list[bytes], before: int) -> None:
-    """As a task writes: where the answer was lost, the length tells whether it came."""
+def push(steps: SourceSteps, key: bytes, messages: list[bytes], before: int) -> None:
+    """Push as a task does: if the reply is lost, the length tells whether the messages arrived."""
     packed = b"".join(b"$%d\r\n%b\r\n" % (len(one), one) for one in messages)
     while True:
         try:
@@ -50,33 +50,34 @@ def push(steps: Steps, key: bytes, messages: list[bytes], before: int) -> None:
         return
 
 
-def write_and_read(steps: Steps, rounds: int) -> list[bytes]:
+def write_and_read(steps: SourceSteps, rounds: int) -> list[bytes]:
     """Write batches into a queue, read them from it, and return what was read."""
-    epoch, _, done = steps.adopt(GROUP)
+    epoch, _, done = steps.begin_epoch()
+    sink = SinkSteps(steps.server, steps.name)
     found: list[bytes] = []
     for number in range(rounds):
         messages = [b"%d %d" % (number, place) for place in range(50)]
         push(steps, steps.keys.part("w", f"part{number}"), messages[:20], 0)
         push(steps, steps.keys.part("w", f"part{number}"), messages[20:], 20)
-        todo = steps.record("w", number, 0, [(f"part{number}", 50, sum(map(len, messages)))])
+        todo = sink.choose_parts("w", number, 0, [(f"part{number}", 50, sum(map(len, messages)))])
         while todo:
-            answer: Any = steps.patiently(
-                lambda held, number=number, todo=todo: steps.publish("w", number, todo, True, held), 10
+            answer: Any = steps.run_when_ready(
+                lambda claimed, number=number, todo=todo: sink.put_part("w", number, todo, True, claimed), 10
             )
             assert isinstance(answer, str)
             todo = answer
         while True:
-            sealed = steps.patiently(lambda held, done=done: steps.seal(GROUP, epoch, done, 30, held=held), 10)
-            if sealed is None:
+            sealed = steps.run_when_ready(lambda claimed, done=done: steps.seal(epoch, done, 30, claimed=claimed), 10)
+            if sealed == "empty":
                 break
             assert type(sealed) is int
             done = sealed
-            ((_, rows),) = steps.slices(GROUP, epoch, done, done)
-            key = steps.keys.batch(GROUP, done)
+            ((_, rows),) = steps.batch_rows(epoch, done, done)
+            key = steps.batch(done)
             length, batch = steps.server.together((b"LLEN", key), (b"LRANGE", key, 0, -1))
             assert length == rows
             found += batch[::-1]
-            steps.commit(GROUP, epoch, done, done)
+            steps.commit(epoch, done, done)
         steps.await_message(0.01)
         steps.await_room(0.01)
     return found
@@ -93,10 +94,10 @@ def test_queues_of_a_cluster(nodes: Nodes) -> None:
         steps = steps_of(nodes.url, name)
         steps.create(0)
         assert write_and_read(steps, 2) == expected(2)
-        assert flights.look(steps.server.settings, name) == []
+        assert sealed_batches.uncommitted(steps.server.settings, name) == []
         assert steps.close() == 1
         steps.server.close()
-    assert find(steps.server, "__pressure__", "{orders:*}") == names
+    assert find_queues(steps.server, "{orders:*}") == names
 
 
 def test_a_slot_that_moves(nodes: Nodes) -> None:
@@ -118,7 +119,7 @@ def test_a_primary_that_changes(watched: Watched) -> None:
     steps.create(0)
     assert write_and_read(steps, 2) == expected(2)
     watched.switch()
-    push(steps, steps.keys.part("x", "part"), [b"a", b"b"], 0)  # over the connection to what is a replica now
+    push(steps, steps.keys.part("x", "part"), [b"a", b"b"], 0)  # over the connection to the new replica
     assert steps.server.ask(b"LLEN", steps.keys.part("x", "part")) == 2
     assert steps.measure() == (100, 0, False)
     watched.switch()

@@ -1,0 +1,41 @@
+"""Makes a command of a function: adds the options that all commands share, and runs it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+import typer
+
+from apressure.cli.options import Common, Json, Prefix, Url
+from apressure.cli.running import execute
+
+_ANY: Final = inspect.Parameter.KEYWORD_ONLY
+_CONTEXT: Final = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+_URL: Final = inspect.Parameter("url", _ANY, default=None, annotation=Url)
+_PREFIX: Final = inspect.Parameter("prefix", _ANY, default=None, annotation=Prefix)
+_JSON: Final = inspect.Parameter("json", _ANY, default=False, annotation=Json)
+
+
+def command(function: Callable[..., Any], *, server: bool = True) -> Callable[..., None]:
+    """Return a function for Typer that calls `function` with a `Common`, and runs it if it is a coroutine function.
+
+    Typer reads a command's options from the signature. The one of the result has --json instead of the parameter
+    `common`, and, for a command that needs a `server`, --url and --prefix.
+    """
+
+    @functools.wraps(function)
+    def run(
+        context: typer.Context, url: str | None = None, prefix: str | None = None, json: bool = False, **options: Any
+    ) -> None:
+        common = Common.of(context, url, prefix, json)
+        running = function(common, **options)
+        if inspect.iscoroutine(running):
+            execute(common, running)
+
+    _, *own = inspect.signature(function, eval_str=True).parameters.values()
+    shared = (_URL, _PREFIX, _JSON) if server else (_JSON,)
+    run.__signature__ = inspect.Signature([_CONTEXT, *own, *shared])  # type: ignore[attr-defined]
+    return run

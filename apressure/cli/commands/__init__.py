@@ -1,0 +1,1 @@
+"""One module a command, named like it; `files` has those of `apressure files`."""

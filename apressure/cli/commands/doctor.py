@@ -1,0 +1,217 @@
+"""`apressure doctor`: prints what `apressure.recovery` finds and repairs, and which batches Spark has taken."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import shlex
+import sys
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+from apressure import AsyncQueue, Client, recovery
+from apressure.cli.exits import Exit, UsageError, message_of
+from apressure.cli.options import Common, Interval, complain, seconds_between
+from apressure.cli.show import print_json, printable
+from apressure.connection.settings import Settings
+from apressure.exceptions import QueueDoesNotExistError, ServerError
+from apressure.spark import sealed_batches
+
+
+async def doctor(
+    common: Common,
+    name: Annotated[str | None, typer.Argument(help="The queue's name.", show_default=False)] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Examine all queues under the prefix, and the remains of deleted queues.")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair what can be repaired, and print each repair.")
+    ] = False,
+    holder: Annotated[
+        str | None,
+        typer.Option(
+            "--holder",
+            metavar="NAME",
+            help="With --repair: give back the roles of this client. Make sure that the client is dead.",
+            show_default=False,
+        ),
+    ] = None,
+    give_back: Annotated[
+        str | None,
+        typer.Option(
+            "--give-back",
+            metavar="GROUP",
+            help="Put back the messages that the Spark query of this group has taken and will not finish.",
+            show_default=False,
+        ),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Repair continuously, until Ctrl-C.")] = False,
+    interval: Interval = None,
+) -> None:
+    """Find out what is wrong with a queue, and repair it with --repair."""
+    _check(name, everything, repair, holder, watch)
+    seconds = seconds_between(interval, watch)
+    if give_back is not None and (name is None or watch):
+        raise UsageError("--give-back needs the name of a queue, and excludes --watch")
+    async with common.client() as client:
+        if watch:
+            target = client if name is None else AsyncQueue(name, client=client)
+            if isinstance(target, AsyncQueue) and not await target.exists():
+                raise QueueDoesNotExistError(f"the queue {name!r} does not exist", name=target.name)
+            await recovery.watch(target, seconds, lambda repair: _print(common, repair, briefly=True))
+        elif not await _examine(common, client, name, repair, holder, give_back):
+            raise typer.Exit(int(Exit.ERROR))
+
+
+_OF_A_HOLDER = ("expired_lease", "leased", "stuck_role")
+
+
+def _check(name: str | None, everything: bool, repair: bool, holder: str | None, watch: bool) -> None:
+    if (name is None) != everything:
+        raise UsageError("give the name of a queue, or --all" + (", not both" if everything else ""))
+    if holder is not None and not repair:
+        raise UsageError("--holder needs --repair: give both options")
+    if repair and watch:
+        raise UsageError("--watch repairs by itself: give either --repair or --watch")
+
+
+async def _examine(
+    common: Common, client: Client, name: str | None, repair: bool, holder: str | None, give_back: str | None
+) -> bool:
+    """Examine queues one after the other, and return whether all of them are healthy at the end."""
+    well, matched = True, holder is None
+    names = await recovery.find(client) if name is None else [name]
+    for one in names:
+        queue = AsyncQueue(one, client=client)
+        try:
+            if repair:
+                result = await recovery.repair(queue, holder)
+            else:
+                result = recovery.Repair(one, (), await recovery.examine(queue))
+            matched = matched or any(
+                action.kind in _OF_A_HOLDER and (action.holder or "") == holder for action in result.done
+            )
+            result = await _with_batches(result, client.settings, give_back)
+        except (ServerError, ValueError) as error:
+            if name is not None:
+                raise
+            well = False  # and go on with the other queues
+            complain(f"apressure: {printable(one)}: {message_of(error)}")
+            continue
+        if name is not None and not (result.report.exists or result.report.findings or result.done):
+            raise QueueDoesNotExistError(f"the queue {one!r} does not exist, and has left no keys", name=one)
+        well = well and result.report.healthy
+        _print(common, result)
+    if not matched:
+        well = False
+        complain(
+            f"apressure: gave back no role of {printable(repr(holder))}: no role has this holder, or the holder is "
+            "working. Give the exact name that the doctor shows, of a client that is dead."
+        )
+    if not names and not common.json and sys.stdout.isatty():
+        _print_text(["no queues"])
+    return well
+
+
+def _print(common: Common, repair: recovery.Repair, *, briefly: bool = False) -> None:
+    if common.json:
+        print_json(_as_dict(repair))
+    elif sys.stdout.isatty():
+        _print_text(_for_people(repair, briefly))
+    else:
+        findings = () if briefly else repair.report.findings
+        sys.stdout.writelines("\t".join(map(printable, fields)) + "\n" for fields in _lines(repair, findings))
+    sys.stdout.flush()
+
+
+def _lines(repair: recovery.Repair, findings: Iterable[recovery.Finding]) -> list[tuple[str, ...]]:
+    """Return lines for scripts: name, healthy or fault or note or repaired, kind, text, advice."""
+    lines: list[tuple[str, ...]] = [(repair.name, "repaired", action.kind, action.text) for action in repair.done]
+    lines += [
+        (repair.name, "fault" if finding.fault else "note", finding.kind, finding.text, finding.advice)
+        for finding in findings
+    ]
+    return lines or [(repair.name, "healthy")]
+
+
+def _for_people(repair: recovery.Repair, briefly: bool) -> list[Any]:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    faults = len(repair.report.faults)
+    state, style = ("healthy", "green") if not faults else (f"{faults} fault{'s' * (faults > 1)}", "red")
+    shown: list[Any] = [Text.assemble((printable(repair.name), "bold"), "  ", (state, style))]
+    shown += [
+        Padding(Text.assemble(("repaired  ", "green"), printable(action.text)), (0, 0, 0, 2)) for action in repair.done
+    ]
+    for finding in () if briefly else repair.report.findings:
+        mark = ("fault  ", "red") if finding.fault else ("note  ", "cyan")
+        shown.append(Padding(Text.assemble(mark, printable(finding.text)), (0, 0, 0, 2)))
+        if finding.advice:
+            shown.append(Padding(Text(printable(finding.advice), style="dim"), (0, 0, 0, 4)))
+    return shown
+
+
+def _print_text(shown: Iterable[Any]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    for one in shown:
+        console.print(one)
+
+
+def _as_dict(repair: recovery.Repair) -> dict[str, Any]:
+    report = repair.report
+    return {
+        "name": report.name,
+        "exists": report.exists,
+        "healthy": report.healthy,
+        "repaired": [
+            {"kind": action.kind, "role": action.role, "holder": action.holder, "text": action.text}
+            for action in repair.done
+        ],
+        "findings": [
+            {
+                "kind": finding.kind,
+                "fault": finding.fault,
+                "repair": finding.repair,
+                "role": finding.role,
+                "holder": finding.holder,
+                "text": finding.text,
+                "advice": finding.advice,
+            }
+            for finding in report.findings
+        ],
+    }
+
+
+async def _with_batches(result: recovery.Repair, settings: Settings, give_back: str | None) -> recovery.Repair:
+    """Add what Spark has in flight to a result, after giving back the batches of a group.
+
+    Raises:
+        QueueDoesNotExistError: There is no queue to give them back to.
+        ValueError: The name of the group is invalid.
+    """
+    done = result.done
+    if give_back is not None:
+        moved = await asyncio.to_thread(sealed_batches.give_back, settings, result.name, give_back)
+        text = f"put {moved} messages of the group {give_back!r} back into the queue, first in line"
+        done = (*done, recovery.Action("spark_batches", text))
+    found = await asyncio.to_thread(sealed_batches.uncommitted, settings, result.name)
+    findings = (*result.report.findings, *(_finding(result.name, one) for one in found))
+    return recovery.Repair(result.name, done, dataclasses.replace(result.report, findings=findings))
+
+
+def _finding(name: str, taken: sealed_batches.GroupBatches) -> recovery.Finding:
+    age = "" if taken.seconds is None else f"; the oldest was taken {taken.seconds:.0f} s ago"
+    command = f"apressure doctor {shlex.quote(name)} --give-back {shlex.quote(taken.group)}"
+    return recovery.Finding(
+        "spark_batches",
+        False,
+        "by hand",
+        f"{taken.messages} messages are in flight in {taken.batches} batch{'es' * (taken.batches != 1)} of the "
+        f"Spark query of the group {taken.group!r}{age}. They wait for the query without a time limit.",
+        f"If the query will not come back: {command} puts them back, first in line. Its checkpoint becomes invalid.",
+    )

@@ -1,0 +1,82 @@
+"""`apressure get`: writes the items of a queue to standard output."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from apressure import Durability
+from apressure.cli.exits import UsageError
+from apressure.cli.options import (
+    Common,
+    Follow,
+    Fsync,
+    LengthPrefixed,
+    MaxAttempts,
+    Name,
+    Null,
+    Number,
+    Progress,
+    Replicas,
+    Timeout,
+    framing_of,
+)
+from apressure.cli.streams.drain import Drain
+from apressure.cli.streams.meter import Meter, is_shown
+from apressure.cli.streams.pipes import Output
+
+
+async def get(
+    common: Common,
+    name: Name,
+    number: Number = None,
+    follow: Follow = True,
+    at_most_once: Annotated[
+        bool,
+        typer.Option(
+            "--at-most-once/--at-least-once",
+            help="Remove each item before it is written, or acknowledge it after it has been written.",
+        ),
+    ] = False,
+    timeout: Timeout = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the queue when it is closed and its last item has been written.")
+    ] = False,
+    shared: Annotated[
+        bool,
+        typer.Option("--shared", help="Share the queue with all consumers that say so: each item goes to one of them."),
+    ] = False,
+    max_attempts: MaxAttempts = None,
+    dead_letters: Annotated[
+        str | None,
+        typer.Option(
+            "--dead-letters", metavar="NAME", help="The name of the dead-letter queue.", show_default="NAME:dead"
+        ),
+    ] = None,
+    replicas: Replicas = 0,
+    fsync: Fsync = False,
+    null: Null = False,
+    length_prefixed: LengthPrefixed = False,
+    progress: Progress = None,
+) -> None:
+    """Get items from a queue and write each as a line to standard output, until the queue is closed.
+
+    An item is acknowledged after it has been written. However the command ends, items that were received and not
+    written go back into the queue, first in line.
+    """
+    framing = framing_of(null, length_prefixed)
+    shown = is_shown(progress, busy=1)
+    if dead_letters is not None and max_attempts is None:
+        raise UsageError("--dead-letters needs --max-attempts: give both options")
+    if max_attempts is not None and at_most_once:
+        raise UsageError("--max-attempts excludes --at-most-once, where an item is delivered only once")
+    if shared and at_most_once:
+        raise UsageError("--shared excludes --at-most-once: without it, several commands can get from a queue anyway")
+    with Meter(f"get {name}", shown=shown, total=number) as meter:
+        async with common.queue(name, max_attempts, dead_letters, Durability(replicas, fsync)) as queue:
+            drain = Drain(
+                queue, Output(), meter, framing,
+                number=number, follow=follow, timeout=timeout, delete=delete, shared=shared,
+            )  # fmt: skip
+            await (drain.at_most_once() if at_most_once else drain.at_least_once())

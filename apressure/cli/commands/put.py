@@ -1,0 +1,126 @@
+"""`apressure put`: puts the arguments, or the items on standard input, into a queue."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Annotated
+
+import typer
+
+from apressure import AsyncQueue, Durability
+from apressure.cli.exits import UsageError
+from apressure.cli.options import (
+    Close,
+    Common,
+    Fsync,
+    Items,
+    LengthPrefixed,
+    MaxSize,
+    Name,
+    Null,
+    Progress,
+    Replicas,
+    Timeout,
+    complain,
+    framing_of,
+)
+from apressure.cli.running import Remains, execute
+from apressure.cli.show import print_json
+from apressure.cli.streams.feed import Feeder
+from apressure.cli.streams.framing import DEFAULT_LIMIT, FramingError, decoder
+from apressure.cli.streams.meter import Meter, is_shown
+from apressure.cli.streams.pipes import Input
+
+
+def put(
+    common: Common,
+    name: Name,
+    items: Items = None,
+    create: Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist.")] = False,
+    bound: Annotated[
+        int | None,
+        typer.Option(
+            "--bound",
+            metavar="N",
+            min=0,
+            help="How many items the queue may hold, with --create; 0 for no limit.",
+            show_default=False,
+        ),
+    ] = None,
+    close: Close = False,
+    null: Null = False,
+    length_prefixed: LengthPrefixed = False,
+    max_size: MaxSize = DEFAULT_LIMIT,
+    timeout: Timeout = None,
+    force: Annotated[bool, typer.Option("--force", help="Put items even if the queue is full.")] = False,
+    replicas: Replicas = 0,
+    fsync: Fsync = False,
+    progress: Progress = None,
+) -> None:
+    """Put items into a queue: the arguments, or each line of standard input.
+
+    While the queue is full, the command waits and reads no more input, so the writer of the pipe waits, too.
+    With --close it closes the queue after the last item, but not after an error or a signal.
+    """
+    given = [os.fsencode(item) for item in items or []]
+    shown = not given and is_shown(progress, busy=0)
+    meter = Meter(f"put {name}", shown=shown, total_bytes=None if given else _input_size())
+    feeder: Feeder | None = None
+    cut_short = False
+
+    async def command() -> None:
+        nonlocal feeder, cut_short
+        framing = framing_of(null, length_prefixed)
+        if bound is not None and not create:
+            raise UsageError("--bound needs --create: give both options")
+        with meter:
+            async with common.queue(name, durability=Durability(replicas, fsync)) as queue:
+                if create:
+                    await _create(queue, bound)
+                feeder = Feeder(queue, meter, timeout=timeout, force=force)
+                if given:
+                    await feeder.put(given)
+                else:
+                    try:
+                        await feeder.put_stream(Input(), decoder(framing, limit=max_size))
+                    except FramingError:
+                        cut_short = True
+                        raise
+                if close:
+                    await queue.close(timeout)
+        if common.json:
+            print_json({"name": name, "put": meter.messages, "bytes": meter.bytes, "closed": close})
+
+    def remains() -> Remains | None:
+        # Items that were read and not put are lost when the command ends. For a single item the error says enough.
+        if feeder is None or (len(given) == 1 and not feeder.unconfirmed):
+            return None
+        if feeder.unconfirmed:
+            text = f"{meter.messages} items are in the queue, {feeder.unconfirmed} of them not confirmed"
+            text += f"; {feeder.unput} items were read and not put" if feeder.unput else ""
+            return Remains(text, {"put": meter.messages, "unconfirmed": feeder.unconfirmed, "not_put": feeder.unput})
+        if not (feeder.unput or cut_short):
+            return None
+        if not feeder.unput:
+            text = f"{meter.messages} items were put; this item and all after it were not"
+            return Remains(text, {"put": meter.messages})
+        text = f"{meter.messages} items were put; {feeder.unput} items were {'' if given else 'read and '}not put"
+        return Remains(text, {"put": meter.messages, "not_put": feeder.unput})
+
+    execute(common, command(), remains=remains)
+
+
+async def _create(queue: AsyncQueue[bytes], bound: int | None) -> None:
+    created = await queue.create(bound or 0, exist_ok=True)
+    if not created and bound is not None and (actual := await queue.bound()) != bound:
+        complain(f"apressure: {queue.name} exists already and its bound is {actual}, not {bound}")
+
+
+def _input_size() -> int | None:
+    """Return how many bytes are left in standard input; None if it is not a file."""
+    try:
+        status = os.fstat(0)
+        return max(0, status.st_size - os.lseek(0, 0, os.SEEK_CUR)) if stat.S_ISREG(status.st_mode) else None
+    except OSError:
+        return None

@@ -1,0 +1,83 @@
+"""`apressure requeue`: moves dead letters back to their queue."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Final
+
+import typer
+
+from apressure import AsyncQueue
+from apressure.cli.options import Common, Most, Name, Progress, Timeout
+from apressure.cli.running import Remains, execute
+from apressure.cli.show import answer
+from apressure.cli.streams.meter import Meter
+from apressure.exceptions import PressureError, QueueDoesNotExistError, QueueFullError, QueueInUseError
+from apressure.queue.engine.dead_letters import SUFFIX
+
+_CHUNK: Final = 1000
+"""How many dead letters are moved between two updates of the progress."""
+
+
+def requeue(
+    common: Common,
+    name: Name,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="DEAD", help="The name of the dead-letter queue.", show_default="NAME:dead"),
+    ] = None,
+    most: Most = None,
+    timeout: Timeout = None,
+    progress: Progress = None,
+) -> None:
+    """Move dead letters back to the end of their queue, the oldest first.
+
+    The command moves the dead letters that exist when it starts, and waits while the queue is full. However it ends,
+    each dead letter is in one of the two queues.
+    """
+    dead_letters = name + SUFFIX if source is None else source
+    meter = Meter(f"requeue {name}", shown=os.isatty(2) if progress is None else progress)
+
+    async def command() -> None:
+        with meter:
+            async with common.queue(name) as queue:
+                left = await _dead_letters(queue, dead_letters, wanted=source is not None)
+                left = left if most is None else min(most, left)
+                meter.expect(left)
+                await _requeue(queue, dead_letters, left, timeout, meter)
+        done = {"name": name, "from": dead_letters, "requeued": meter.messages}
+        answer(done, f"requeued {meter.messages} from {dead_letters} to {name}", as_json=common.json)
+
+    def remains() -> Remains | None:
+        if not meter.messages:
+            return None
+        return Remains(f"{meter.messages} items were requeued before", {"requeued": meter.messages})
+
+    execute(common, command(), remains=remains)
+
+
+async def _dead_letters(queue: AsyncQueue[bytes], dead_letters: str, *, wanted: bool) -> int:
+    """Return how many dead letters there are. The queue must exist if --from names it (`wanted`)."""
+    try:
+        return await AsyncQueue(dead_letters, client=queue.client).qsize()
+    except QueueDoesNotExistError:
+        if wanted:
+            raise
+        return 0
+
+
+async def _requeue(queue: AsyncQueue[bytes], dead_letters: str, left: int, timeout: float | None, meter: Meter) -> None:
+    """Move `left` dead letters: as many as there is room for, then one as soon as there is room."""
+    while True:
+        try:
+            try:
+                moved = await queue.requeue(max(1, min(left, _CHUNK)), 0, dead_letters)
+            except (QueueFullError, QueueInUseError) as blocked:
+                moved = blocked.accepted or await queue.requeue(1, timeout, dead_letters)
+        except PressureError as error:
+            meter.add(error.accepted, 0)
+            raise
+        meter.add(moved, 0)
+        left -= moved
+        if left <= 0 or not moved:
+            return

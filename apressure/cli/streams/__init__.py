@@ -1,0 +1,1 @@
+"""Items on standard input and output: framing, pipes, progress."""

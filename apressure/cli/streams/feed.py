@@ -1,0 +1,111 @@
+"""Puts items into a queue as fast as the queue takes them, and counts exactly which have been put.
+
+A cancelled `put_many` does not say how many items it has put. So each call here is one step that does not wait and
+returns how many items it put. Only a single item waits for room, and `unblock` ends that wait instead of a
+cancellation, so the wait has a result, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Coroutine, Iterable
+from typing import Any, Final
+
+from apressure import AsyncQueue
+from apressure.cli.streams.framing import Decoder
+from apressure.cli.streams.meter import Meter
+from apressure.cli.streams.pipes import Input
+from apressure.exceptions import DurabilityError, PressureError, QueueFullError, QueueInUseError
+
+_BATCH: Final = 1000
+"""The most items in one put: the library sends them in one step."""
+
+_SMALLEST: Final = 512
+_LARGEST: Final = 64 * 1024
+"""The fewest and the most bytes in one read."""
+
+
+class Feeder:
+    """Puts items into a queue and counts them.
+
+    Args:
+        queue: The queue to put items into.
+        meter: Counts the items that were put.
+        timeout: Seconds to wait for room, or for another producer, each time; None to wait for ever.
+        force: Put items even if the queue is full.
+    """
+
+    def __init__(
+        self, queue: AsyncQueue[bytes], meter: Meter, *, timeout: float | None = None, force: bool = False
+    ) -> None:
+        self._queue = queue
+        self._meter = meter
+        self._timeout = timeout
+        self._force = force
+        self._unput: deque[bytes] = deque()
+        self._decoder: Decoder | None = None
+        self._window = _BATCH
+        self.unconfirmed = 0
+        """How many of the items that were put are not confirmed by enough replicas, or by the disk."""
+
+    @property
+    def unput(self) -> int:
+        """How many items were read and are not in the queue. An incomplete item counts."""
+        return len(self._unput) + bool(self._decoder and self._decoder.pending)
+
+    async def put_stream(self, source: Input, decoder: Decoder) -> None:
+        """Put the items of `source` until it ends, each one as soon as it is complete."""
+        self._decoder = decoder
+        bound = 0 if self._force else await self._queue.bound()
+        size = _SMALLEST if bound else _LARGEST
+        while data := await source.read(size):
+            items = decoder.feed(data)
+            await self.put(items)
+            if bound and items:
+                # Read ahead about as many items as the queue holds: the writer of a stream into a queue of ten should
+                # not be ten thousand items ahead of the consumer.
+                size = min(_LARGEST, max(_SMALLEST, bound * (len(data) // len(items) + 1)))
+        await self.put(decoder.finish())
+
+    async def put(self, items: Iterable[bytes]) -> None:
+        """Put some items in order, waiting for room."""
+        self._unput.extend(items)
+        while self._unput:
+            batch = list(itertools.islice(self._unput, self._window))
+            before = self._meter.messages
+            try:
+                await self._step(self._queue.put_many(batch, timeout=0, force=self._force))
+                self._window = min(_BATCH, 2 * self._window)
+            except (QueueFullError, QueueInUseError):
+                # A queue that is nearly full takes few items, so send it few.
+                self._window = max(1, 2 * (self._meter.messages - before))
+                if self._unput:
+                    await self._step(self._queue.put(self._unput[0], timeout=self._timeout, force=self._force))
+
+    async def _step(self, operation: Coroutine[Any, Any, int | None]) -> None:
+        """Count the items that the operation puts. When cancelled, unblock the operation, so that it has a result."""
+        task = asyncio.ensure_future(operation)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            # Repeated, since `unblock` reaches only waits, and the operation may be between two of them.
+            while not task.done():
+                await self._queue.unblock()
+                await asyncio.wait({task}, timeout=0.05)
+            raise
+        finally:
+            if task.done() and not task.cancelled():
+                self._count(task)
+
+    def _count(self, task: asyncio.Task[int | None]) -> None:
+        error = task.exception()
+        # An error says how many items were put before it; `put` returns None for its one item.
+        accepted = error.accepted if isinstance(error, PressureError) else 0
+        if error is None:
+            accepted = task.result() or 1
+        elif isinstance(error, DurabilityError):  # the items are in the queue, and must not be put again
+            self.unconfirmed = int(error.answer)
+            accepted += self.unconfirmed
+        self._meter.add(accepted, sum(len(self._unput.popleft()) for _ in range(accepted)))

@@ -1,0 +1,1 @@
+"""One connection: sends commands, receives replies, and sends again what was lost."""

@@ -1,0 +1,74 @@
+"""A channel over a fakeredis client, for unit tests without a server.
+
+fakeredis answers from memory, so there is no connection to lose. It guarantees less than a server: no fairness among
+blocked clients, and no safe way to cancel a blocked pop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis.exceptions import NoScriptError, RedisError
+
+from apressure import background
+from apressure.connection.addresses import Address
+from apressure.connection.wire.channel import ConnectionLost, OnReply, reply_of
+from apressure.connection.wire.command import NO_HEAD, Argument, Head
+from apressure.connection.wire.replies import error_from_reply
+from apressure.exceptions import ScriptingRefusedError
+
+
+class FakeredisChannel:
+    """A channel that runs commands one after the other, as a server does for one connection."""
+
+    def __init__(self, client: Any, address: Address, on_lost: Callable[[], None]) -> None:
+        self._client = client
+        self.address = address
+        self._on_lost = on_lost
+        self._queue: asyncio.Queue[tuple[Sequence[Argument], OnReply]] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self.up = True
+        self.lost = ""
+
+    def call(self, command: Sequence[Argument], on_reply: OnReply, head: Head = NO_HEAD) -> None:
+        self._queue.put_nowait(((*head.arguments, *command), on_reply))
+        if self._task is None or self._task.done():
+            self._task = background.start(self._run(), "a command of fakeredis")
+
+    async def ask(self, *command: bytes | str | int) -> Any:
+        return await reply_of(self, command)
+
+    def abort(self, reason: str) -> None:
+        if not self.up:
+            return
+        self.up = False
+        if self._task is not None:
+            self._task.cancel()
+        while not self._queue.empty():
+            self._queue.get_nowait()[1](ConnectionLost(reason))
+        self._on_lost()
+
+    def retire(self) -> None:
+        self.abort("the connection is no longer needed")
+
+    async def _run(self) -> None:
+        while not self._queue.empty():
+            command, on_reply = self._queue.get_nowait()
+            try:
+                # The program's client may decode replies.
+                reply = await self._client.execute_command(*command, NEVER_DECODE=True)
+            except NoScriptError:
+                reply = error_from_reply("NOSCRIPT No matching script.")
+            except RedisError as error:
+                reply = error_from_reply(str(error))
+                if isinstance(reply, ScriptingRefusedError):
+                    reply = ScriptingRefusedError(
+                        f"fakeredis cannot run scripts ({error}): its extra lua is missing. Run "
+                        "pip install 'fakeredis[lua]>=2.40', or use scripting=False"
+                    )
+            except BaseException as error:
+                on_reply(ConnectionLost(str(error)))
+                raise
+            on_reply(reply)

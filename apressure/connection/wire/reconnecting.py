@@ -1,0 +1,349 @@
+"""The client's connection for steps: requests go out as they come, survive a reconnect, and are answered once.
+
+After a lost reply the client does not know whether the step was executed. A request with `resend` is sent again after
+the reconnect, with the flag that makes its script look up what it did the first time. Any other request that was sent
+and not answered ends with OutcomeUnknownError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from typing import Any
+
+from apressure import background
+from apressure.connection import durability
+from apressure.connection.server import Node
+from apressure.connection.settings import RECONNECT_BACKOFF, RETRY_BACKOFF
+from apressure.connection.wire.channel import Channel, ConnectionLost
+from apressure.connection.wire.command import is_large
+from apressure.connection.wire.replies import NOT_EXECUTED, UNREADABLE
+from apressure.connection.wire.request import NotSentError, Request
+from apressure.connection.wire.script import Script, answer_of
+from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError, ServerUnavailableError
+from apressure.settle import set_result_once
+
+_CLOSED = "the client was closed; open a new one"
+
+
+class ReconnectingConnection:
+    """A connection that is opened when it is needed, and again after a loss. It has one channel at a time.
+
+    Args:
+        node: Where to connect to.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._channel: Channel | None = None
+        self._queued: list[Request] = []
+        self._held: asyncio.TimerHandle | None = None
+        self._retired: set[Channel] = set()
+        self._connecting: asyncio.Task[Exception | None] | None = None
+        self._connected_at = -1.0
+        self._short_lived = 0
+        self._callers = 0
+        self._asking = 0
+        self._invalidations = 0
+        self._sent = 0
+        self._finished = 0
+        self._asked_at = 0.0
+        self._drained: asyncio.Future[None] | None = None
+        self._closed = False
+        self._tag = 0
+        self._known: set[Script] = set()
+
+    def send(self, request: Request) -> None:
+        """Send a request, now or as soon as there is a connection; its `on_reply` is called exactly once."""
+        self._sent += 1
+        request.number = self._sent
+        self._asked_at = asyncio.get_running_loop().time()
+        channel = self._channel
+        if channel is not None and not request.resend and not self._closed and self._may_be_half_open(channel):
+            self._drop(channel)  # a step that cannot be repeated must not get lost, nor overtake another
+            channel = None
+        if channel is not None and channel.up and not self._queued:
+            self._transmit(channel, request)
+        elif self._closed:
+            asyncio.get_running_loop().call_soon(self._finish, request, ClientClosedError(_CLOSED))
+        else:
+            self._queue(request)
+
+    def take_back(self, request: Request | None) -> bool:
+        """Withdraw a request that was not sent yet, or that the server refused to execute; it ends with NotSentError.
+
+        Returns:
+            Whether it was withdrawn. Otherwise it may be executed, or has been.
+        """
+        if request is None or request.reply_lost or request not in self._queued:
+            return False
+        self._queued.remove(request)
+        self._finish(request, NotSentError())
+        return True
+
+    async def ask(self, *command: bytes | str | int, reads: bool = False) -> Any:
+        """Run a command of administration on this connection.
+
+        It is sent again if the server says that it was not executed. With `reads`, for a command that changes nothing,
+        it is also sent again if its reply was lost.
+
+        Raises:
+            ClientClosedError: The client was closed meanwhile.
+            ServerError: The server refused it.
+            ServerUnavailableError: The server cannot be reached, or the connection ended first.
+        """
+        self._asking += 1
+        try:
+            return await self.node.ask(self.connected, self._drop, command, reads)
+        except ServerUnavailableError:
+            if self._closed:  # closing has ended the connection, not the server
+                raise ClientClosedError(_CLOSED) from None
+            raise
+        finally:
+            self._asking -= 1
+
+    async def connected(self) -> Channel:
+        """Return the open channel, or open one."""
+        while self._channel is None or not self._channel.up:
+            if self._closed:
+                raise ClientClosedError(_CLOSED)
+            connecting = self._connect_soon()
+            self._callers += 1
+            try:
+                await asyncio.wait((connecting,))
+            except asyncio.CancelledError:
+                if self._callers == 1 and not self._queued and self._connecting is not None:
+                    self._connecting.cancel()  # nothing else needs the connection
+                    self._connecting = None
+                raise
+            finally:
+                self._callers -= 1
+            if not connecting.cancelled() and (failure := connecting.result()) is not None:
+                raise copy.copy(failure)
+        return self._channel
+
+    def close_if_idle(self) -> bool:
+        """Close the channel if no reply is pending, and return whether it was. The next request opens another."""
+        channel = self._channel
+        if channel is None or not channel.up or self._unanswered() or self._asking:
+            return False
+        self._channel = None
+        self._connected_at = -1.0
+        channel.abort("the connection is idle")
+        return True
+
+    async def aclose(self, timeout: float) -> None:
+        """Wait for pending replies, for up to `timeout` seconds after their requests; then end the connection."""
+        try:
+            loop = asyncio.get_running_loop()
+            latest = loop.time() + timeout
+            while True:
+                finished = self._finished
+                for _ in range(3):  # let tasks run that were just answered or cancelled: they may give messages back
+                    await asyncio.sleep(0)
+                remaining = min(latest, self._asked_at + timeout) - loop.time()
+                unanswered = self._unanswered()
+                quiet = not unanswered and self._finished == finished
+                if quiet or self._closed or remaining <= 0:
+                    break
+                if unanswered:
+                    self._drained = loop.create_future()
+                    await asyncio.wait((self._drained,), timeout=remaining)
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """End the connection at once."""
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._held is not None:
+            self._held.cancel()
+        retired, self._retired = self._retired, set()
+        for channel in (self._channel, *retired):
+            if channel is not None:
+                channel.abort("the client was closed")
+        self._fail_queued(ClientClosedError("the client was closed during the operation"))
+
+    def _unanswered(self) -> int:
+        return self._sent - self._finished
+
+    def _transmit(self, channel: Channel, request: Request) -> None:
+        if not channel.up:  # it ended before anything was sent
+            if self._may_retry(request):
+                self._queue(request)
+            else:
+                self._fail(request, ServerUnavailableError("the connection was lost at once"))
+            return
+        self._tag += 1
+        tag = b"%d" % self._tag
+        script = request.call.script
+        if script not in self._known and is_large(request.arguments):
+            request.whole = True  # otherwise a large message is sent twice if the server does not know the script
+        head = request.call.whole if request.whole else request.call.short
+        command = [*request.arguments, tag]
+        wanted = self.node.durability
+
+        def on_reply(reply: Any) -> None:
+            self._answer(request, channel, answer_of(reply, tag, channel))
+
+        if wanted is None or request.changed is None:
+            channel.call(command, on_reply, head)
+        else:
+            durability.Confirmation(channel, head, command, tag, request.changed, wanted, on_reply)
+
+    def _answer(self, request: Request, channel: Channel, reply: Any) -> None:
+        if not isinstance(reply, Exception):
+            self._known.add(request.call.script)
+            if request.changed is not None:
+                self.node.note_write()
+            self._finish(request, reply)
+        elif isinstance(reply, ConnectionLost):
+            self._drop(channel)
+            self.node.invalidate(channel.address)
+            request.reply_lost = True
+            if request.resend and not self._closed and self._may_retry(request):
+                if request.again is not None:
+                    request.arguments[request.again] = b"1"
+                self._queue(request)
+            else:
+                self._fail(request, reply)
+        elif not isinstance(reply, ServerError):
+            self._finish(request, reply)
+        elif self._closed:
+            self._fail(request, reply)
+        elif reply.code == "NOSCRIPT":
+            request.whole = True
+            self._transmit(channel, request)
+        elif self.node.note_redirect(reply, channel.address):
+            self._drop(channel)
+            self._retry_later(request, reply)
+        elif reply.code in NOT_EXECUTED:
+            self._retry_later(request, reply)
+        else:
+            self._fail(request, reply)
+
+    def _may_be_half_open(self, channel: Channel) -> bool:
+        """Whether another connection to this server was lost since this one was opened."""
+        return channel.up and self._invalidations != self.node.invalidations(channel.address)
+
+    def _drop(self, channel: Channel) -> None:
+        """Send nothing more on this channel; pending replies still come."""
+        if self._channel is channel:
+            self._channel = None
+        if channel.up:
+            self._retired = {one for one in self._retired if one.up} | {channel}
+            channel.retire()
+
+    def _retry_later(self, request: Request, reply: ServerError) -> None:
+        """Pause before a request that the server did not execute is sent again; the deadline is that of a reconnect.
+
+        Requests that come meanwhile wait behind it, because steps must keep their order.
+        """
+        if not self._may_retry(request):
+            self._fail(request, reply)
+            return
+        pause = RETRY_BACKOFF.pause(request.refusals)
+        request.refusals += 1
+        self._queued.append(request)
+        if self._held is None:
+            self._held = asyncio.get_running_loop().call_later(pause, self._go_on)
+
+    def _go_on(self) -> None:
+        """Send the queued requests, now or as soon as there is a connection."""
+        self._held = None
+        if self._channel is not None and self._channel.up:
+            self._transmit_queued(self._channel)
+        elif self._queued:
+            self._connect_soon()
+
+    def _may_retry(self, request: Request) -> bool:
+        """Whether `retry_timeout` seconds have not passed since the request first failed.
+
+        The server keeps the record that makes a repeat safe for much longer.
+        """
+        now = asyncio.get_running_loop().time()
+        request.until = request.until or now + self.node.settings.retry_timeout
+        return now < request.until
+
+    def _finish(self, request: Request, reply: Any) -> None:
+        self._finished += 1
+        if self._drained is not None and self._finished == self._sent:
+            set_result_once(self._drained, None)
+        request.on_reply(reply)
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        """Finish with an error. If the reply to an earlier try was lost, the outcome stays unknown."""
+        if request.reply_lost and UNREADABLE not in str(error):
+            error = OutcomeUnknownError(f"{str(error).rstrip('.')}; the operation may have been carried out, or not")
+        self._finish(request, error)
+
+    def _queue(self, request: Request) -> None:
+        self._queued.append(request)
+        if self._held is None:
+            self._connect_soon()
+
+    def _connect_soon(self) -> asyncio.Task[Exception | None]:
+        if self._connecting is None:
+            self._connecting = background.start(self._connect(), "connecting to the server")
+        return self._connecting
+
+    async def _connect(self) -> Exception | None:
+        """Connect, and send the queued requests in order. Return the error if that fails."""
+        loop = asyncio.get_running_loop()
+        mine = asyncio.current_task()
+        try:
+            if loop.time() - self._connected_at < 1.0:
+                # The last connection ended soon: without a pause this could become a busy loop.
+                self._short_lived += 1
+                await asyncio.sleep(RECONNECT_BACKOFF.pause(self._short_lived - 1))
+            else:
+                self._short_lived = 0
+            channel = await self._open()
+        except Exception as error:  # noqa: BLE001 (the queued requests raise it)
+            if self._connecting is not mine:
+                return None
+            self._connecting = None
+            self._fail_queued(error)
+            return error
+        except BaseException:
+            if self._connecting is mine:
+                self._connecting = None
+                self._fail_queued(ClientClosedError("the client, or the event loop, ended while connecting"))
+            raise
+        if self._closed or self._connecting is not mine:
+            # A cancellation that comes when the channel is already open goes unnoticed.
+            channel.abort("the connection is no longer needed")
+            return None
+        self._connecting = None
+        self._channel = channel
+        self._connected_at = loop.time()
+        self._known.clear()
+        self._invalidations = self.node.invalidations(channel.address)
+        self._transmit_queued(channel)
+        return None
+
+    async def _open(self) -> Channel:
+        channel = await self.node.connect()
+        try:
+            await durability.check(channel, self.node)
+        except ServerUnavailableError:
+            self.node.invalidate(channel.address)  # lost again: the first request notices, and reconnects
+        except BaseException:
+            channel.abort("the server cannot do what durability= asks for")
+            raise
+        return channel
+
+    def _transmit_queued(self, channel: Channel) -> None:
+        queued, self._queued = sorted(self._queued, key=lambda request: request.number), []
+        for request in queued:
+            if request.reply_lost and not self._may_retry(request):
+                # The server may have forgotten by now what the step did the first time.
+                self._fail(request, ServerUnavailableError("the server could not be reached again in time"))
+            else:
+                self._transmit(channel, request)
+
+    def _fail_queued(self, error: Exception) -> None:
+        queued, self._queued = self._queued, []
+        for request in queued:
+            self._fail(request, copy.copy(error))

@@ -1,0 +1,99 @@
+"""Turns a server's error replies into exceptions. No I/O."""
+
+from __future__ import annotations
+
+import re
+
+from apressure.exceptions import (
+    TEMPORARY_CODES,
+    AuthenticationError,
+    OutOfMemoryError,
+    PermissionDeniedError,
+    ReadOnlyError,
+    ScriptingRefusedError,
+    ServerError,
+    ServerTooOldError,
+)
+
+NOT_EXECUTED = TEMPORARY_CODES - {"OOM", "MISCONF", "READONLY"}
+"""Codes of temporary refusals: the command was not executed, and may be sent again a little later."""
+
+UNREADABLE = "invalid bulk length"
+"""The text of the reply to a message that is too large for the server. No try of that command was executed."""
+
+# Redis before 7 puts this before the error of a command that a script ran.
+_FROM_SCRIPT = re.compile(r"ERR Error running script .*?@user_script: ?\d+: -?([A-Z]+ .*)", re.DOTALL)
+
+# Later versions put this behind the error.
+_AT_SCRIPT = re.compile(r",? script: [0-9a-f]{40}, on @user_script:\d+\.?$")
+
+_KINDS: dict[str, type[ServerError]] = {
+    "NOAUTH": AuthenticationError,
+    "WRONGPASS": AuthenticationError,
+    "NOPERM": PermissionDeniedError,
+    "OOM": OutOfMemoryError,
+    "READONLY": ReadOnlyError,
+}
+
+_IS_CLUSTER = "the server is a node of a cluster: use cluster= or a redis+cluster:// URL"
+_ADVICE = {
+    "NOAUTH": "give a password (and username) in the URL or as arguments",
+    "WRONGPASS": "check username and password",
+    "NOPERM": "the server's user needs the command and the key",
+    "MOVED": _IS_CLUSTER,
+    "CROSSSLOT": _IS_CLUSTER,
+}
+_NOTHING_WRITTEN = {
+    "OOM": "raise the server's maxmemory or consume some messages",
+    "WRONGTYPE": "a key of the queue has a value that is not a queue's: delete it, or choose another name",
+    "READONLY": "connect to the primary",
+    "MISCONF": "the server could not save its data and takes no writes: make room on its disk, or see its log",
+    "NOREPLICAS": "too few replicas are connected: bring them back, or lower the server's min-replicas-to-write",
+    "LOADING": "the server is reading its data from disk: try again when it is ready",
+    "BUSY": "another client's script keeps the server busy: wait for it, or end it with SCRIPT KILL",
+    "MASTERDOWN": "the server is a replica without a connection to its primary: connect to the primary",
+    "CLUSTERDOWN": "the cluster does not serve the queue's slot now: CLUSTER INFO says why",
+    "TRYAGAIN": "the cluster is moving the queue to another node: try again",
+}
+_ADVICE |= {code: f"{advice}; nothing was written" for code, advice in _NOTHING_WRITTEN.items()}
+
+# Some proxies put ERR before the server's words.
+_FROM_PROXY = re.compile(rf"ERR (?=({'|'.join(_ADVICE)}) )")
+
+
+def error_from_reply(text: str) -> ServerError:
+    """Return the exception for the text of an error reply; its message says what to do."""
+    wrapped = _FROM_SCRIPT.match(text)
+    if wrapped:
+        text = wrapped[1].strip()
+    text = _FROM_PROXY.sub("", _AT_SCRIPT.sub("", text))
+    code = text.partition(" ")[0]
+    if "unknown command" in text.lower():
+        name = text.partition("'")[2].partition("'")[0] or text.partition("`")[2].partition("`")[0]
+        if name.upper() in ("EVAL", "EVALSHA"):
+            return ScriptingRefusedError(f"the server refuses scripts ({text}): use scripting=False", code=code)
+        return ServerTooOldError(
+            f"the server lacks the command {name}: apressure needs Redis 6.2 or later, or Valkey", code=code
+        )
+    if code == "NOPERM" and ("'eval" in text.lower() or "'script" in text.lower()):
+        return ScriptingRefusedError(
+            f"the server refuses scripts ({text}): allow them to the user, or use scripting=False", code=code
+        )
+    if "ACL failure in script" in text or "user executing the script" in text:  # Valkey, Redis
+        return PermissionDeniedError(
+            f"{text} (the server's user needs the command and the key; what the script did before is not undone)",
+            code="NOPERM",
+        )
+    if UNREADABLE in text:
+        return ServerError(
+            f"{text} (the message is larger than the server takes: raise its proto-max-bulk-len, or lower the client's "
+            "max_message_size; nothing was written)",
+            code=code,
+        )
+    if "command on a stale replica" in text:  # MASTERDOWN inside a script
+        code = "MASTERDOWN"
+    if "unauthenticated" in text:  # a long command is refused before it is read
+        code = "NOAUTH"
+    if code in _ADVICE:
+        return _KINDS.get(code, ServerError)(f"{text} ({_ADVICE[code]})", code=code)
+    return ServerError(text, code=code if code.isupper() else "ERR")

@@ -1,0 +1,195 @@
+"""The life of a queue object: its operations, its waits, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from apressure import validation
+from apressure.exceptions import (
+    ClientClosedError,
+    OperationUnblockedError,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    QueueEmptyError,
+    QueueError,
+    QueueFullError,
+    QueueOpenError,
+)
+from apressure.files.options import Settings, check_lease
+from apressure.files.putting import Putter
+from apressure.files.receiving import Got, Receiver
+from apressure.files.storage.store import Store
+from apressure.files.waits import Line, Waits
+from apressure.lifetime import LoopBound
+
+if TYPE_CHECKING:
+    from apressure.files.roles import FileConsumer
+
+_BREATH: Final = 0.002
+"""Seconds after which an operation lets other tasks of the event loop run."""
+
+
+class Core(LoopBound):
+    """The part of `FileQueue` that is about the object, not about messages and the queue as a whole."""
+
+    _KIND = "queue object"
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.name = settings.name
+        self.path = settings.parent / settings.name
+        self.max_attempts = settings.max_attempts
+        self._auto_create = settings.auto_create
+        self._store = Store(settings)
+        self._putter = Putter(self._store)
+        self._receiver = Receiver(self._store)
+        self._waits = Waits(self._store.look, self._store.fileno)
+        self._consumers: set[FileConsumer[Any]] = set()
+        self._running = 0
+        self._breathed = 0.0
+
+    def __repr__(self) -> str:
+        return f"<FileQueue {str(self.path)!r}>"
+
+    @property
+    def dead_letters(self) -> str | None:
+        """The name of the dead-letter queue, in a directory beside this one; None without `max_attempts`."""
+        return None if self.max_attempts is None else self._store.settings.dead_letters
+
+    @property
+    def opened(self) -> bool:
+        """Whether the object has been used."""
+        return self._loop is not None
+
+    async def __aenter__(self) -> Self:
+        with self._operation():
+            try:
+                with contextlib.suppress(QueueDoesNotExistError):  # `create`, or a put, may make it
+                    await self._store.refresh()
+            except BaseException:
+                await self.aclose()  # the block is not entered, so its end does not do it
+                raise
+        return self
+
+    async def aclose(self) -> None:
+        """Release this object's descriptors; the queue stays as it is. Closing twice is allowed.
+
+        Tasks that still wait get ClientClosedError. A step under way ends before the descriptors are closed, and what
+        it received is given back. So is what a consumer's block has in hand. What was received by hand and not settled
+        comes again when its lease ends; `nack` gives it back earlier.
+
+        Raises:
+            RuntimeError: The object belongs to another event loop, which is still running.
+        """
+        if self._closed or self._loop is None:
+            pass
+        elif self._pid != os.getpid():
+            self._store.release()  # of the forked process's copies: the thread is not in it
+        elif self._loop.is_closed():
+            self._store.close()
+        else:
+            self._check()
+            try:
+                for consumer in [*self._consumers]:
+                    await consumer.end()
+            finally:
+                self._closed = True
+                self._waits.close(ClientClosedError("the queue object was closed (aclose) while the operation waited"))
+                if not self._running:
+                    self._store.close()
+        self._closed = True
+
+    async def unblock(self) -> int:
+        """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
+
+        Returns:
+            How many operations were blocked.
+        """
+        self._check()
+        return self._waits.fail(
+            OperationUnblockedError(f"the operation on the queue {self.name!r} was unblocked", name=self.name)
+        )
+
+    async def _make(self) -> None:
+        """Open the directory for putting or receiving, and make it if it is missing and the options allow that."""
+        if self._store.watcher is None:
+            await self._store.open(self._auto_create)
+
+    async def _take(
+        self, most: int, timeout: float | None, lease: float | None, idle: Callable[[], bool] | None = None
+    ) -> list[Got]:
+        """Take one to `most` messages, waiting while there is none; for the rest see `FileQueue.receive`.
+
+        Args:
+            most: How many at most.
+            timeout: Seconds to wait at most.
+            lease: Seconds; None for the queue's own lease.
+            idle: In a drained queue, wait for messages in flight while this returns True.
+        """
+        deadline = self._deadline(timeout)
+        if lease is not None:
+            check_lease(lease)
+        ticket = self._waits.ticket()
+        with self._operation():
+            await self._breathe()
+            await self._make()
+            while not (got := await self._receiver.take(most, lease)):
+                line = self._waits.receivers
+                if self._store.drained:
+                    if idle is None or not idle() or not self._store.index.in_flight:
+                        raise QueueClosedError(
+                            f"the queue {self.name!r} is closed and nothing waits in it", name=self.name
+                        )
+                    line = self._waits.drainers
+                await self._wait(line, ticket, deadline)
+            if self._closed:  # they could not be settled
+                await self._receiver.undo(got)
+                self._check()
+        return got
+
+    def _deadline(self, timeout: float | None) -> float | None:
+        """Return when a timeout ends that begins now, by the event loop's clock."""
+        self._check()
+        validation.timeout(timeout)
+        return None if timeout is None else asyncio.get_running_loop().time() + timeout
+
+    async def _wait(self, line: Line, ticket: int, deadline: float | None) -> None:
+        """Wait in a line. At the deadline, raise the error of this line."""
+        self._check()
+        if deadline is not None and asyncio.get_running_loop().time() >= deadline:
+            raise self._too_late(line)
+        await self._waits.wait(line, ticket, deadline)
+        self._check()  # the object may have been closed meanwhile
+
+    def _too_late(self, line: Line) -> QueueError:
+        if line is self._waits.putters:
+            bound = self._store.bound
+            return QueueFullError(f"the queue {self.name!r} is full: it has {bound} messages", name=self.name)
+        if line is self._waits.closers:
+            return QueueOpenError(f"the queue {self.name!r} is still open", name=self.name)
+        return QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
+
+    @contextlib.contextmanager
+    def _operation(self) -> Iterator[None]:
+        """The context of each operation: it keeps descriptors and the thread open, and wakes other tasks at its end."""
+        self._check()
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            self._waits.nudge()
+            if self._closed and not self._running:
+                self._store.close()
+
+    async def _breathe(self) -> None:
+        """Let other tasks run now and then: an operation that need not wait does not suspend."""
+        assert self._loop is not None
+        if self._loop.time() - self._breathed > _BREATH:
+            await asyncio.sleep(0)
+            self._breathed = self._loop.time()
+            self._check()

@@ -1,0 +1,158 @@
+"""A message in flight, as a program sees it."""
+
+# ruff: noqa: SLF001 (a delivery is a part of the queue object that received it)
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from apressure.exceptions import LeaseLostError
+from apressure.files.options import check_lease
+from apressure.files.receiving import Got
+from apressure.files.storage import names
+
+if TYPE_CHECKING:
+    from apressure.files.queue import FileQueue
+
+T = TypeVar("T")
+
+
+class FileDelivery(Generic[T]):
+    """A message in flight: no other consumer gets it until its lease ends.
+
+    Attributes:
+        id: The message's id, for `FileQueue.ack` in any process.
+        raw: The message's bytes.
+        attempts: How often it has been delivered, this time included.
+        settled: Whether `ack` or `nack` has been called.
+
+    Args:
+        queue: The queue object that received it.
+        got: The message.
+        in_hand: A consumer's deliveries that are neither settled nor lost; None for `receive`.
+    """
+
+    __slots__ = ("_expires", "_filename", "_in_hand", "_key", "_queue", "attempts", "id", "raw", "settled")
+
+    def __init__(self, queue: FileQueue[T], got: Got, in_hand: dict[FileDelivery[T], None] | None = None) -> None:
+        self._queue = queue
+        self._in_hand = in_hand
+        self._key = got.key
+        self._filename = got.filename
+        self._expires = got.expires
+        self.id = names.id_of(got.key)
+        self.raw = got.data
+        self.attempts = got.attempts
+        self.settled = False
+
+    def __repr__(self) -> str:
+        return f"<FileDelivery {self.id} of {len(self.raw)} bytes, attempt {self.attempts}>"
+
+    @property
+    def item(self) -> T:
+        """The message, decoded.
+
+        Raises:
+            DecodeError: It cannot be decoded. It is still in flight: acknowledge it or give it back.
+        """
+        return self._queue._items.decode(self.raw)
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it was delivered before: that client died, failed, was slow or gave it back."""
+        return self.attempts > 1
+
+    @property
+    def expires(self) -> datetime:
+        """When its lease ends; from then on another client may get it."""
+        return datetime.fromtimestamp(self._expires, UTC)
+
+    @property
+    def put_at(self) -> datetime:
+        """When it was put, as its id says."""
+        return datetime.fromtimestamp(names.time_of(self._key) / 1e6, UTC)
+
+    async def ack(self) -> None:
+        """Acknowledge the message: it is deleted (specification: Deleted).
+
+        Raises:
+            LeaseLostError: Its lease has ended and another client has requeued it, or it was acknowledged by its id.
+            QueueDoesNotExistError: The directory was deleted or moved. Where it was moved, the message is still there.
+            RuntimeError: It was settled before.
+            StorageError: The file system refused. It is still in flight.
+
+        Cancelled, it is deleted or still in flight.
+        """
+        await self._settle(None, "acknowledged")
+
+    async def nack(self) -> None:
+        """Give the message back: it waits again, before all messages that were put later.
+
+        Raises:
+            LeaseLostError, QueueDoesNotExistError, RuntimeError, StorageError: As for `ack`.
+
+        Cancelled, it is given back or still in flight.
+        """
+        await self._settle(self.id, "given back")
+
+    async def extend(self, seconds: float | None = None) -> None:
+        """Start a new lease.
+
+        Args:
+            seconds: How long it lasts from now on, also if the old one was longer; None for the queue's `lease`.
+
+        Raises:
+            LeaseLostError, QueueDoesNotExistError, RuntimeError, StorageError: As for `ack`.
+
+        Cancelled, it is extended or not, and can be settled.
+        """
+        self._check("extended")
+        until = self._queue._receiver.until(seconds if seconds is None else check_lease(seconds, "seconds"))
+        filename = names.taken_name(self._key, until)
+        if filename == self._filename:  # only a rename to another name shows whether it is still ours
+            until += 0.001
+            filename = names.taken_name(self._key, until)
+        if not await self._rename(self._filename, filename):
+            if not self.settled:
+                raise self._lost("extended")
+            return  # it was settled meanwhile
+        self._filename, self._expires = filename, until
+
+    def given_back(self, seen: bool) -> tuple[str, int, int]:
+        """Settle it, and return the argument for `Receiver.give_back`. `seen`: whether the program has seen it."""
+        self.settled = True
+        return self._filename, self._key, self.attempts - (not seen)
+
+    async def _settle(self, after: str | None, what: str) -> None:
+        self._check(what)
+        self.settled = True
+        try:
+            there = await self._rename(filename := self._filename, after)
+            if not there and filename != self._filename:  # it was being extended
+                there = await self._rename(self._filename, after)
+        except Exception:
+            self.settled = False  # another try may succeed
+            raise
+        if self._in_hand is not None:
+            self._in_hand.pop(self, None)
+        if not there:
+            raise self._lost(what)
+
+    async def _rename(self, before: str, after: str | None) -> bool:
+        """Rename the message's file, or delete it (None). False where another client has renamed or deleted it."""
+        with self._queue._operation():
+            receiver = self._queue._receiver
+            return await (receiver.remove(before) if after is None else receiver.rename(before, after))
+
+    def _check(self, what: str) -> None:
+        if self.settled:
+            raise RuntimeError(f"the message {self.id} cannot be {what}: it was acknowledged or given back before")
+
+    def _lost(self, what: str) -> LeaseLostError:
+        return LeaseLostError(
+            f"the message {self.id} of {self._queue.name!r} was not {what}: its lease has ended "
+            "and another client gets it again, or it was acknowledged by its id",
+            name=self._queue.name,
+            role="consumer",
+        )

@@ -1,0 +1,209 @@
+"""Puts messages, without waiting for room (specification: New, where it is called publishing).
+
+A `.new` file, created with O_EXCL, reserves a name. Then all changes before it are read: does another message have the
+name, or a later one, and was there room? All processes see changes in the same order. So if two processes reserve the
+last place, both know which one was first. A rename that never overwrites drops the extension of a written message.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+from collections import deque
+from collections.abc import Sequence
+
+from apressure.exceptions import QueueClosedError, StorageError
+from apressure.files.storage import marks, names
+from apressure.files.storage.directory import Directory, Reservation
+from apressure.files.storage.store import Store
+
+
+class _Commit:
+    """Reservations on their way to the disk."""
+
+    def __init__(self, reservations: Sequence[Reservation]) -> None:
+        self.reservations = reservations
+        self.outcome: tuple[int, StorageError | None] | None = None
+
+
+class Putter:
+    """Puts messages into a store.
+
+    Attributes:
+        count: How many messages it has put.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._settings = store.settings
+        self._index = store.index
+        self._directory = store.directory
+        self._worker = store.worker
+        self._commits: deque[_Commit] = deque()
+        self._last = -1
+        self.count = 0
+
+    async def put(self, messages: Sequence[bytes]) -> list[str]:
+        """Put as many of the messages as there is room for, the first ones (specification: New).
+
+        Returns:
+            Their ids; an empty list if there is no room.
+
+        Raises:
+            QueueClosedError: The queue is closed.
+            QueueDoesNotExistError: The directory was deleted.
+            StorageError: The file system refused. `accepted` says how many were put.
+
+        Cancelled, the first ones are in the queue, or all, or none.
+        """
+        while True:
+            reserved = await self._reserve(messages)
+            if not reserved:
+                return []
+            done, error = await self._commit(reserved)
+            if error is not None:
+                error.accepted = done
+                raise error
+            if done:
+                return [names.id_of(reservation.key) for reservation in reserved[:done]]
+
+    async def _reserve(self, messages: Sequence[bytes]) -> list[Reservation]:
+        """Reserve names for the first of the messages; for none if there is no room."""
+        index = self._index
+        while True:
+            await self._store.refresh()
+            watcher = self._store.watcher
+            assert watcher is not None
+            self._check_open()
+            wanted, bound = len(messages), self._store.bound
+            if bound:
+                wanted = min(wanted, index.room(bound), wanted if watcher.ordered else 1)
+                if wanted <= 0:
+                    return []
+            chosen = self._names(wanted)
+            reserved = await self._worker.do(self._create, chosen, messages, undo=self._directory.abandon)
+            kept = 0
+            try:
+                watcher.drain()
+                if not watcher.ordered:
+                    self._store.own.update(reservation.key for reservation in reserved)
+                    await self._store.refresh()
+                if watcher.stale and watcher.ordered:
+                    continue  # the kernel dropped notifications, so the order is unknown
+                self._check_open()  # consumers may have ended before they saw the reservation
+                kept, full = self._keep(reserved, watcher.ordered)
+                if kept or full:
+                    self._store.own.update(reservation.key for reservation in reserved[:kept])
+                    return reserved[:kept]
+            finally:
+                if kept < len(reserved):
+                    try:
+                        await self._abandon(reserved[kept:])
+                    except BaseException:  # cancelled: the caller does not learn of the others
+                        await self._abandon(reserved[:kept])
+                        raise
+
+    def _check_open(self) -> None:
+        if self._index.closed:
+            name = self._settings.name
+            raise QueueClosedError(f"the queue {name!r} is closed: nothing can be put", name=name)
+
+    async def _abandon(self, reserved: Sequence[Reservation]) -> None:
+        """Delete reservations. Cancelled, they are deleted all the same."""
+        self._forget(reserved)
+        await self._worker.surely(self._directory.abandon, reserved)
+
+    def _keep(self, reserved: Sequence[Reservation], ordered: bool) -> tuple[int, bool]:
+        """Return how many of the names may be used, the first ones, and whether the next one has no room."""
+        index, bound = self._index, self._store.bound
+        for count, reservation in enumerate(reserved):
+            key = reservation.key
+            if index.filename_of(key) is not None or (ordered and key in index.behind):
+                return count, False  # another message has this name, or a later one
+            if bound and index.room(bound, key, ordered) <= 0:
+                return count, True  # another process was faster, or will have given up at the next try
+        return len(reserved), False
+
+    def _names(self, count: int) -> list[int]:
+        """Return names for new messages that, as far as the index knows, are free."""
+        settings = self._settings
+        newest = max(self._index.newest, self._last, self._store.noted)
+        keys = []
+        now = self._store.time()
+        for _ in range(count):
+            try:
+                newest = names.following(newest, now, settings.unit)
+            except OverflowError as error:
+                reason = f"cannot put into the queue {settings.name!r}: {error}"
+                raise StorageError(reason, name=settings.name, errno=errno.EOVERFLOW) from None
+            keys.append(newest)
+        self._last = newest
+        return keys
+
+    def _create(self, keys: Sequence[int], messages: Sequence[bytes]) -> list[Reservation]:
+        reserved: list[Reservation] = []
+        now = self._store.now
+        for key, message in zip(keys, messages, strict=False):
+            try:
+                reservation = self._directory.reserve(key, message)
+            except StorageError:
+                if reserved:
+                    break  # these first; the next put raises it
+                raise
+            if reservation is None:
+                break
+            reserved.append(reservation)
+        if reserved and names.time_of(reserved[-1].key) > now:
+            marks.note(self._directory.fileno(), reserved[-1].key)
+        return reserved
+
+    def _forget(self, reservations: Sequence[Reservation]) -> None:
+        for reservation in reservations:
+            self._store.own.discard(reservation.key)
+            self._index.finished(reservation.key)
+
+    async def _commit(self, reserved: Sequence[Reservation]) -> tuple[int, StorageError | None]:
+        commit = _Commit(reserved)
+        try:
+            if self._settings.fsync or self._worker.always:
+                self._commits.append(commit)
+                await self._worker.in_thread(self._commit_together, commit)
+            else:
+                commit.outcome = self._directory.commit(reserved)
+            assert commit.outcome is not None
+            return commit.outcome
+        finally:
+            if commit.outcome is not None:  # also of one that was cancelled
+                self.count += commit.outcome[0]
+            self._forget(reserved)
+
+    def _commit_together(self, wanted: _Commit) -> None:
+        """Bring all messages to the disk, in the thread, that came during the last round."""
+        if wanted.outcome is not None:
+            return
+        commits = [self._commits.popleft() for _ in range(len(self._commits))]
+        done, error = self._directory.commit([one for commit in commits for one in commit.reservations])
+        for commit in commits:
+            count = len(commit.reservations)
+            commit.outcome = min(done, count), copy.copy(error)  # each task raises an error of its own
+            if done < count:
+                error = None  # the later ones were abandoned, and try again
+            done = max(0, done - count)
+
+    async def adopt(self, other: Directory, filename: str) -> bool | None:
+        """Move a message of another queue to the end of this one.
+
+        Returns:
+            Whether it was there; None if there is no room.
+        """
+        while True:
+            reserved = await self._reserve([b""])
+            if not reserved:
+                return None
+            try:
+                mine = names.id_of(reserved[0].key)
+                return await self._worker.do(other.move, filename, self._directory, mine)
+            except FileExistsError:
+                continue
+            finally:
+                await self._abandon(reserved)

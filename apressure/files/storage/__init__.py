@@ -1,0 +1,1 @@
+"""A directory as a queue: names, atomic operations on files, and an index of them."""

@@ -1,0 +1,315 @@
+"""The directory of a queue: each state transition of the specification is one atomic operation of the file system.
+
+The rule of this module: it knows no order, no index and no waiting. A file that is missing is an answer, not an error:
+another client was faster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from apressure.exceptions import StorageError
+from apressure.files.storage import contents
+from apressure.files.storage.marks import handed_out, mark
+from apressure.files.storage.names import id_of, new_name
+from apressure.files.storage.place import Place, opened
+from apressure.files.storage.renaming import Renaming
+from apressure.files.storage.state import CLOSED
+from apressure.files.storage.writers import has_died, lock
+
+_READ: Final = os.O_NONBLOCK | os.O_NOFOLLOW
+_CREATE: Final = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+_MODE: Final = 0o600
+"""The mode of a message's file. vsqs 0.3 makes executable files."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Reservation:
+    """A message that is being written.
+
+    Attributes:
+        key: The message.
+        fd: Its file, open for writing; -1 when it is closed.
+        data: What the file will contain.
+    """
+
+    key: int
+    fd: int
+    data: bytes
+
+    def close(self) -> None:
+        """Close its file. Closing twice is allowed, also when the first time failed: the descriptor is closed then."""
+        fd, self.fd = self.fd, -1
+        if fd != -1:
+            os.close(fd)
+
+
+class Taken(NamedTuple):
+    """A message that was taken.
+
+    Attributes:
+        data: Its content.
+        before: How often it was handed out before.
+    """
+
+    data: bytes
+    before: int
+
+
+class NotAMessageError(Exception):
+    """A directory, a link, a pipe or the like has a message's name. It is left alone."""
+
+
+class Directory(Place):
+    """The messages in the directory of one queue.
+
+    Methods raise StorageError if the file system refuses, and QueueDoesNotExistError if the directory was deleted or
+    moved.
+
+    Args:
+        parent: The directory that it is in.
+        name: Its name there.
+        largest: The most bytes that a message may have.
+        fsync: Sync files and directories before an operation returns.
+    """
+
+    def __init__(self, parent: Path, name: str, largest: int, fsync: bool) -> None:
+        super().__init__(parent, name, fsync)
+        self._largest = largest
+        self._renaming = Renaming()
+
+    def reserve(self, key: int, data: bytes) -> Reservation | None:
+        """Begin to write a message (specification: New). None if another one of that name is being written."""
+        with self.errors("put into"):
+            try:
+                fd = os.open(new_name(key), _CREATE, _MODE, dir_fd=self._fd)
+            except FileExistsError:
+                return None
+        lock(fd)
+        return Reservation(key, fd, data)
+
+    def abandon(self, reservations: Sequence[Reservation]) -> None:
+        """Delete the files of messages that will not be written. A file that cannot be deleted is swept later."""
+        for reservation in reservations:
+            with contextlib.suppress(OSError):  # its data is not needed
+                reservation.close()
+            with contextlib.suppress(OSError):
+                self.remove(new_name(reservation.key))
+
+    def sweep(self, filename: str, local: bool, late: bool, early: bool) -> bool:
+        """Delete the `.new` file of a publisher that has died. False if the publisher lives, or may live.
+
+        Args:
+            filename: The file.
+            local: Only processes on this machine write into this directory.
+            late: Also delete it if nothing shows whether its publisher lives.
+            early: Only delete it if FileQueue writes it. If that one is still alive, it tries again under another name.
+        """
+        fd = -1
+        with contextlib.suppress(OSError):  # it is gone, or may not be read
+            fd = os.open(filename, os.O_RDONLY | _READ, dir_fd=self._fd)
+        try:
+            status = os.stat(filename, dir_fd=self._fd, follow_symlinks=False)
+            ours = stat.S_IMODE(status.st_mode) == _MODE
+            if (early and not ours) or not has_died(fd, status, ours=ours, local=local, late=late):
+                return False
+            self.remove(filename)
+            return True
+        except FileNotFoundError:
+            return True
+        except OSError:  # another user's, in a shared directory: it may not be deleted
+            return False
+        finally:
+            if fd != -1:
+                os.close(fd)
+
+    def commit(self, reservations: Sequence[Reservation]) -> tuple[int, StorageError | None]:
+        """Write messages and make them ready to be received, in order.
+
+        Returns:
+            How many are ready, and the error of the next one. The others are abandoned. There is no error if the next
+            one needs another name: its file was swept, or another message has its name.
+        """
+        written = 0
+        done = 0
+        error: StorageError | None = None
+        try:
+            with self.errors("put into"):
+                for reservation in reservations:
+                    contents.write(reservation.fd, reservation.data)
+                    written += 1
+        except StorageError as refused:
+            error = refused
+        try:
+            with self.errors("put into"):
+                if self.fsync:
+                    contents.sync([reservation.fd for reservation in reservations[:written]])
+                for reservation in reservations[:written]:
+                    reservation.close()  # NFS reports a full disk only here
+                    if not self._rename(new_name(reservation.key), id_of(reservation.key)):
+                        error = None
+                        break
+                    done += 1
+                if self.fsync and done:
+                    os.fsync(self._fd)
+        except FileExistsError:  # named by a client whose clock is wrong
+            error = None
+        except StorageError as refused:
+            error = refused
+        self.abandon(reservations[done:])
+        return done, error
+
+    def take(self, key: int, filename: str, most: int | None) -> Taken | None:
+        """Take a message that waits (specification: Ready). None if another client has taken it.
+
+        Args:
+            key: The message.
+            filename: Its name from now on.
+            most: How often it may be handed out. Beyond that, it is taken, but neither read nor marked.
+
+        Raises:
+            NotAMessageError: It is not a file. It was left alone.
+            StorageError: It cannot be read, is too large, does not fit into memory, or has another name elsewhere. It
+                stays where it is. If there is a `most`, one that is too large counts as handed out.
+        """
+        ready = id_of(key)
+        with self.errors("receive from", ready):
+            try:
+                # Look before renaming: only a message may be moved.
+                status = os.stat(ready, dir_fd=self._fd, follow_symlinks=False)
+            except FileNotFoundError:
+                return None
+            if not stat.S_ISREG(status.st_mode):
+                raise NotAMessageError
+            if most is None:
+                contents.check_size(status.st_size, self._largest)
+            try:
+                if not self._rename(ready, filename):
+                    return None
+            except FileExistsError as error:
+                raise self.refused("receive from", error, ready) from None
+            try:
+                return self._open_taken(filename, most)
+            except FileNotFoundError:  # the lease has ended already, and another client has requeued it
+                return None
+            except BaseException:
+                with contextlib.suppress(FileExistsError):  # then it comes again when the lease ends
+                    self._rename(filename, ready)
+                raise
+
+    def _open_taken(self, filename: str, most: int | None) -> Taken:
+        # By the name that only this client uses: the file of the other name may have been replaced.
+        with opened(filename, _READ, self._fd) as fd:
+            status = os.fstat(fd)
+            if self._is_linked(status):
+                raise OSError(
+                    errno.EMLINK,
+                    f"its file has {status.st_nlink} names (hard links), and receiving it would change the others' "
+                    "time. Remove the other names, or put a copy in its place",
+                )
+            before = handed_out(status)
+            if most is not None and before >= most:
+                return Taken(b"", before)
+            try:
+                data = contents.read(fd, status.st_size, self._largest)
+            except contents.TooLargeError:
+                if most is not None:
+                    mark(fd, before + 1)
+                raise
+            mark(fd, before + 1)
+            return Taken(data, before)
+
+    def _is_linked(self, status: os.stat_result) -> bool:
+        """Return whether a file has a name elsewhere. Then its time must not be changed."""
+        # Renaming in two steps gives a second name for a moment; after a crash in between, for longer.
+        return status.st_nlink > 1 and not self._renaming.by_links
+
+    def read(self, filename: str) -> bytes | None:
+        """Read a message without changing it. None if it is gone, or is not a file."""
+        with self.errors("read from", filename):
+            try:
+                with opened(filename, _READ, self._fd) as fd:
+                    status = os.fstat(fd)
+                    return contents.read(fd, status.st_size, self._largest) if stat.S_ISREG(status.st_mode) else None
+            except FileNotFoundError:
+                return None
+
+    def rename(self, before: str, after: str) -> bool:
+        """Rename a message in flight. False if it is gone; FileExistsError if another one has the name."""
+        self.check()
+        with self.errors("change"):
+            return self._rename(before, after)
+
+    def _rename(self, before: str, after: str) -> bool:
+        return self._renaming(self._fd, before, self._fd, after)
+
+    def requeue(self, filename: str, key: int) -> bool | None:
+        """Make a message in flight wait again (specification: Requeuing), marked as handed out.
+
+        Returns:
+            Whether it was there; None if it stays in flight, because another message has its name.
+        """
+        with self.errors("requeue in"):
+            try:
+                status = os.stat(filename, dir_fd=self._fd, follow_symlinks=False)
+                if not stat.S_ISREG(status.st_mode):
+                    return None
+                if not handed_out(status) and not self._is_linked(status):
+                    mark(filename, 1, self._fd)
+                return self._rename(filename, id_of(key))
+            except FileNotFoundError:
+                return False
+            except FileExistsError:
+                return None
+
+    def put_back(self, taken: Sequence[tuple[str, int, int]]) -> None:
+        """Give messages back. One that cannot be given back comes again when its lease ends.
+
+        Args:
+            taken: Of each message, its name, its key, and how often it counts as handed out.
+        """
+        for filename, key, times in taken:
+            with contextlib.suppress(OSError):
+                mark(filename, times or None, self._fd)
+                self._rename(filename, id_of(key))
+
+    def delete(self, filename: str) -> bool:
+        """Delete a message (specification: Deleted). False if it is gone."""
+        self.check()
+        return self.remove(filename)
+
+    def remove(self, filename: str) -> bool:
+        """Delete a file. False if it is gone, or is not a file: that is left alone."""
+        with self.errors("delete from"):
+            try:
+                if not stat.S_ISREG(os.stat(filename, dir_fd=self._fd, follow_symlinks=False).st_mode):
+                    return False
+                os.unlink(filename, dir_fd=self._fd)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def move(self, filename: str, target: Directory, name: str) -> bool:
+        """Move a message into another queue, as one that was never handed out. The results are those of `rename`."""
+        with self.errors("move from"):
+            if not self._renaming(self._fd, filename, target.fileno(), name):
+                return False
+            with contextlib.suppress(FileNotFoundError):  # another client has taken it
+                if not self._is_linked(os.stat(name, dir_fd=target.fileno(), follow_symlinks=False)):
+                    mark(name, None, target.fileno())
+            return True
+
+    def close_queue(self) -> None:
+        """Note that the queue is closed. FileExistsError if it was closed before."""
+        self.check()
+        with self.errors("close"):
+            os.close(os.open(CLOSED, _CREATE, _MODE, dir_fd=self._fd))
+            if self.fsync:
+                os.fsync(self._fd)

@@ -1,0 +1,206 @@
+"""An index of the directory, in memory: the next message, the next lease to end, and how many messages there are.
+
+The rule of this module: no I/O. It is told names that appeared and names that went, in order; a name may be told twice.
+It may be out of date: then an operation on a file that it names finds no file.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterable
+
+from apressure.files.storage.names import NEW, FileName, id_of, key_of, parse
+from apressure.files.storage.state import CLOSED, PREFIX, bound_of
+
+_SLACK = 64
+"""A heap is rebuilt when it has more entries than twice the current ones and this number."""
+
+
+class Index:
+    """The messages of one directory. The cost of `add` and `discard` grows with the logarithm of their number.
+
+    Attributes:
+        newest: The newest key that was ever seen; -1 for none.
+        unfinished: Messages that are being written, in the order in which they appeared, and when each appeared.
+        behind: Those of them that appeared after a newer message, or after another one of that name.
+        closed: Whether the queue is closed; it stays so.
+        bound: The directory's bound, the smallest one if there are several; 0 for none.
+        unknown: A state file that this version does not understand, or None.
+    """
+
+    def __init__(self) -> None:
+        self.newest = -1
+        self.unfinished: dict[int, float] = {}
+        self.behind: set[int] = set()
+        self.closed = False
+        self.bound = 0
+        self.unknown: str | None = None
+        self._state: set[str] = set()
+        self._ready: set[int] = set()
+        self._line: list[int] = []
+        """A heap of the keys that wait, and of some that no longer do."""
+        self._taken: dict[str, FileName] = {}
+        self._names: dict[int, str] = {}
+        """The names of messages in flight, by their keys."""
+        self._expiries: list[tuple[int, str]] = []
+        """A heap of when leases end and of names, and of some that are gone."""
+
+    @classmethod
+    def of(cls, filenames: Iterable[str], now: float) -> Index:
+        """Return the index of a full listing. This may take long. For `now` see `add`."""
+        index = cls()
+        for filename in filenames:
+            index.add(filename, now)
+        index.behind = set(index.unfinished)  # a listing does not show which was first
+        return index
+
+    def become(self, listed: Index) -> None:
+        """Replace everything by the index of a listing."""
+        for key in listed.unfinished.keys() & self.unfinished.keys():
+            listed.unfinished[key] = self.unfinished[key]
+        listed.newest = max(listed.newest, self.newest)
+        listed.closed |= self.closed
+        vars(self).update(vars(listed))
+
+    def clear(self) -> None:
+        """Forget everything but the newest key: another directory has the name now."""
+        vars(self).update(vars(Index()), newest=self.newest)
+
+    def add(self, filename: str, now: float) -> None:
+        """Note that a name appeared, at `now` seconds on a monotonic clock."""
+        if "." not in filename:
+            key = key_of(filename)
+            if key is None:
+                return
+            if key not in self._ready:
+                self._ready.add(key)
+                heapq.heappush(self._line, key)
+                if len(self._line) > 2 * len(self._ready) + _SLACK:
+                    self._line = sorted(self._ready)
+        else:
+            name = parse(filename)
+            if name is None:
+                if filename.startswith(PREFIX):
+                    self._state.add(filename)
+                    self._read_state()
+                return
+            key = name.key
+            if name.state == NEW:
+                if key not in self.unfinished:
+                    self.unfinished[key] = now
+                    if key <= self.newest:
+                        self.behind.add(key)
+            elif filename not in self._taken:
+                self._taken[filename] = name
+                self._names[key] = filename
+                heapq.heappush(self._expiries, (name.expires, filename))
+                if len(self._expiries) > 2 * len(self._taken) + _SLACK:
+                    self._expiries = sorted((name.expires, filename) for filename, name in self._taken.items())
+        self.newest = max(self.newest, key)
+
+    def discard(self, filename: str) -> None:
+        """Note that a name went."""
+        if filename in self._state:
+            self._state.discard(filename)
+            self._read_state()
+            return
+        number, dot, extension = filename.partition(".")
+        if dot and extension != NEW:
+            name = self._taken.pop(filename, None)
+            if name is not None and self._names.get(name.key) == filename:
+                del self._names[name.key]
+            return
+        key = key_of(number)
+        if key is None:
+            return
+        if dot:
+            self.finished(key)
+        else:
+            self._ready.discard(key)
+
+    def _read_state(self) -> None:
+        bounds = {filename: bound_of(filename) for filename in self._state}
+        self.bound = min((bound for bound in bounds.values() if bound is not None), default=0)
+        self.closed = self.closed or CLOSED in self._state
+        self.unknown = min((name for name, bound in bounds.items() if bound is None and name != CLOSED), default=None)
+
+    def finished(self, key: int) -> None:
+        """Note that a message is no longer being written."""
+        self.unfinished.pop(key, None)
+        self.behind.discard(key)
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait to be received."""
+        return len(self._ready)
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages are in flight."""
+        return len(self._taken)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no message waits or is in flight."""
+        return not (self._ready or self._taken)
+
+    def head(self) -> int | None:
+        """Return the oldest message that waits; None if none does."""
+        while self._line:
+            if self._line[0] in self._ready:
+                return self._line[0]
+            heapq.heappop(self._line)
+        return None
+
+    def next_expiry(self) -> tuple[int, str] | None:
+        """Return when the next lease ends, in microseconds since 1970, and the message's name."""
+        while self._expiries:
+            expires, filename = self._expiries[0]
+            if filename in self._taken:
+                return expires, filename
+            heapq.heappop(self._expiries)
+        return None
+
+    def postpone(self, filename: str, expires: int) -> None:
+        """Count a lease as if it ended later: it has ended, but its message cannot be given back."""
+        if self._expiries and self._expiries[0][1] == filename:
+            heapq.heapreplace(self._expiries, (expires, filename))
+
+    def filename_of(self, key: int) -> str | None:
+        """Return a message's present name; None if it is gone, or not finished."""
+        return id_of(key) if key in self._ready else self._names.get(key)
+
+    def filenames(self, *, waiting: bool, in_flight: bool) -> list[str]:
+        """Return the names of messages, the oldest ones first: those that wait, and then those in flight."""
+        found = [id_of(key) for key in sorted(self._ready)] if waiting else []
+        if in_flight:
+            found += sorted(self._taken, key=lambda filename: self._taken[filename].key)
+        return found
+
+    def newest_waiting(self) -> int | None:
+        """Return the newest message that waits. The cost grows with their number."""
+        return max(self._ready, default=None)
+
+    def oldest(self) -> int | None:
+        """Return the oldest message, in flight or not; None if there is none. The cost grows with those in flight."""
+        keys = [key for key in (self.head(), min(self._names, default=None)) if key is not None]
+        return min(keys, default=None)
+
+    def room(self, bound: int, reserved: int | None = None, ordered: bool = True) -> int:
+        """Return how many messages may be added; those that are being written count as messages.
+
+        Args:
+            bound: The most messages that may be there.
+            reserved: A message that is being written. Only those whose files appeared before it count, so that the
+                first ones get the room. None for the room that there is now.
+            ordered: Whether that order is known. Otherwise all others count.
+        """
+        free = bound - len(self._ready) - len(self._taken)
+        ahead = len(self.unfinished)
+        if not ordered:
+            ahead -= reserved in self.unfinished
+        elif reserved is not None and ahead >= free:  # otherwise there is room at every place
+            first = itertools.islice(self.unfinished, max(free, 0))
+            ahead = next((place for place, key in enumerate(first) if key == reserved), ahead)
+        return free - ahead

@@ -1,0 +1,154 @@
+"""A queue's directory as a place in the file system: opened, checked and listed, with errors that name it.
+
+The rule of this module and of `directory`: every name is relative to a descriptor of the directory. So nothing leaves
+it, whatever a name contains, and also when a directory above it is moved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from apressure.exceptions import QueueDoesNotExistError, StorageError
+
+
+@contextlib.contextmanager
+def opened(path: str | Path, flags: int = os.O_DIRECTORY, directory: int | None = None) -> Iterator[int]:
+    """Open a file or a directory for reading; the block gets the descriptor, and closes it at its end."""
+    fd = os.open(path, os.O_RDONLY | flags, dir_fd=directory)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+class Listing(NamedTuple):
+    """The names in a directory.
+
+    Attributes:
+        files: The names of all regular files.
+        others: The names of everything else: pipes, links, directories and the like.
+    """
+
+    files: list[str]
+    others: set[str]
+
+
+class Place:
+    """The directory of one queue.
+
+    Args:
+        parent: The directory that it is in.
+        name: Its name there.
+        fsync: Sync files and directories before an operation returns.
+    """
+
+    def __init__(self, parent: Path, name: str, fsync: bool) -> None:
+        self.path = parent / name
+        self.name = name
+        self.fsync = fsync
+        self._spelled = os.fspath(self.path)
+        self._fd = -1
+        self._identity = (0, 0)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def open(self, create: bool) -> None:
+        """Open it. With `create`, first make it, and the directories above it, for the owner only.
+
+        Raises:
+            QueueDoesNotExistError: It does not exist.
+            StorageError: It cannot be opened or made, is no directory, or is a link.
+        """
+        self.close()
+        with self.errors("open"):
+            if create:
+                try:
+                    self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                except FileExistsError:
+                    raise NotADirectoryError(errno.ENOTDIR, f"{self.path.parent} is no directory") from None
+                with contextlib.suppress(FileExistsError):
+                    self.path.mkdir(mode=0o700)
+                    self.sync_parent()
+            try:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                raise QueueDoesNotExistError(
+                    f"the queue {self.name!r} does not exist: there is no directory {self.path}. create() makes it",
+                    name=self.name,
+                ) from None
+            except NotADirectoryError:
+                what = "a symbolic link: open what it leads to" if self.path.is_symlink() else "no directory"
+                raise NotADirectoryError(errno.ENOTDIR, f"this is {what}") from None
+            self._identity = _identity(os.fstat(self._fd))
+
+    def sync_parent(self) -> None:
+        """Bring the directory's name to the disk."""
+        if self.fsync:
+            with opened(self.path.parent) as fd:
+                os.fsync(fd)
+
+    def close(self) -> None:
+        """Close it. Closing twice is allowed."""
+        fd, self._fd = self._fd, -1
+        if fd != -1:
+            os.close(fd)
+
+    def fileno(self) -> int:
+        """Return the descriptor; -1 when it is not open."""
+        return self._fd
+
+    def exists(self) -> bool:
+        """Return whether a directory has the name. If this one is open, return whether it still has its name."""
+        if self._fd == -1:
+            return self.path.is_dir() and not self.path.is_symlink()
+        try:
+            # While the descriptor is open, no other directory can get this identity.
+            return self._identity == _identity(os.lstat(self._spelled))
+        except OSError:
+            return False
+
+    def check(self) -> None:
+        """Raise QueueDoesNotExistError if the open directory was deleted, or if another one has its name now."""
+        if self._fd == -1 or not self.exists():
+            raise QueueDoesNotExistError(
+                f"the queue {self.name!r} does not exist any more: {self.path} was deleted or moved", name=self.name
+            )
+
+    def list(self) -> Listing:
+        """Return all names. This takes as long as the directory is large."""
+        files: list[str] = []
+        others: set[str] = set()
+        # Another descriptor, since the position in the listing belongs to the open file.
+        with self.errors("list"), opened(".", directory=self._fd) as fd, os.scandir(fd) as entries:
+            for entry in entries:
+                (files.append if entry.is_file(follow_symlinks=False) else others.add)(entry.name)
+        self.check()
+        return Listing(files, others)
+
+    @contextlib.contextmanager
+    def errors(self, doing: str, message: str = "") -> Iterator[None]:
+        """Turn errors of the file system into a StorageError that says what was being done."""
+        try:
+            yield
+        except (FileExistsError, QueueDoesNotExistError, StorageError):
+            raise
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and self._fd != -1:
+                self.check()
+            raise self.refused(doing, error, message) from error
+
+    def refused(self, doing: str, error: OSError, message: str = "") -> StorageError:
+        """Return a StorageError that says what was being done, and with which message."""
+        about = f" (message {message})" if message else ""
+        reason = f"cannot {doing} the queue {self.name!r}{about} at {self.path}: {error.strerror or error}"
+        return StorageError(reason, name=self.name, errno=error.errno or errno.EIO)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_dev

@@ -1,0 +1,274 @@
+"""A queue's directory and its index: opened, kept current, and swept.
+
+The rule of this module: it moves no message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+from apressure.exceptions import StorageError
+from apressure.files.options import Settings
+from apressure.files.storage import marks, names
+from apressure.files.storage.directory import Directory
+from apressure.files.storage.index import Index
+from apressure.files.storage.place import Listing
+from apressure.files.storage.watcher import Listed, Notified, watch
+from apressure.files.storage.worker import Worker
+from apressure.files.waits import Outlook
+
+ABANDONED: Final = 30.0
+"""Seconds after which a `.new` file is deleted if its publisher is known to have died."""
+
+CLOSING: Final = 1.0
+"""The same when the queue is closed, for FileQueue's own: consumers wait for them before they end."""
+
+FORGOTTEN: Final = 3600.0
+"""The same if nothing shows whether its publisher lives: it may be on another machine."""
+
+_LATEST: Final = names.FIRST_MICROSECONDS // 1000 - 1
+"""The last second that a name in milliseconds can say, in the year 5138."""
+
+_WRONG_CLOCK: Final = f"the clock is wrong: clock() must return the seconds since 1970, from 0 to {_LATEST},"
+
+_ROUND: Final = 1.0
+"""Seconds between two checks of what no notification tells: is the directory there, and is a publisher late?"""
+
+
+class Store:
+    """The directory of one queue object, with all that its steps use.
+
+    Attributes:
+        settings: The queue's options.
+        index: The messages in the directory, in memory.
+        directory: The directory.
+        worker: The thread for calls that may take long.
+        watcher: Keeps the index current; None before the queue is opened.
+        own: The keys of messages that this object is writing.
+        noted: The newest key that was noted at the directory when it was listed.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._parent = settings.parent.absolute()  # the process may change its working directory
+        self.index = Index()
+        self.directory = self.beside(settings.name)
+        self.worker = Worker(settings.threads)
+        self.watcher: Notified | Listed | None = None
+        self.own: set[int] = set()
+        self.noted = -1
+        self._listing = asyncio.Lock()
+        self._round = 0.0
+
+    def beside(self, name: str) -> Directory:
+        """Return this queue's directory, or one beside it, not opened."""
+        return Directory(self._parent, name, self.settings.max_message_size, self.settings.fsync)
+
+    def close(self) -> None:
+        """Close all descriptors when the thread has ended its calls."""
+        self.worker.close(self.release)
+
+    def release(self) -> None:
+        """Close all descriptors at once."""
+        if self.watcher is not None:
+            self.watcher.close()
+        self.directory.close()
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when something has changed; -1 if there is none, or a listing is due."""
+        return -1 if self.watcher is None or self.watcher.stale else self.watcher.fileno()
+
+    @property
+    def bound(self) -> int:
+        """The most messages that may be there: the option, or else the directory's; 0 for no bound."""
+        return self.index.bound if self.settings.bound is None else self.settings.bound
+
+    @property
+    def drained(self) -> bool:
+        """Whether the queue is closed and nothing waits. Messages in flight may come back."""
+        index = self.index
+        return index.closed and not index.waiting and not index.unfinished
+
+    @property
+    def notified(self) -> bool:
+        """Whether the kernel tells of changes."""
+        return self.watcher is not None and self.watcher.ordered
+
+    def time(self) -> float:
+        """Return the seconds since 1970, by the clock that was given.
+
+        Raises:
+            TypeError, ValueError: The clock returns no number, or one that a file's name cannot express.
+        """
+        now = self.settings.clock()
+        if not isinstance(now, (int, float)):
+            raise TypeError(f"{_WRONG_CLOCK} not {type(now).__name__}")
+        if not 0 <= now <= _LATEST:  # NaN is neither
+            raise ValueError(f"{_WRONG_CLOCK} not {now}")
+        return now
+
+    @property
+    def now(self) -> int:
+        """The time in microseconds since 1970."""
+        return int(self.time() * 1e6)
+
+    async def open(self, create: bool = False) -> Notified | Listed:
+        """Open the directory, unless it is open.
+
+        Args:
+            create: Make it if it is missing.
+
+        Raises:
+            QueueDoesNotExistError: It is missing.
+            StorageError: It cannot be opened, made or watched.
+        """
+        async with self._listing:
+            if self.watcher is None:
+                self.watcher = await self.worker.in_thread(self._open, create, undo=self._undo_open)
+                self.worker.always |= not self.watcher.ordered
+            return self.watcher
+
+    async def reopen(self, stop_reading: Callable[[], None]) -> None:
+        """Forget a directory that was deleted, so that the next operation opens the one that has its name now.
+
+        Args:
+            stop_reading: Called before the descriptor of the notifications is closed.
+        """
+        async with self._listing:
+            if self.watcher is not None and not self.directory.exists():
+                stop_reading()
+                self.release()
+                self.watcher = None
+                self.index.clear()
+                self.noted = -1
+
+    async def refresh(self) -> None:
+        """Bring the index up to date. The first time, open the queue.
+
+        Raises:
+            QueueDoesNotExistError: The directory does not exist, or was deleted.
+            StorageError: It cannot be opened, watched or listed, or has a state file of a later version.
+        """
+        watcher = self.watcher or await self.open()
+        watcher.drain()
+        if watcher.gone:
+            self.directory.check()
+            watcher.gone = False
+        if watcher.stale:
+            async with self._listing:
+                while watcher.stale:
+                    bring = await self.worker.in_thread(watcher.listed, self._list)
+                    bring()
+                    if not watcher.ordered:
+                        break  # tasks that asked meanwhile make their own listing
+        is_round = self._is_round()
+        if is_round or self.index.empty:
+            self.directory.check()
+        if is_round:
+            self._round = self.time()
+            await self._sweep()
+        if self.index.unknown is not None:
+            raise StorageError(
+                f"cannot use the queue {self.settings.name!r}: this version does not understand the file "
+                f"{self.index.unknown!r} in {self.directory.path}. Use a newer version, or delete the file if it is a "
+                "mistake",
+                name=self.settings.name,
+                errno=errno.EINVAL,
+            )
+
+    def _is_round(self) -> bool:
+        return abs(self.time() - self._round) >= _ROUND
+
+    def went(self, filename: str) -> None:
+        """Note that this object has removed a name.
+
+        After a call in the thread, another client may have brought the name back. Then the notifications decide.
+        """
+        watcher = self.watcher
+        if self.worker.always and watcher is not None and watcher.ordered:
+            watcher.drain()
+            if not watcher.stale:
+                return
+        self.index.discard(filename)
+
+    def _open(self, create: bool) -> Notified | Listed:
+        settings = self.settings
+        self.directory.open(create)
+        try:
+            return watch(self.index, self.directory.fileno(), self.directory.path, settings.name, settings.notify)
+        except StorageError:
+            self.directory.check()  # it may have been deleted since
+            raise
+
+    def _undo_open(self, watcher: Notified | Listed) -> None:
+        watcher.close()
+        self.directory.close()
+
+    def _list(self) -> Listing:
+        found = self.directory.list()
+        self.noted = marks.newest(self.directory.fileno())
+        return found
+
+    async def _sweep(self) -> None:
+        """Delete the files of publishers that died while they wrote."""
+        for key, age in self._late(self.time()):
+            filename, late = names.new_name(key), age > FORGOTTEN
+            do = self.worker.in_thread if late else self.worker.do  # it may look at all processes
+            if await do(self.directory.sweep, filename, self.notified, late, age <= ABANDONED):
+                self.index.discard(filename)
+
+    def _late(self, wall: float) -> list[tuple[int, float]]:
+        """Return the messages whose publishers may have died, and for how many seconds they have been written.
+
+        `wall` is the time in seconds since 1970.
+        """
+        limit = min(CLOSING, ABANDONED) if self.index.closed else ABANDONED
+        now, unfinished = time.monotonic(), self.index.unfinished.items()
+        ages = [(key, max(now - seen, wall - names.time_of(key) / 1e6)) for key, seen in unfinished]
+        return [(key, age) for key, age in ages if age > limit and key not in self.own]
+
+    def look(self, passed: bool) -> Outlook:
+        """Return how many waiting tasks may try again; see `Waits`."""
+        index, watcher = self.index, self.watcher
+        try:
+            current, is_round = self.now, self._is_round()
+        except Exception:  # noqa: BLE001 - of the clock: each waiting task tries again, and raises it
+            return Outlook.everyone(_ROUND)
+        if watcher is None:  # it must be opened again
+            return Outlook.everyone(_ROUND)
+        if watcher.ordered:
+            watcher.drain()
+            if passed and not self.directory.exists():
+                watcher.gone = True
+            again = _ROUND
+        else:
+            again = self.settings.poll_interval * random.uniform(0.8, 1.2)
+        if watcher.gone or index.unknown is not None:
+            return Outlook.everyone(_ROUND)
+        tries = int(watcher.stale if watcher.ordered else passed)
+        bound, messages = self.bound, index.waiting
+        room = index.room(bound) if bound else 0
+        expiry = index.next_expiry()
+        if expiry is not None:
+            left = (expiry[0] - current) / 1e6
+            if left <= 0:
+                messages = max(messages, 1)  # the task that tries requeues it first
+            else:
+                again = min(again, left + 0.001)
+        if is_round and (bound or index.closed) and self._late(current / 1e6):
+            messages, room = max(messages, 1), max(room, 1)  # the task that tries sweeps first
+        ended = sys.maxsize if self.drained else 0
+        closed = sys.maxsize if index.closed else 0
+        return Outlook(
+            receivers=max(messages, tries, ended),
+            putters=max(room, tries, closed) if bound or index.closed else sys.maxsize,
+            drainers=max(messages, tries, 0 if index.in_flight else ended),
+            closers=max(tries, closed),
+            again=again,
+        )

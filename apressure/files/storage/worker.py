@@ -1,0 +1,131 @@
+"""The thread for calls that may take long: they wait for a disk or a network, or list a large directory.
+
+It is a daemon thread, not an executor: a program can end although a call hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class _Job(Generic[T]):
+    """A call in the thread.
+
+    Attributes:
+        ended: Whether the call has returned, or raised.
+        error: What it raised.
+        cancelled: The cancellation of the task that waits for it.
+    """
+
+    __slots__ = ("_arguments", "_call", "_loop", "_result", "_waiter", "cancelled", "ended", "error")
+
+    def __init__(self, call: Callable[..., T], arguments: tuple[Any, ...]) -> None:
+        self._call = call
+        self._arguments = arguments
+        self._loop = asyncio.get_running_loop()
+        self._waiter = self._loop.create_future()
+        self.ended = False
+        self.error: BaseException | None = None
+        self.cancelled: asyncio.CancelledError | None = None
+
+    def run(self) -> None:
+        """Make the call, in the thread."""
+        try:
+            self._result = self._call(*self._arguments)
+        except BaseException as error:  # noqa: BLE001 - `result` raises it
+            self.error = error
+        with contextlib.suppress(RuntimeError):  # the loop was closed, so no task waits any more
+            self._loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        self.ended = True
+        if not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait for the end of the call, also when cancelled."""
+        while not self.ended:
+            try:
+                await self._waiter
+            except asyncio.CancelledError as cancelled:
+                self.cancelled = cancelled
+                self._waiter = self._loop.create_future()
+
+    def result(self) -> T:
+        """Return what the call returned, or raise what it raised."""
+        if self.error is not None:
+            raise self.error
+        return self._result
+
+
+class Worker:
+    """One thread, started when it is needed. It makes calls in the order in which they were given.
+
+    Attributes:
+        always: Make short calls in the thread, too.
+    """
+
+    def __init__(self, always: bool) -> None:
+        self.always = always
+        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._started = False
+
+    def __del__(self) -> None:
+        self._jobs.put(None)
+
+    async def do(self, call: Callable[..., T], *arguments: Any, undo: Callable[[T], object] | None = None) -> T:
+        """Make a short call: here, unless `always` is set."""
+        if not self.always:
+            return call(*arguments)
+        return await self.in_thread(call, *arguments, undo=undo)
+
+    async def in_thread(self, call: Callable[..., T], *arguments: Any, undo: Callable[[T], object] | None = None) -> T:
+        """Make a call in the thread.
+
+        Cancelled, it waits until the call has ended, undoes it where there is an `undo`, and then raises.
+        """
+        job = await self._ended(call, *arguments)
+        if job.cancelled is None:
+            return job.result()
+        if undo is not None and job.error is None:
+            await self._ended(undo, job.result())  # if that fails, the message comes again when its lease ends
+        raise job.cancelled
+
+    async def surely(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Make a short call that cleans up. Cancelled, it is made all the same. It must not raise."""
+        if self.always and self._started:
+            job = await self._ended(call, *arguments)
+            if job.cancelled is not None:
+                raise job.cancelled
+        else:
+            call(*arguments)
+
+    async def _ended(self, call: Callable[..., T], *arguments: Any) -> _Job[T]:
+        if not self._started:
+            self._started = True
+            threading.Thread(target=_work, args=(self._jobs,), name="apressure-files", daemon=True).start()
+        job = _Job(call, arguments)
+        self._jobs.put(job.run)
+        await job.wait()
+        return job
+
+    def close(self, last: Callable[[], None]) -> None:
+        """End the thread after all calls that it was given, and one more."""
+        if self._started:
+            self._jobs.put(last)
+            self._jobs.put(None)
+        else:
+            last()
+
+
+def _work(jobs: SimpleQueue[Callable[[], object] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # release its arguments now, not when the next one comes

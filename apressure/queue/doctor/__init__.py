@@ -1,0 +1,1 @@
+"""What is wrong with a queue, in words, and how it is repaired."""

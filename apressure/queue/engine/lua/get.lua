@@ -1,0 +1,39 @@
+-- Get messages (specification: Get). A closed queue still delivers the messages that it holds.
+-- KEYS: those of the prelude, 23 turns, 24 watch
+-- ARGV: 1 uid, 2 '1' if the consumer role was claimed, 3 the most messages to get,
+--       4 sequence, if replicas must know of this get, or '', 5 place of this client in the line, or '' if it does not
+--       wait
+-- Returns: {'messages', {messages}...} | {'empty'} (to a client that does not wait) | {'watch'} (watch the queue) |
+--          {'turn', milliseconds} (wait in line, and try again after that) | {'closed'} | {'missing'} |
+--          {'corrupt', why} |
+--          {'busy', role, holder, milliseconds of its lease or -1}
+local claimed = ARGV[2]
+local bound, wrong, length, permits = check(CONSUMER)
+if wrong then return refuse(wrong, CONSUMER, claimed, '', bound) end
+local closed, usual, leased = survey(bound)
+if not usual then length, permits = nil, nil end  -- healing may have changed them
+local entered, refusal = enter(CONSUMER, claimed, '', usual and not leased)
+local place = ARGV[5]
+if not entered then
+  if place ~= '' then  -- it waits for the role now
+    ignore_memory_limit()
+    pass_on(place)
+  end
+  return refusal
+end
+
+ignore_memory_limit()
+unclaim(CONSUMER, claimed)
+call('SET', KEYS[HOLDER + CONSUMER], ARGV[1])
+local chunks, messages, bytes = pop(tonumber(ARGV[3]))
+normalise(bound, length and length - messages, permits, messages > 0)
+if messages == 0 and closed == 0 then
+  if place == '' then return {'empty'} end
+  local left = watched_by_another(place)
+  return left and {'turn', left} or {'watch'}
+end
+if place ~= '' then pass_on(place) end
+if messages == 0 then return {'closed'} end
+count(CONSUMER, messages, bytes)
+if ARGV[4] ~= '' then record(ARGV[4], messages) end
+return {'messages', unpack(chunks)}

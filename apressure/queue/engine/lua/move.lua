@@ -1,0 +1,106 @@
+-- Put results into a queue, and acknowledge their inputs in another queue: both, or neither.
+-- A unit is some deliveries and all their results: they are moved together. Units are moved in order, as far as there
+-- is room. A step whose deliveries are no longer all in flight moves nothing, so that nothing is put twice.
+-- KEYS: those of the prelude, of the destination; then those of the source
+-- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step, 4 '1' if the producer role was claimed,
+--       5 token of the lease on the source, 6 '2' if the permit is long overdue (see put.lua),
+--       7 number of arguments that describe units, 8... runs of units: how many units, how many results each of them
+--       has, how many ranges follow, and each range (first, last, bytes); a run of several units is one range, with one
+--       delivery for each unit. Then all results
+-- Returns: number of units moved (fewer than given: there is no room for the next one) | {'full'} (as put.lua) |
+--          {'few', milliseconds} (there is room, and too little for the results of the next unit: try after that) |
+--          {'large', bound} (the next unit has more results than the bound) | {'missing'} (the destination) |
+--          {'corrupt', why} | {'closed'} (the destination) | {'lost'} (the lease, or deliveries in it) |
+--          {'busy', role, holder, milliseconds of its lease or -1}
+local uid, claimed, token, lost = ARGV[1], ARGV[4], ARGV[5], ARGV[6] == '2'
+local last_run = 7 + ARGV[7]
+
+-- A client that cannot go on keeps no claim.
+local function finish(answer)
+  switch_to(1)
+  unclaim(PRODUCER, claimed)
+  return answer
+end
+
+local before = recall(ARGV[2], ARGV[3])
+if before then return before end
+switch_to(23)
+local _, source_wrong = check(CONSUMER)
+if source_wrong then return finish(source_wrong[1] == 'missing' and {'lost'} or source_wrong) end
+in_flight()  -- raises an error where a key is of the wrong type
+if not holds(token) then return finish({'lost'}) end
+local oldest, next_number = numbers()
+switch_to(1)
+local bound, wrong, length, permits = check(PRODUCER)
+if wrong then return refuse(wrong, PRODUCER, claimed, '', bound) end
+local closed, usual = survey(bound, true)
+if not usual then length, permits = nil, nil end  -- healing may have changed them
+local entered, refusal = enter(PRODUCER, claimed, '', usual)
+if not entered then return refusal end
+
+-- What can be moved: the units, their results, and what they came from.
+local free = math.huge
+if bound > 0 then
+  length = length or call('LLEN', LIST)
+  free = lost and math.max(0, bound - length) or places(bound, length, permits)
+end
+local units, results, freed, ranges, next_unit = 0, 0, 0, {}, 0
+local i = 8
+switch_to(23)
+while i <= last_run do
+  local given, each, count_of = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
+  local fit = given
+  if each > 0 and free < math.huge then fit = math.min(given, math.floor((free - results) / each)) end
+  for j = i + 3, i + 3 * count_of, 3 do
+    local first, last, size = tonumber(ARGV[j]), tonumber(ARGV[j + 1]), tonumber(ARGV[j + 2])
+    if fit > 0 and fit < given then
+      last = first + fit - 1
+      size = size_of(first, last, oldest, next_number)
+    end
+    if fit > 0 then
+      if not all_in_flight(first, last, oldest, next_number) then return finish({'lost'}) end
+      local n = #ranges
+      freed = freed + size
+      if n > 0 and ranges[n - 1] + 1 == first then
+        ranges[n - 1], ranges[n] = last, ranges[n] + size
+      else
+        ranges[n + 1], ranges[n + 2], ranges[n + 3] = first, last, size
+      end
+    end
+  end
+  units, results = units + fit, results + fit * each
+  if fit < given then
+    next_unit = each
+    break
+  end
+  i = i + 3 + 3 * count_of
+end
+switch_to(1)
+local bytes = 0
+for j = last_run + 1, last_run + results do bytes = bytes + #ARGV[j] end
+
+if bytes <= freed and closed == 0 then ignore_memory_limit() end  -- it makes at least as much room as it takes
+call('SET', KEYS[HOLDER + PRODUCER], uid)  -- otherwise the first write: a server that is out of memory refuses it
+unclaim(PRODUCER, claimed)
+if closed == 1 then return {'closed'} end
+if units == 0 then
+  normalise(bound, length, permits, lost)
+  if next_unit > bound then return {'large', bound} end
+  if free > 0 then return {'few', 20} end
+  if length < bound then return {'full'} end
+  return 0
+end
+if results > 0 then
+  count(PRODUCER, results, bytes)  -- first: a user without the right to count puts nothing
+  length = push('LPUSH', LIST, ARGV, last_run + 1, last_run + results)
+end
+switch_to(23)
+acknowledge(ranges, 1, #ranges)
+if call('HGET', KEYS[LEASE + CONSUMER], 'hold') ~= '1' and call('EXISTS', INFLIGHT, APART) == 0 then
+  call('DEL', KEYS[LEASE + CONSUMER])  -- received by hand: the role goes back with the last message
+  release(CONSUMER)
+end
+switch_to(1)
+record(ARGV[2], units)
+normalise(bound, length, permits, lost)
+return units

@@ -1,0 +1,22 @@
+-- Delete waiting messages, the oldest first; they count as consumed. Messages in flight stay, so it works beside the
+-- lease of a consumer of ours.
+-- KEYS: those of the prelude
+-- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 the most messages to delete
+-- Returns: {'ok', number deleted, number of messages left} | {'missing'} | {'corrupt', why} |
+--          {'busy', role, holder, -1} (a client that works step by step has the role, and may be taking a message)
+local before = recall(ARGV[1], ARGV[2])
+if before then return {'ok', before, call('LLEN', LIST)} end
+local bound, wrong = check(CONSUMER)
+if wrong then return refuse(wrong, CONSUMER, '0', '', bound) end
+survey(bound)
+if call('LLEN', LIST) == 0 then return {'ok', 0, 0} end
+if hidden(CONSUMER) then return {'busy', name_of(CONSUMER), call('GET', KEYS[HOLDER + CONSUMER]) or '', -1} end
+call('LLEN', REDELIVERED)  -- raises an error where it is of the wrong type: before a message is taken
+
+ignore_memory_limit()
+local chunks, messages, bytes = pop(tonumber(ARGV[3]))
+attempts_of(flat(chunks))  -- forgets them
+count(CONSUMER, messages, bytes)
+normalise(bound, nil, nil, true)
+record(ARGV[1], messages)
+return {'ok', messages, call('LLEN', LIST)}

@@ -1,0 +1,90 @@
+-- Receive messages: they are in flight under this client's lease. Acknowledge earlier ones in the same step.
+-- Statistics count a message when it is acknowledged. A message that has reached the limit of deliveries becomes a dead
+-- letter: it moves to another queue, and counts as consumed here and as produced there.
+-- KEYS: those of the prelude; with a limit also those of the dead-letter queue, and from 45 on the keys of which none
+--       may exist when that is created (each the :bound of a queue that it collides with)
+-- ARGV: 1 uid, 2 lease token, 3 '1' if the role may be taken for this (a receive by hand), 4 '1' if it was claimed,
+--       5 the most messages to receive, 6 milliseconds of the lease, 7 the sequence number to go on with,
+--       8 limit of deliveries of a message or 0, 9 sequence, 10 '1' if this repeats a step,
+--       11... acknowledged ranges (first, last, bytes)
+-- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), number of dead letters} (without messages: there
+--          may be more, try again) | {'empty'} | {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} |
+--          {'dead', why they cannot be moved} | {'busy', role, holder, milliseconds of its lease or -1}
+local uid, token, claimed, next_number, limit = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[7]), tonumber(ARGV[8])
+
+-- After its repeat, this step would take the role again, and have messages in flight that no client knows of.
+if ARGV[3] == '1' and too_late(ARGV[9], ARGV[10]) then return {'lost'} end
+local bound, wrong, length, permits = check(CONSUMER)
+local lease = call('HMGET', KEYS[LEASE + CONSUMER], 'token', 'next', 'hold')
+local mine, next_there, hold = lease[1] == token, natural(lease[2]), lease[3] == '1'
+if wrong then return refuse(wrong, CONSUMER, claimed, token, bound) end
+local flying = in_flight()  -- raises an error where those keys are of a wrong type: before a message is taken
+if mine and (not next_there or next_there - next_number > flying) then
+  -- Another program overwrote the number: it no longer identifies a message.
+  unclaim(CONSUMER, claimed)
+  return {'lost'}
+end
+local closed, usual = survey(bound, false, mine and CONSUMER or nil)
+if not mine then
+  local entered, refusal = enter(CONSUMER, claimed, ARGV[3] ~= '1' and token or '')
+  if not entered then return refusal end
+end
+local again = call('LLEN', REDELIVERED) > 0  -- some have been delivered before
+local why = limit > 0 and again and obstacle(23, limit)
+if why then
+  unclaim(CONSUMER, claimed)
+  return {'dead', why}
+end
+
+ignore_memory_limit()
+if not mine then
+  unclaim(CONSUMER, claimed)
+  call('SET', KEYS[HOLDER + CONSUMER], uid)
+  if call('LLEN', LIST) == 0 then
+    normalise(bound)
+    return {closed == 1 and 'closed' or 'empty'}
+  end
+  call('DEL', KEYS[FREE + CONSUMER])
+  next_there, hold = next_number, false
+  -- With a deadline at once: if this step fails below (the user lacks a right), the lease stays, and must expire.
+  call('HSET', KEYS[LEASE + CONSUMER], 'token', token, 'uid', uid, 'since', now(), 'deadline', now() + ARGV[6],
+       'duration', ARGV[6], 'next', next_there)
+end
+acknowledge(ARGV, 11, #ARGV)
+
+local chunks, messages, attempts, dead = {}, 0, {}, 0
+-- A replica that took over may not have received the latest deliveries. Then numbers go on where the client is, or its
+-- acknowledgements would settle other messages.
+local number = math.max(next_there, next_number)
+if number > next_number then
+  -- The reply to this step was lost: answer with the same messages again.
+  chunks[1] = {}
+  set_apart(numbers())
+  for i = next_number, number - 1 do
+    local payload, times = look_apart(i)
+    if payload then
+      messages = messages + 1
+      chunks[1][messages], attempts[messages] = payload, times
+    end
+  end
+else
+  local taken
+  chunks, messages, attempts, taken, dead = take(tonumber(ARGV[5]), again, 23, limit)
+  if #attempts > 0 or number > next_there then set_apart(numbers()) end
+  local fields = {}
+  for i = 1, #attempts do
+    fields[2 * i - 1], fields[2 * i] = number + i - 1, attempts[i] .. ':' .. chunks[1][i]
+  end
+  push('HSET', APART, fields, 1, #fields)
+  for i = 1, #attempts > 0 and 0 or #chunks do push('LPUSH', INFLIGHT, chunks[i], 1, #chunks[i]) end
+  number = number + messages
+  normalise(bound, usual and length - taken or nil, usual and permits or nil, taken > 0)
+end
+if messages == 0 and not hold and call('EXISTS', INFLIGHT, APART) == 0 then
+  call('DEL', KEYS[LEASE + CONSUMER])
+  release(CONSUMER)
+else
+  call('HSET', KEYS[LEASE + CONSUMER], 'deadline', now() + ARGV[6], 'duration', ARGV[6], 'next', number)
+end
+if messages == 0 and dead == 0 then return {closed == 1 and 'closed' or 'empty'} end
+return {'ok', chunks, attempts, dead}

@@ -1,0 +1,100 @@
+-- Deliver messages to a member of the clients that share the consumer role, acknowledging others on the way.
+-- KEYS: those of the prelude, 23 turns, 24 watch; with a limit also those of the dead-letter queue, and from 47 on the
+--       keys of which none may exist when it is made (each the :bound of a queue that it collides with)
+-- ARGV: 1 uid, 2 member's token, 3 the most messages to receive, 4 milliseconds of the lease, 5 sequence,
+--       6 '1' if this repeats a step, 7 limit of deliveries of a message or 0,
+--       8 place of this client in the line, or '' if it does not wait,
+--       9 a number behind those of all its deliveries so far, 10 number of arguments that say what it has in hand,
+--       11... ranges in hand (first, last), then acknowledged ranges (first, last, bytes)
+-- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), number of dead letters, number of the first}
+--          (without messages: there may be more, try again) | {'empty', milliseconds} (to one that does not wait) |
+--          {'watch', milliseconds} (watch the queue) | {'turn', milliseconds} (wait in line) |
+--          {'draining', milliseconds} (closed and empty, but other members have messages, which may come back) |
+--          {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} | {'dead', why they cannot be moved};
+--          with the milliseconds after which another member may turn out to be dead
+local uid, token, sequence, limit, place = ARGV[1], ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[7]), ARGV[8]
+local bound, wrong = check(CONSUMER)
+local lease = call('HMGET', KEYS[LEASE + CONSUMER], 'token', 'next', MEMBER .. token)
+local next_number, me = natural(lease[2]), member_of(lease[3])
+if wrong then return refuse(wrong, CONSUMER, '0', lease[1] == SHARED and me and SHARED or '', bound) end
+in_flight()  -- raises an error where those keys are of a wrong type: before a message is taken
+call('LLEN', REDELIVERED)
+local late = me and (sequence < me.sequence or sequence == me.sequence and ARGV[6] ~= '1')  -- it comes after its repeat
+if lease[1] ~= SHARED or not (next_number and me) or late then return {'lost'} end
+
+ignore_memory_limit()
+local closed = survey(bound, false, CONSUMER)
+renew_member(me, ARGV[4])
+write_member(token, me)
+if sequence == me.sequence and me.count > 0 then
+  -- The reply to this very step was lost: answer again with what it had received.
+  local messages, attempts = {}, {}
+  for i = 1, me.count do
+    messages[i], attempts[i] = look_apart(me.first + i - 1)
+    if not messages[i] then break end  -- another program deleted it; what is behind it is returned by the next step
+  end
+  return {'ok', {messages}, attempts, 0, me.first}
+end
+heal_members_in_time(bound)
+
+local hand_to = 10 + tonumber(ARGV[10])
+local acks = owned_acks(me, ARGV, hand_to + 1, #ARGV)
+local acknowledged = acknowledge(acks, 1, #acks)
+-- What it neither acknowledges nor has in hand it does not know of: the reply to a receive was lost for good, or a
+-- server that took over has not heard that it was settled.
+local _, rest = split(me.ranges, ranges_in(acks, 1, #acks, 3))
+local ranges, unknown = split(rest, ranges_in(ARGV, 11, hand_to, 2))
+put_back(numbers_in(unknown), tonumber(ARGV[9]))
+me.sequence, me.count, me.ranges = sequence, 0, ranges
+
+local again = call('LLEN', REDELIVERED) > 0
+local why = limit > 0 and again and obstacle(25, limit)
+if why then
+  write_member(token, me)
+  return {'dead', why}
+end
+-- A member takes no more than its share of what waits.
+local most = math.ceil(call('LLEN', LIST) / member_count())
+local chunks, messages, attempts, taken, dead = take(math.min(tonumber(ARGV[3]), math.max(1, most)), again, 25, limit)
+local first = math.max(next_number, tonumber(ARGV[9]))
+local fields = {}
+for i = 1, #chunks do
+  for j = 1, #chunks[i] do
+    local k = #fields / 2
+    fields[2 * k + 1], fields[2 * k + 2] = first + k, (attempts[k + 1] or 1) .. ':' .. chunks[i][j]
+  end
+end
+push('HSET', APART, fields, 1, #fields)
+if messages > 0 then
+  local latest = ranges[#ranges]
+  if latest and latest[2] == first - 1 then
+    latest[2] = first + messages - 1
+  else
+    ranges[#ranges + 1] = {first, first + messages - 1}
+  end
+  me.first, me.count = first, messages
+  call('SET', KEYS[HOLDER + CONSUMER], uid)
+end
+write_member(token, me)
+call('HSET', KEYS[LEASE + CONSUMER], 'next', first + messages)
+normalise(bound, nil, nil, taken > 0)
+if messages + dead > 0 then
+  pass_on(place)
+  return {'ok', chunks, attempts, dead, first}
+end
+local due = math.max(1, (natural(call('HGET', KEYS[LEASE + CONSUMER], 'earliest')) or 0) - now())
+if closed == 0 then
+  if place == '' then return {'empty', due} end
+  local left = watched_by_another(place)
+  if left then return {'turn', math.min(due, left)} end
+  return {'watch', due}
+end
+if acknowledged > 0 then wake(member_count() - 1) end  -- others may wait for the end
+if in_flight() == #numbers_in(ranges) then return {'closed'} end
+local known = {}
+for _, member in pairs(members()) do
+  if not member then return {'draining', due} end  -- it comes back when it is time to heal
+  known[#known + 1] = member
+end
+if return_orphans(known) > 0 then return {'ok', {}, {}, 0, first} end
+return {'draining', due}

@@ -1,0 +1,242 @@
+"""The engine that runs scripts: each operation is one atomic step, and a wait takes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from apressure import background, validation
+from apressure.connection.client import Client
+from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError, Role
+from apressure.queue.engine.batching import MAX_MESSAGES, Get, GetLane, Got, Put, PutLane
+from apressure.queue.engine.dead_letters import DeadLetters, beside
+from apressure.queue.engine.engine import Engine
+from apressure.queue.engine.keys import Keys
+from apressure.queue.engine.steps import Steps
+from apressure.queue.engine.waits import Wait, Waits
+from apressure.queue.leases.lease import Lease
+from apressure.queue.leases.receiving import Received
+from apressure.settle import note_accepted, note_sent, wait_shielded
+
+
+class Scripted(Engine):
+    """The engine of one queue object.
+
+    Args:
+        client, keys, name, owns_client: As for `Engine`.
+        dead: Where messages go that were delivered too often; None to deliver them for ever.
+    """
+
+    def __init__(
+        self, client: Client, keys: Keys, name: str, owns_client: bool = False, dead: DeadLetters | None = None
+    ) -> None:
+        super().__init__(client, keys, name, owns_client)
+        self.dead = dead
+        self.steps = Steps(client, keys, name)
+        self.waits = Waits(self.steps.connection.node, keys, self.steps.unclaim, self.steps.resign)
+        self._put_lanes: set[PutLane] = set()
+        self._puts = self.put_lane()
+        self._forced = self.put_lane(force=True)
+        self._gets = GetLane(self.steps, self.waits)
+        self._others: set[Scripted] = set()
+
+    def scripted(self, what: str) -> Scripted:  # noqa: ARG002
+        return self
+
+    @property
+    def waiting_putters(self) -> int:
+        """Tasks that are putting."""
+        return sum(lane.waiting for lane in self._put_lanes)
+
+    @property
+    def waiting_getters(self) -> int:
+        """Tasks that are getting."""
+        return self._gets.waiting
+
+    def put_lane(self, token: bytes = b"", force: bool = False) -> PutLane:
+        """Return a lane for puts: the queue's own, or, with a token, one under an exclusive producer's lease."""
+        lane = PutLane(self.steps, self.waits, token, force)
+        self._put_lanes.add(lane)
+        return lane
+
+    def drop_lane(self, lane: PutLane) -> None:
+        """Drop the lane of an exclusive producer whose lease has ended."""
+        self._put_lanes.discard(lane)
+
+    async def create(self, bound: int) -> None:
+        await self.steps.create(bound)
+
+    async def exists(self) -> bool:
+        return await self.steps.exists()
+
+    async def inspect(self) -> list[Any]:
+        return await self.steps.inspect()
+
+    async def peek(self, index: int) -> bytes:
+        answer = await self.steps.peek(index)
+        if isinstance(answer, Wait):
+            raise answer.error(self.name)
+        return answer
+
+    def put(self, put: Put, timeout: float | None, force: bool = False, now: bool = False) -> Awaitable[None]:
+        if timeout is not None:
+            validation.timeout(timeout)
+        self.check("producer")
+        return (self._forced if force else self._puts).run(put, timeout, now)
+
+    def get(self, max_items: int, timeout: float | None, now: bool) -> Awaitable[list[bytes]]:
+        return self._gets.run(Get(max_items), timeout, now)
+
+    async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
+        if some := messages[first:end]:
+            await asyncio.wait((self._gets.give_back(some, messages.order if isinstance(messages, Got) else None),))
+
+    async def receive(
+        self, max_items: int, timeout: float | None, seconds: float, max_hold: float
+    ) -> tuple[Lease, list[Received]]:
+        """Receive messages under the lease of `receive`, which ends when none of them is in flight."""
+        validation.timeout(timeout)
+        self.check()
+        self.check_own("consumer")
+        lease = self._lease
+        if lease is not None and lease.error is not None and lease.active:
+            with contextlib.suppress(PressureError):  # the caller knows the reason already
+                await lease.leave(hurry=True)
+        if lease is None or lease.error is not None:
+            lease = self._lease = Lease(self, seconds, kept=False, max_hold=max_hold)
+        lease.last(seconds)
+        lease.renewal.max_hold = max_hold
+        try:
+            buffer = await lease.receive(max_items, timeout)
+        except asyncio.CancelledError:
+            lease.return_buffer()
+            if lease.pending:
+                # In a task of its own, since a frozen server must not keep this one for long.
+                returning = background.start(self._flush(lease), "giving back what was received")
+                await wait_shielded(returning, self.client.settings.settle_timeout)
+            raise
+        try:
+            self.check()  # a client that was closed meanwhile has not given back these
+        except ClientClosedError:
+            with contextlib.suppress(PressureError):
+                await lease.leave(hurry=True)
+            raise
+        return lease, [buffer.popleft() for _ in range(min(max_items, len(buffer)))]
+
+    async def _flush(self, lease: Lease) -> None:
+        with contextlib.suppress(PressureError):
+            await lease.flush()
+
+    async def close(self, timeout: float | None, token: bytes = b"") -> None:
+        await self.waits.until(lambda: self.steps.close(self.waits.take_claim("producer"), token), timeout, self.name)
+
+    async def delete(self, timeout: float | None) -> None:
+        await self.steps.begin_delete()
+        note_sent()  # the queue has ended already
+        self.end(QueueDoesNotExistError(f"the queue {self.name!r} was deleted", name=self.name))
+        await self.waits.until(
+            lambda: self.steps.finish_delete(self.waits.take_claim("producer"), self.waits.take_claim("consumer")),
+            timeout,
+            self.name,
+        )
+
+    async def purge(self) -> int:
+        """Delete as many messages as wait now, in steps."""
+        series, deleted, left = self.steps.series(), 0, MAX_MESSAGES
+        try:
+            while left > 0:
+                answer = await self.steps.purge(series, min(MAX_MESSAGES, left))
+                if isinstance(answer, Wait):
+                    raise answer.error(self.name)
+                left = answer[1] if deleted == 0 else min(left - answer[0], answer[1])
+                deleted += answer[0]
+        except PressureError as error:
+            if deleted:
+                error.add_note(f"{deleted} messages were deleted before")
+            raise
+        return deleted
+
+    async def requeue(self, max_items: int | None, timeout: float | None, source: str | None) -> int:
+        """Move dead letters back to the end of the queue; see `AsyncQueue.requeue`."""
+        validation.timeout(timeout)
+        self.check("producer")
+        if source is None and self.dead is not None:
+            source = self.dead.name
+        source, keys = beside(self.client, self.keys, self.name, source)
+        other = Scripted(self.client, keys, source)
+        self._others.add(other)
+        try:
+            return await self._requeue(other, keys, max_items, timeout)
+        finally:
+            if other in self._others:
+                self._others.discard(other)
+                other.release(ClientClosedError("the operation has ended"))
+
+    async def _requeue(self, other: Scripted, keys: Keys, max_items: int | None, timeout: float | None) -> int:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        series = self.steps.series()
+        moved, most = 0, max_items
+        waiting = self  # or the other: each of the two queues waits for what is its own
+
+        async def attempt() -> list[int] | Wait | None:
+            chunk = MAX_MESSAGES if most is None else min(MAX_MESSAGES, most - moved)
+            producer, consumer = self.waits.take_claim("producer"), other.waits.take_claim("consumer")
+            try:
+                answer = await self.steps.requeue(series, keys, producer, consumer, chunk)
+            except PressureError:
+                if consumer == b"1":
+                    other.steps.unclaim("consumer")
+                raise
+            if isinstance(answer, Wait) and waiting is not (other if answer.reason == "consumer" else self):
+                return None
+            return answer
+
+        try:
+            while True:
+                remaining = None if deadline is None else max(0.0, deadline - loop.time())
+                answer = await waiting.waits.until(attempt, remaining, waiting.name)
+                if answer is None:
+                    waiting = self if waiting is other else other
+                    continue
+                now, left = answer
+                # Messages that become dead letters meanwhile are left out: a message could go round for ever.
+                most = now + left if most is None else min(most, moved + now + left)
+                moved += now
+                if moved >= most:
+                    return moved
+        except asyncio.CancelledError:
+            note_accepted(moved)
+            raise
+        except PressureError as error:
+            error.accepted = moved
+            if moved:
+                error.add_note(f"{moved} dead letters were moved before")
+            raise
+
+    def end(self, error: PressureError) -> int:
+        others = sum(other.end(error) for other in self._others)
+        puts = sum(lane.end(error) for lane in self._put_lanes)
+        return puts + self._gets.end(error) + self.waits.end(error) + others
+
+    def release(self, error: PressureError) -> None:
+        while self._others:
+            self._others.pop().release(error)
+        roles = self.waits.close(error)
+        if (roles or self.waits.in_line) and self.client.on_its_loop:
+            self.client.finish_before_close(
+                background.start(self._hand_back(roles), "giving back a role that was waited for")
+            )
+
+    async def _hand_back(self, roles: list[Role]) -> None:
+        """Give back tokens that came for waits which have ended, or their roles would stay busy for 5 seconds."""
+        with contextlib.suppress(PressureError):
+            await asyncio.sleep(0)  # the waits' connections close in the next turn of the event loop
+            await asyncio.sleep(0)
+            await self.steps.exists()  # after a round trip the server has seen that, too
+            for role in roles:
+                self.steps.unclaim(role)
+            if self.waits.in_line:
+                self.steps.resign(self.waits.place, True)

@@ -1,0 +1,202 @@
+"""Sends the steps of a queue, numbered where a repeat must be told from a new step, and reads their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from apressure.connection.client import Client
+from apressure.connection.wire.command import Argument
+from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import Call, Script
+from apressure.exceptions import Role
+from apressure.queue.engine.answers import read
+from apressure.queue.engine.keys import Keys
+from apressure.settle import set_result_once, wait_shielded
+
+OnAnswer = Callable[[Any], None]
+
+ONLY_PRODUCER: Final[tuple[Role, ...]] = ("producer",)
+ONLY_CONSUMER: Final[tuple[Role, ...]] = ("consumer",)
+
+
+@functools.cache
+def script(name: str) -> Script:
+    """Return the script of that name, read once."""
+    return Script("apressure.queue.engine", name)
+
+
+def _changed(answer: Any) -> bool:
+    """Whether a step changed anything that must be durable, by its answer."""
+    return answer > 0 if isinstance(answer, int) else answer[:1] in ([b"ok"], [b"messages"])
+
+
+def acknowledged(answer: Any) -> bool:
+    """The same for a receive with acknowledgements: it has carried them out, even if it received nothing."""
+    return answer[:1] in ([b"ok"], [b"empty"], [b"watch"], [b"turn"], [b"draining"], [b"closed"])
+
+
+_DURABLE = dict.fromkeys(
+    (
+        "put", "get", "receive", "receive_shared", "settle", "settle_shared", "move", "purge", "requeue", "create",
+        "close", "finish_delete",
+    ),
+    _changed,
+)  # fmt: skip
+"""The steps that must be as durable as the client's `durability=` says. (A lease ends with its client anyway.)"""
+
+
+def undoing(leave: Callable[[OnAnswer], None]) -> Callable[[Any], asyncio.Future[Any] | None]:
+    """Return what undoes a step that takes a role, given its answer: `leave`, if the step has taken it."""
+
+    def undo(answer: Any) -> asyncio.Future[Any] | None:
+        if not isinstance(answer, int):
+            return None
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        leave(functools.partial(set_result_once, done))
+        return done
+
+    return undo
+
+
+class Series:
+    """A series of numbered steps, of which at most one is unanswered at a time.
+
+    The server keeps the result of the latest step under a key of the series. So it answers a repeat with that result,
+    and does not carry it out again.
+
+    Args:
+        keys: The queue's keys.
+        name: The ending of the series' key; `"none"` for steps without a number.
+    """
+
+    def __init__(self, keys: Keys, name: str) -> None:
+        self.keys = keys.for_script(name)
+        self.number = 0
+        self._calls: dict[str, Call] = {}
+
+    def call(self, name: str, more: Callable[[], tuple[bytes, ...]] = tuple) -> Call:
+        """Return the call of a script with this series' keys, and `more` behind them: the same ones each time."""
+        if name not in self._calls:
+            self._calls[name] = script(name).on((*self.keys, *more()))
+        return self._calls[name]
+
+    def next(self) -> int:
+        """Return the number of the step that is about to be sent."""
+        self.number += 1
+        return self.number
+
+
+class Sender:
+    """Sends the steps of one queue.
+
+    Args:
+        client: The client whose connection they use.
+        keys: The queue's keys.
+        name: The queue's name, for errors.
+
+    Attributes:
+        settle_timeout: Seconds for which a cancelled caller waits for the outcome.
+        script_keys: The KEYS of a script; they say which node has the queue.
+        connection: The connection for steps.
+    """
+
+    def __init__(self, client: Client, keys: Keys, name: str) -> None:
+        self.settle_timeout = client.settings.settle_timeout
+        self._durable = client.settings.durability is not None
+        self._uid = client.id.encode(errors="surrogateescape")
+        self.keys = keys
+        self.name = name
+        self._unnumbered = Series(keys, "none")
+        self.script_keys = self._unnumbered.keys
+        self.connection = client.connection_for(self.script_keys)
+
+    def series(self) -> Series:
+        """Return a new series of numbered steps."""
+        return Series(self.keys, secrets.token_hex(8))
+
+    def unclaim(self, role: Role) -> None:
+        """Give back a role's token that was claimed and not used."""
+        self._send(self._unnumbered.call("unclaim"), [role], lambda _: None, True)
+
+    def _send(
+        self,
+        call: Call,
+        arguments: list[Argument],
+        on_answer: OnAnswer,
+        resend: bool,
+        again: int | None = None,
+        role: Role | None = None,
+        claims: Sequence[Role] = (),
+        whole: bool = False,
+        changed: Callable[[Any], bool] | None = None,
+        connection: ReconnectingConnection | None = None,
+    ) -> Request:
+        """Send a step; `on_answer` is called once with its value, a Wait or an exception.
+
+        Args:
+            call: The script, with its KEYS.
+            arguments: Its ARGV.
+            on_answer: Receives the answer.
+            resend: Send the step again when its reply was lost.
+            again: The index of the argument that marks a repeat.
+            role: The role that the step works in, for errors.
+            claims: The roles whose token was claimed for this step. They are given back when the step fails.
+            whole: No later step may overtake this one while the server learns its script.
+            changed: Whether an answer must be as durable as `durability=` says; None for the usual test.
+            connection: Another connection than the client's.
+        """
+
+        def on_reply(reply: Any) -> None:
+            if claims and isinstance(reply, Exception):
+                for claimed in claims:
+                    self.unclaim(claimed)
+            on_answer(reply if isinstance(reply, int) else read(reply, self.name, role))
+
+        changed = changed or _DURABLE.get(call.script.name)
+        request = Request(call, arguments, on_reply, resend, again, whole, changed)
+        (connection or self.connection).send(request)
+        return request
+
+    async def _ask(
+        self,
+        call: Call,
+        arguments: list[Argument],
+        again: int | None = None,
+        role: Role | None = None,
+        claims: Sequence[Role] = (),
+        undo: Callable[[Any], asyncio.Future[Any] | None] | None = None,
+    ) -> Any:
+        """Send a step and wait for its answer.
+
+        Cancelled, a step that was not sent yet is taken back. Otherwise this waits for the answer, and `undo` undoes
+        the step.
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        cancelled = False
+
+        def on_answer(answer: Any) -> None:
+            undone = undo(answer) if cancelled and undo is not None else None
+            if undone is None:
+                set_result_once(future, answer)
+            else:
+                undone.add_done_callback(lambda _: set_result_once(future, answer))
+
+        request = self._send(call, arguments, on_answer, True, again, role, claims)
+        try:
+            await asyncio.wait((future,))  # not `await future`: a cancellation would cancel it, and lose the answer
+        except asyncio.CancelledError:
+            if self.connection.take_back(request):
+                raise
+            cancelled = True
+            undone = undo(future.result()) if future.done() and undo is not None else None
+            await wait_shielded(undone or future, self.settle_timeout)
+            raise
+        answer = future.result()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer

@@ -1,0 +1,252 @@
+"""What an operation waits for when a step answers "not now". `connection/waiter.py` does the waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal, NamedTuple, TypeVar
+
+from apressure.connection.server import Node
+from apressure.connection.waiter import LONG_SLICE, SLICE, Parked, Waiter, park
+from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError, QueueInUseError, QueueOpenError, Role
+from apressure.queue.engine.keys import Keys
+from apressure.queue.engine.notices import Notice
+
+T = TypeVar("T")
+
+Reason = Literal["full", "few", "empty", "watch", "turn", "draining", "open", "producer", "consumer", "share"]
+Noted = list[int]
+
+ROLE_OF: Final[dict[Reason, Role]] = {"producer": "producer", "consumer": "consumer", "share": "consumer"}
+"""The role that a wait with this reason is for."""
+
+
+class Wait(NamedTuple):
+    """A step's answer "not now".
+
+    Attributes:
+        reason: Why the step cannot go on: the queue is full, has too few free places, is empty or still open, or
+            another client holds the role. `"watch"`: it is empty, and this client is the one that watches it. `"turn"`:
+            it is empty, and another client watches it. `"draining"`: it is closed and empty, and other members have
+            messages in hand. `"share"`: a client that does not share the consumer role holds it.
+        holder: Who holds the role, as the server shows it.
+        lease: Milliseconds until the next try is worth it in any case: the lease of the holder or another member
+            expires, or the client that watches counts as dead. None where there is no such time.
+    """
+
+    reason: Reason
+    holder: str | None = None
+    lease: int | None = None
+
+    def tell(self, notice: Notice, parked: asyncio.Future[None]) -> None:
+        """Have the log say who holds the role that an operation waits for with this future, if it is a role."""
+        role = ROLE_OF.get(self.reason)
+        if role is not None:
+            notice.waits(role, self.holder, self.lease, parked)
+        else:
+            notice.ended()
+
+    def error(self, name: str, accepted: int = 0) -> PressureError:
+        """Return the error for an operation that may not wait any longer."""
+        if self.reason == "full" or self.reason == "few":  # noqa: PLR1714 (mypy narrows this)
+            return QueueFullError(f"the queue {name!r} is full", name=name, accepted=accepted)
+        if self.reason in ("empty", "watch", "turn", "draining"):
+            return QueueEmptyError(f"the queue {name!r} is empty", name=name)
+        if self.reason == "open":
+            return QueueOpenError(f"the queue {name!r} is still open", name=name)
+        role = ROLE_OF[self.reason]
+        return QueueInUseError(
+            f"the {role} role of the queue {name!r} is held by {self.holder or 'another client'}",
+            name=name,
+            role=role,
+            holder=self.holder,
+            accepted=accepted,
+        )
+
+
+class Waits:
+    """The waiters of one queue: at most six, each with a connection that its first wait opens.
+
+    Of the clients that wait for messages, one watches the queue, and the others wait in line, so that a put wakes one.
+
+    Args:
+        node: The node of the server that has the queue.
+        keys: The queue's keys.
+        hand_back: Called with a role whose token was claimed, and is not needed any more.
+        resign: Called when nobody waits for messages here any more, with this client's place in the line, and whether
+            its turn had come.
+
+    Attributes:
+        place: This client's place in the line, as the server knows it.
+        in_line: After `close`: the server may still wait for this client to watch, or give it a turn.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        keys: Keys,
+        hand_back: Callable[[Role], None],
+        resign: Callable[[bytes, bool], None],
+    ) -> None:
+        def peek(key: bytes, seconds: int = SLICE) -> Waiter:
+            return Waiter(node, key, key, seconds)
+
+        def claim(role: Role) -> Waiter:
+            return Waiter(node, keys.free(role), keys.claim(role), on_unwanted=lambda: hand_back(role))
+
+        self._closed = peek(keys.closed, LONG_SLICE)
+        self._messages = Waiter(node, keys.messages, keys.messages, on_unwanted=lambda: self._leave_line(False))
+        self._turns = Waiter(node, keys.line()[0], None, on_unwanted=lambda: self._leave_line(True))
+        self._resign = resign
+        self._watching = False
+        self.in_line = False
+        self.place = secrets.token_hex(8).encode()
+        self._not_full = peek(keys.not_full)
+        self._claims: dict[Role, Waiter] = {"producer": claim("producer"), "consumer": claim("consumer")}
+        self._parked: set[asyncio.Future[None]] = set()
+        self._waiters: dict[Reason, tuple[Waiter, ...]] = {
+            "full": (self._not_full, self._closed),
+            "few": (self._closed,),  # the permit is there, for a single message: only time helps
+            "empty": (self._messages, self._closed),
+            "watch": (self._messages, self._closed),
+            "turn": (self._turns, self._closed),
+            "draining": (self._turns,),
+            "open": (self._closed,),
+            "producer": (self._claims["producer"],),
+            "consumer": (self._claims["consumer"],),
+            "share": (self._claims["consumer"], self._turns),
+        }
+        self._all = (self._closed, self._messages, self._turns, self._not_full, *self._claims.values())
+        self._server = node.server
+        self._closed_by: PressureError | None = None
+        self._server.add_reclaimer(self._give_up_one)
+
+    def note(self) -> Noted:
+        """Return what `park` needs after the step that is about to be sent: how often each waiter has woken."""
+        return [waiter.generation for waiter in self._all]
+
+    def park(self, wait: Wait, noted: Noted) -> Parked:
+        """Return a future that completes when it is time to try the step again. Cancel it to stop waiting.
+
+        Its exception says that the server cannot be reached.
+        """
+        if self._closed_by is not None:
+            ended = Parked(loop=asyncio.get_running_loop())
+            ended.set_exception(copy.copy(self._closed_by))
+            return ended
+        if wait.reason == "open":
+            seconds: float | None = SLICE  # its waiter has long slices, and FLUSHALL wakes no waiter
+        else:
+            seconds = None if wait.lease is None else wait.lease / 1000 + 0.001
+        self._watching = self._watching or wait.reason == "watch"
+        waiters = self._waiters[wait.reason]
+        future = park(waiters, [noted[self._all.index(waiter)] for waiter in waiters], seconds)
+        self._parked.add(future)
+        future.add_done_callback(self._parked.discard)
+        return future
+
+    def take_claim(self, role: Role) -> bytes:
+        """Return `b"1"` if the role's token has been claimed for the step that is about to be sent."""
+        return b"1" if self._claims[role].take_claim() else b"0"
+
+    def take_turn(self) -> bytes:
+        """A step for messages is about to be sent: it sees to it that others get their turn. Returns the place."""
+        self._turns.take_claim()
+        self._watching = False
+        return self.place
+
+    def drop(self, wait: Wait) -> None:
+        """A step has been answered with this, and nobody waits for it: another client watches the queue."""
+        if wait.reason == "watch":
+            self._watching = True
+            self._leave_line(False)
+
+    def hand_back(self, role: Role) -> None:
+        """Give back what came for operations which have ended: the role's token, and the turn for messages."""
+        self._claims[role].hand_back()
+        if role == "consumer":
+            self._turns.hand_back()
+            self._leave_line(False)
+
+    def _leave_line(self, unused: bool) -> None:
+        """Have another client watch the queue, if nobody waits for messages here any more.
+
+        Args:
+            unused: A turn came for nobody.
+        """
+        if (self._watching or unused) and not (self._messages.watched or self._turns.watched):
+            self._watching = False
+            self._resign(self.place, unused)
+
+    async def until(
+        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str, notice: Notice | None = None
+    ) -> T:
+        """Try a step, park while it says wait, try again: the shape of every blocking operation.
+
+        Args:
+            step: Sends the step, and answers with a value or a `Wait`.
+            timeout: Seconds after which the error of what blocked is raised; 0 for a single try.
+            name: The queue's name, for that error.
+            notice: Logs waits for a role; None for one of this operation's own.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        notice = notice or Notice(name)
+        while True:
+            noted = self.note()
+            answer = await step()
+            if not isinstance(answer, Wait):
+                return answer
+            remaining = None if deadline is None else deadline - loop.time()
+            if remaining is not None and remaining <= 0:
+                self.drop(answer)
+                raise answer.error(name)
+            parked = self.park(answer, noted)
+            answer.tell(notice, parked)
+            woken = False
+            try:
+                done, _ = await asyncio.wait((parked,), timeout=remaining)
+                woken = bool(done) and parked.exception() is None
+            finally:
+                if not woken:
+                    self._stop(parked, answer.reason)
+            if not done:
+                raise answer.error(name)
+            parked.result()
+
+    def _stop(self, parked: asyncio.Future[None], reason: Reason) -> None:
+        """Stop waiting. A token may have come in this very turn of the event loop."""
+        parked.cancel()
+        if reason not in ("full", "few", "open"):
+            self.hand_back(ROLE_OF.get(reason, "consumer"))
+
+    def end(self, error: PressureError) -> int:
+        """Fail everything that is parked; returns how many."""
+        ended = 0
+        for future in list(self._parked):
+            if not future.done():
+                future.set_exception(copy.copy(error))
+                ended += 1
+        return ended
+
+    def close(self, error: PressureError) -> list[Role]:
+        """Release the connections; operations that park from now on get the error.
+
+        Returns:
+            The roles whose token the server may still move to the claims, for a connection that is no more.
+        """
+        self._closed_by = error
+        self._server.remove_reclaimer(self._give_up_one)
+        for waiter in (self._closed, self._messages, self._not_full):
+            waiter.close()
+        self.in_line = self._turns.close() or self._watching
+        return [role for role, waiter in self._claims.items() if waiter.close()]
+
+    def _give_up_one(self) -> bool:
+        for waiter in self._all:
+            if waiter.idle and waiter.connected:
+                waiter.close()
+                return True
+        return False

@@ -1,0 +1,187 @@
+"""Keeps a lease renewed: when that is due, by which connection, and until when a handler may hold it.
+
+A `Renewer` looks at it from time to time, in a thread of its own. So everything here reads what the event loop writes,
+and never the other way round: what changes the lease itself is called on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+import weakref
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from apressure.connection.renewer import RETRY, Renewer
+from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.exceptions import LeaseLostError, Role
+from apressure.queue.leases.clock import Term
+from apressure.queue.leases.stacks import stacks
+
+if TYPE_CHECKING:
+    from apressure.queue.engine.steps import Steps
+
+logger = logging.getLogger("apressure")
+
+
+class Held(Protocol):
+    """A lease that is to be renewed.
+
+    Attributes:
+        token: Its name on the server.
+        term: How long it lasts.
+        renewable: There is something to renew.
+        in_hand: The program has something in hand that it has not settled.
+        progress: Another value after each message that was handed out or settled.
+    """
+
+    token: bytes
+    term: Term
+
+    @property
+    def renewable(self) -> bool: ...
+
+    @property
+    def in_hand(self) -> bool: ...
+
+    @property
+    def progress(self) -> Hashable: ...
+
+    def renew(self) -> None:
+        """Renew it over the client's own connection. Called on the event loop."""
+
+    def give_up(self, error: LeaseLostError) -> None:
+        """End it, and give back what is in flight; later operations raise the error. Called on the event loop."""
+
+
+class Renewal:
+    """Renews the lease on a role, or on a part of it.
+
+    Args:
+        lease: The lease.
+        renewer: The client's.
+        steps: The queue's steps.
+        role: The role.
+        max_hold: Seconds without progress after which the lease ends.
+        shared: It is a member's share of the role.
+
+    Attributes:
+        keys: The queue's keys, for the renewer.
+        max_hold: As given; it may change.
+    """
+
+    def __init__(
+        self, lease: Held, renewer: Renewer, steps: Steps, role: Role, max_hold: float, shared: bool = False
+    ) -> None:
+        self.keys = steps.script_keys
+        self.max_hold = max_hold
+        self._task: weakref.ref[asyncio.Task[Any]] | None = None
+        self._lease = lease
+        self._renewer = renewer
+        self._name = steps.name
+        self._role = role
+        self._step = steps.renew_shared if shared else functools.partial(steps.renew, role)
+        self._earliest = 0.0  # by the clock of the term
+        self._pending = False
+        self._progress: Hashable = None
+        self._looked_at = 0.0
+        self._held = 0.0
+        self._stuck = False
+        self._ended = False
+
+    def note_task(self) -> None:
+        """Note the current task, which acquires the lease or receives under it, for the log."""
+        task = asyncio.current_task()
+        self._task = None if task is None else weakref.ref(task)
+
+    def begin(self) -> None:
+        """Renew the lease from now on, if that has not begun before. It has just been taken, or renewed."""
+        if self._ended:
+            return  # messages have come after the lease was left
+        term = self._lease.term
+        self._earliest = term.clock() + term.seconds / 3
+        self._stuck = False
+        self._renewer.add(self)
+
+    def end(self) -> None:
+        """Renew the lease never again."""
+        self._ended = True
+        self._renewer.discard(self)
+
+    def pause(self) -> float:
+        """Return in how many seconds the lease has to be renewed; acknowledgements and receives renew it, too."""
+        term = self._lease.term
+        return max(self._earliest, term.certain_until - term.seconds * 2 / 3) - term.clock()
+
+    def look(self) -> float:
+        """Return in how many seconds to look again; 0 or less if the lease has to be renewed now."""
+        third = self._lease.term.seconds / 3
+        if not self._stuck and self._lease.renewable:
+            self._watch()
+        else:
+            self._progress = None
+        if self._stuck or self._pending or not self._lease.renewable:
+            return min(third, RETRY)
+        return min(self.pause(), third, self.max_hold / 3)
+
+    def renew(self, connection: ReconnectingConnection) -> None:
+        """Renew the lease over this connection. Called in the renewer's thread."""
+        term = self._lease.term
+        milliseconds = term.milliseconds
+        confirm = term.sent(milliseconds)
+        self._pending = True
+
+        def on_answer(answer: Any) -> None:
+            self._pending = False
+            if isinstance(answer, Exception):
+                self._earliest = term.clock() + min(RETRY, term.seconds / 3)
+                self._renewer.failed(self, answer)
+            else:
+                self._earliest = term.clock() + term.seconds / 3
+                confirm()
+
+        self._step(self._lease.token, milliseconds, on_answer, connection)
+
+    def renew_here(self) -> None:
+        """Renew the lease over the client's own connection. Called on the event loop."""
+        self._pending = False
+        self._earliest = self._lease.term.clock() + self._lease.term.seconds / 3
+        self._lease.renew()
+
+    def _watch(self) -> None:
+        """Note for how long there has been no progress. A process that stood still itself is not blamed for that."""
+        lease, term = self._lease, self._lease.term
+        now, progress = time.monotonic(), lease.progress
+        turned = self._renewer.turned_at > self._looked_at and not lease.in_hand
+        alive = turned or progress != self._progress or term.clock() < term.extended
+        self._held = 0.0 if alive else self._held + min(now - self._looked_at, term.seconds)
+        self._progress, self._looked_at = progress, now
+        if self._held < self.max_hold:
+            return
+        self._stuck = True
+        logger.error(
+            "the lease on the %s role of the queue %r ends: for %g seconds (max_hold) nothing was handed out or "
+            "settled, and a handler is busy, or the event loop is blocked\n%s",
+            self._role, self._name, self.max_hold,
+            stacks(self._renewer.home, self._renewer.home_thread, None if self._task is None else self._task()),
+        )  # fmt: skip
+        self._renewer.call_home(self._give_up)
+
+    def _give_up(self) -> None:
+        """End a lease that was held for too long. Called on the event loop."""
+        if self not in self._renewer or not self._stuck:
+            return
+        if self._lease.progress != self._progress:  # the loop was blocked, and has gone on before this
+            self.begin()
+            return
+        self.end()
+        self._lease.give_up(
+            LeaseLostError(
+                f"the lease on the {self._role} role of the queue {self._name!r} was given up: for "
+                f"{self.max_hold:g} seconds (max_hold) nothing was handed out or settled",
+                name=self._name,
+                role=self._role,
+            )
+        )

@@ -1,0 +1,111 @@
+"""Runs a handler for several messages at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from apressure.protocols import Delivery
+from apressure.service.dispatcher import Arguments
+from apressure.service.handling import Handling
+
+
+class Batching(Handling):
+    """Gathers batches, and hands them to workers.
+
+    What comes again is handled alone: a bad message must not use up the attempts of those beside it.
+    """
+
+    def __init__(self, arguments: Arguments, stopped: asyncio.Event) -> None:
+        super().__init__(arguments, stopped)
+        self._most = arguments.options.batch or 1
+        self._gathered: list[Delivery[Any]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._batches: deque[list[Delivery[Any]]] = deque()
+        self._calls = 0  # handlers that run, or are about to
+
+    def _places_taken(self) -> int:
+        too_many = max(0, self.tasks.retrying - self._arguments.max_pending_retries)
+        return self._calls + len(self._batches) + too_many
+
+    def _arrived(self, delivery: Delivery[Any]) -> None:
+        if delivery.redelivered and self._gathered:
+            self._release()
+            if self._arguments.pace is not None:
+                self._arguments.pace.count()
+        self._gathered.append(delivery)
+        if delivery.redelivered or len(self._gathered) >= self._most:
+            self._release()
+        elif self._timer is None:
+            linger = self._arguments.options.linger
+            self._timer = asyncio.get_running_loop().call_later(linger, self._release)
+
+    def _begins_with_the_next(self) -> bool:
+        return not self._gathered
+
+    def _release(self) -> None:
+        """Hand over what has been gathered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._gathered:
+            self._batches.append(self._gathered)
+            self._gathered = []
+            self._begin_calls()
+
+    def _begin_calls(self) -> None:
+        """Hand over what there is a place for."""
+        while self._batches and self._calls < self._arguments.concurrency:
+            self._calls += 1
+            self._ready.append(self._batches.popleft())
+        self._wake()
+
+    def _end_call(self) -> None:
+        self._calls -= 1
+        self._begin_calls()
+        self.tasks.changed()
+
+    async def _handle_next(self) -> None:
+        """Run the handler for the next batch, and settle its messages."""
+        batch: list[Delivery[Any]] = self._ready.popleft()
+        argument: list[Any] = batch
+        if not self._arguments.deliveries:
+            batch, argument = self._decode(batch)
+        if not batch:
+            self._end_call()
+            return
+        if self._ready:
+            self._wake()  # this handler may take its time
+        try:
+            try:
+                rest = self._caller.begin(argument.copy())
+                if rest is not None:
+                    await rest
+            finally:
+                self._end_call()
+        except BaseException as error:  # noqa: BLE001 (`_failure_of` raises what is not a failure)
+            failure = self._failure_of(error)
+            if failure is not None:
+                first, *others = [delivery for delivery in batch if not delivery.settled] or batch[-1:]
+                self.handled += len(batch) - len(others) - 1
+                await self._retry(first, failure, others)
+        else:
+            for delivery in batch:
+                await self._acknowledge(delivery)
+        finally:
+            self._open -= len(batch)
+            self.tasks.changed()
+
+    def _decode(self, batch: list[Delivery[Any]]) -> tuple[list[Delivery[Any]], list[Any]]:
+        """Return the messages that can be decoded, and their items. The others fail by themselves."""
+        decoded: list[Delivery[Any]] = []
+        items: list[Any] = []
+        for delivery in batch:
+            try:
+                items.append(delivery.item)
+            except Exception as error:  # noqa: BLE001 (the message is tried again after any error)
+                self.tasks.start(self._retry_alone(delivery, error), f"a failed item of {self._arguments.queue.name!r}")
+            else:
+                decoded.append(delivery)
+        return decoded, items

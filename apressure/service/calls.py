@@ -1,0 +1,137 @@
+"""How a handler is called: in a context of its own, and no longer than it may take.
+
+One task calls many handlers, one after the other. A handler still has its own context variables, as if it ran in a task
+of its own: otherwise what one item binds, such as fields for logs, would show up in the logs of the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import BrokenExecutor, Executor
+from typing import Any
+
+
+class NotAwaitableError(Exception):
+    """The call of a handler returned something that cannot be awaited."""
+
+    def __init__(self, returned: object) -> None:
+        super().__init__(returned)
+        self.returned = returned
+
+
+class ExecutorEndedError(Exception):
+    """The executor takes no more calls."""
+
+    def __init__(self, reason: RuntimeError) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Caller:
+    """Calls a handler.
+
+    Args:
+        handler: The handler.
+        timeout: Seconds for one call; None for no limit.
+        executor: Where the handler, a synchronous function, runs; None for this task.
+    """
+
+    def __init__(self, handler: Callable[[Any], Any], timeout: float | None, executor: Executor | None) -> None:
+        self._handler = handler
+        self._timeout = timeout
+        self._executor = executor
+
+    def begin(self, argument: Any) -> Awaitable[object] | None:
+        """Run the handler until it waits for the first time.
+
+        Returns:
+            The rest of it, to be awaited by this task at once; None when the handler has returned.
+
+        Raises:
+            NotAwaitableError: The call returned no awaitable.
+            ExecutorEndedError: The executor takes no more calls.
+            BaseException: What the handler raised.
+        """
+        if self._executor is not None:
+            return self._in_executor(self._executor, argument)
+        context = contextvars.copy_context()
+        running = context.run(self._handler, argument)
+        if type(running) is not types.CoroutineType:
+            if not inspect.isawaitable(running):
+                raise NotAwaitableError(running)
+            running = _wait_for(running)
+        try:
+            waits_for = context.run(running.send, None)
+        except StopIteration:
+            return None
+        rest = _resume(context, running, waits_for)
+        return rest if self._timeout is None else _within(self._timeout, rest)
+
+    async def _in_executor(self, executor: Executor, argument: Any) -> None:
+        """Wait for the handler. Cancelled, it is not called, unless it runs already: then it runs on by itself."""
+        try:
+            running = asyncio.get_running_loop().run_in_executor(executor, _call, self._handler, argument)
+            await asyncio.wait((running,))
+        except RuntimeError as error:  # `submit` calls no handler: it is broken, or was shut down
+            raise ExecutorEndedError(error) from error
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
+        if isinstance(broken := running.exception(), BrokenExecutor):
+            raise ExecutorEndedError(broken)
+        running.result()
+
+
+def _call(handler: Callable[[Any], Any], argument: Any) -> None:
+    """Call a handler in an executor. What it returns stays there: a process could not always send it."""
+    try:
+        returned = handler(argument)
+    except StopIteration as error:  # a future cannot hold this one
+        raise RuntimeError("the handler raised StopIteration") from error
+    if inspect.isawaitable(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()  # otherwise Python warns that it was never awaited
+        raise TypeError(f"with executor=, the handler must be a synchronous function: it returned {returned!r}")
+
+
+async def _wait_for(running: Awaitable[Any]) -> None:
+    await running
+
+
+@types.coroutine
+def _resume(
+    context: contextvars.Context, running: Coroutine[Any, Any, object], waits_for: Any
+) -> Generator[Any, Any, None]:
+    """Run the rest of a coroutine in its context: pass on what it waits for, and what comes of that.
+
+    Where a lease shows the stacks of tasks in the log, it finds the coroutine by the name `running`.
+    """
+    try:
+        while True:
+            try:
+                value = yield waits_for
+            except GeneratorExit:
+                context.run(running.close)
+                raise
+            except BaseException as error:  # noqa: BLE001 (it is the coroutine's)
+                waits_for = context.run(running.throw, error)
+            else:
+                waits_for = context.run(running.send, value)
+    except StopIteration:
+        return
+
+
+async def _within(timeout: float, rest: Awaitable[object]) -> None:
+    """Wait for a handler, and cancel it after so many seconds."""
+    limit = asyncio.timeout(timeout)
+    try:
+        async with limit:
+            await rest
+    except TimeoutError as error:
+        if not limit.expired():
+            raise  # the handler's own
+        raise TimeoutError(f"the handler was cancelled: it took longer than timeout={timeout:g} s") from error

@@ -1,0 +1,228 @@
+"""What services have in common: they receive from a consumer block, retry what fails, and end in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import inspect
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from apressure.backoff import Backoff
+from apressure.exceptions import DurabilityError, PressureError, QueueDoesNotExistError
+from apressure.protocols import Consumer, Delivery, DeliverySource
+from apressure.service.options import Options
+from apressure.service.pace import Pace
+from apressure.service.tasks import Tasks
+
+if TYPE_CHECKING:
+    from anyio import CancelScope
+
+logger = logging.getLogger("apressure")
+
+MAX_RETRY_DELAY: Final = 60.0
+"""Seconds: the pause before a retry does not grow beyond this (nor below the first one)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """The arguments of `serve`, or of `pipe`.
+
+    Attributes:
+        title: The name of the service in logs.
+        role: The name of the handler in logs.
+    """
+
+    handler: Callable[[Any], Any]
+    queue: DeliverySource[Any]
+    concurrency: int
+    deliveries: bool
+    prefetch: int | None
+    retry_delay: float
+    max_pending_retries: int
+    shutdown_timeout: float
+    lease: float | None
+    max_hold: float | None
+    shared: bool
+    title: str
+    role: str = "handler"
+    options: Options = dataclasses.field(default_factory=Options)
+    pace: Pace | None = None
+
+    def consumer(self) -> Consumer[Delivery[Any]]:
+        """Return a new consumer block of the queue."""
+        # Not every kind of queue has these two.
+        more: dict[str, Any] = {} if self.max_hold is None else {"max_hold": self.max_hold}
+        if self.shared:
+            more["shared"] = True
+        return self.queue.consumer("manual", prefetch=self.prefetch, lease=self.lease, **more)
+
+
+class StoppedError(Exception):
+    """A signal came. Raised through the consumer's block, which then gives back its messages without waiting long."""
+
+
+class Dispatcher(ABC):
+    """Handles the messages of one consumer block. A subclass has `_receive`.
+
+    Attributes:
+        handled: How often a handler returned.
+        failed: How often a handler raised.
+        reached: The queue has been reached, and exists.
+        received: A message has been received.
+        tasks: The tasks that own the messages in flight.
+    """
+
+    def __init__(self, arguments: Arguments, stopped: asyncio.Event) -> None:
+        self.handled = 0
+        self.failed = 0
+        self.reached = False
+        self.received = False
+        self._arguments = arguments
+        self._stopped = stopped
+        self.tasks = Tasks()
+        self._failure: BaseException | None = None
+        self._scope: CancelScope | None = None
+
+    async def run(self) -> None:
+        """Handle messages until the queue is closed and drained.
+
+        However it ends, no handler runs any more, and messages that were not settled have been given back.
+
+        Raises:
+            StoppedError: A signal came first.
+            QueueDoesNotExistError: There is no such queue.
+            PressureError: The consumer lost its messages, or cannot receive any.
+            BaseException: What a handler raised that is not an `Exception`.
+        """
+        from anyio import CancelScope  # here, since it loads anyio's backend
+
+        queue, drained = self._arguments.queue, False
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                with CancelScope() as self._scope:
+                    if not await queue.exists():
+                        raise QueueDoesNotExistError(f"the queue {queue.name!r} does not exist", name=queue.name)
+                    self.reached = True
+                    consumer = await stack.enter_async_context(self._arguments.consumer())
+                    consumer.on_lost(self._fail)
+                    await self._receive(consumer)
+                    drained = True
+                self._scope = None
+                if self.tasks.all and not self.tasks.cancelled:
+                    await asyncio.wait(self.tasks.all, timeout=self._arguments.shutdown_timeout)
+            finally:
+                self._scope = None
+                self.tasks.cancel()
+                await self.tasks.join()
+            if self._failure is not None:
+                raise self._failure
+            if not drained:
+                raise StoppedError
+
+    def interrupt(self) -> None:
+        """Receive no more messages: `run` waits for the handlers for `shutdown_timeout` and ends."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    @abstractmethod
+    async def _receive(self, consumer: Consumer[Delivery[Any]]) -> None:
+        """Handle messages until the queue is drained, and none that was received can go back to it."""
+
+    async def _next(self, consumer: Consumer[Delivery[Any]]) -> Delivery[Any] | None:
+        """Return the next delivery; None where the queue is closed and empty. A handler may still give some back."""
+        while True:
+            try:
+                delivery = await anext(consumer)
+            except StopAsyncIteration:
+                return None
+            except DurabilityError as error:  # the messages have been received; the next call returns one
+                self._warn(error)
+                continue
+            self.received = True
+            return delivery
+
+    def _warn(self, error: PressureError) -> None:
+        logger.warning("%s continues after an error: %s", self._arguments.title, error)
+
+    async def _retry(self, delivery: Delivery[Any], error: BaseException, others: Sequence[Delivery[Any]] = ()) -> None:
+        """Give the message back after a pause. Until then it stays in flight, and counts as `retrying`.
+
+        Args:
+            delivery: The message.
+            error: Why its handler failed.
+            others: The other messages of its batch, which failed with it.
+        """
+        failed = (delivery, *others)
+        self.failed += len(failed)
+        first = self._arguments.retry_delay
+        pause = Backoff(first, max(MAX_RETRY_DELAY, first)).pause(delivery.attempts - 1)
+        settled = "it had settled the delivery before" if delivery.settled else "on_error has settled the delivery"
+        try:
+            for each in failed:
+                await self._call_on_error(each, error)
+        finally:
+            self._log_failure(delivery, error, settled if delivery.settled else "", pause, len(others))
+        unsettled = [each for each in failed if not each.settled]
+        if not unsettled or self.tasks.cancelled:
+            return
+        with self.tasks.retry(len(unsettled)):
+            await wait(self._stopped, pause)
+            if not self._stopped.is_set():  # otherwise the consumer's block gives all messages back, in order
+                await self._give_back(unsettled)
+
+    async def _give_back(self, deliveries: Sequence[Delivery[Any]]) -> None:
+        for each in reversed(deliveries):  # the last one that goes back comes first
+            with contextlib.suppress(PressureError):
+                await each.nack()
+
+    async def _call_on_error(self, delivery: Delivery[Any], error: BaseException) -> None:
+        """Tell the program of a failure. Its function may settle the delivery."""
+        on_error = self._arguments.options.on_error
+        if on_error is None:
+            return
+        try:
+            running = on_error(delivery, error)
+            if inspect.isawaitable(running):
+                await running
+        except (asyncio.CancelledError, Exception) as failure:
+            if isinstance(failure, asyncio.CancelledError) and self.tasks.cancelled:
+                raise
+            name = self._arguments.queue.name
+            logger.exception("on_error failed for the delivery %s of the queue %r", delivery.id, name)
+        except BaseException as failure:  # noqa: BLE001 (`run` raises it when everything has been given back)
+            self._fail(failure)
+
+    def _log_failure(
+        self, delivery: Delivery[Any], error: BaseException, outcome: str, pause: float, others: int
+    ) -> None:
+        name, most = self._arguments.queue.name, self._arguments.queue.max_attempts
+        if not outcome:
+            last = most is not None and delivery.attempts >= most
+            outcome = "it goes to the dead letters" if last else "it goes back"
+            if not (self.tasks.cancelled or self._stopped.is_set()):
+                outcome += f" in {pause:.1f} s"
+        logger.error(
+            "the %s of the delivery %s%s of the queue %r failed at attempt %d%s: %s",
+            self._arguments.role, delivery.id, f" and {others} more" if others else "", name, delivery.attempts,
+            "" if most is None else f" of {most}", outcome,
+            exc_info=error,
+            extra={"queue": name, "delivery": delivery.id, "attempts": delivery.attempts, "max_attempts": most},
+        )  # fmt: skip
+
+    def _fail(self, error: BaseException) -> None:
+        """End `run` with this error."""
+        if self._failure is None:
+            self._failure = error
+        self.interrupt()
+        self.tasks.cancel()
+
+
+async def wait(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event for some seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

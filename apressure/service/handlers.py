@@ -1,0 +1,85 @@
+"""Finds out, without calling a handler, whether it is certainly synchronous.
+
+A function without `async def` may still return an awaitable: a lambda around an async function, or the wrapper of a
+decorator. Only functions that cannot do so are refused here; the first call shows the others.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from typing import Any, Final
+
+_ASYNCHRONOUS: Final = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE
+_YIELDS: Final = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+
+def check(handler: Any, role: str = "handler") -> None:
+    """Raise TypeError for a handler that cannot be called, or is certainly synchronous.
+
+    A `"transform"` may be an asynchronous generator, too.
+    """
+    if not callable(handler):
+        raise TypeError(f"the {role} must be an async function, not {type(handler).__name__}")
+    if _synchronous(handler, _YIELDS if role == "handler" else inspect.CO_GENERATOR):
+        raise TypeError(_refusal(handler, "it is synchronous", role))
+
+
+def check_blocking(handler: Any) -> None:
+    """Raise TypeError for a handler that cannot run in an executor."""
+    if not callable(handler):
+        raise TypeError(f"the handler must be a function, not {type(handler).__name__}")
+    function = handler
+    while isinstance(function, functools.partial):
+        function = function.func
+    if any(inspect.iscoroutinefunction(each) for each in (function, getattr(function, "__call__", None))):  # noqa: B004
+        raise TypeError(
+            "with executor=, the handler must be a synchronous function: write `def` instead of `async def`"
+        )
+
+
+def not_awaitable(handler: Any, returned: object, role: str = "handler") -> TypeError:
+    """Return the error for a handler whose call returned no awaitable."""
+    return TypeError(_refusal(handler, f"its call returned {type(returned).__name__}, which cannot be awaited", role))
+
+
+def _refusal(handler: Any, why: str, role: str) -> str:
+    function = handler
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__name__", type(function).__name__)
+    return (
+        f"the {role} {name} must be an async function: {why}. Write `async def` instead of `def`, and inside it "
+        "`await asyncio.to_thread(...)` for calls that block."
+    )
+
+
+def _synchronous(handler: Any, refused: int) -> bool:
+    """Return whether no call of the handler can return an awaitable; functions with `refused` flags count as such."""
+    while isinstance(handler, (functools.partial, MethodType)):
+        handler = handler.func if isinstance(handler, functools.partial) else handler.__func__
+    if isinstance(handler, type):
+        return not hasattr(handler, "__await__")
+    if isinstance(handler, BuiltinFunctionType):
+        return handler.__module__ == "builtins"  # `print`; compiled modules may have asynchronous ones
+    function = handler if isinstance(handler, FunctionType) else type(handler).__call__
+    if not isinstance(function, FunctionType):
+        return False
+    flags = function.__code__.co_flags
+    if flags & _ASYNCHRONOUS or flags & _YIELDS & ~refused:
+        return False
+    return bool(flags & refused) or _returns_constants(function.__code__)
+
+
+def _returns_constants(code: CodeType) -> bool:
+    """Return whether each return statement has a constant; a missing one returns None."""
+    before = ""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "RETURN_VALUE" and (
+            instruction.is_jump_target or before not in {"LOAD_CONST", "LOAD_SMALL_INT"}
+        ):
+            return False
+        before = instruction.opname
+    return True

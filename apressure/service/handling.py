@@ -1,0 +1,195 @@
+"""Runs a handler for each message of a consumer, and settles the message when its handler has ended.
+
+One task receives. Workers, which are tasks that live on, call the handlers. A worker owns a message from the moment it
+was handed out until it is settled, or given back with the consumer's block: it runs the handler and, after a failure,
+waits for the retry. Only then does it take another message.
+
+A handler that returns without waiting for anything costs no task, no future and no turn of the event loop: its worker
+goes on with the next message at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+from apressure.exceptions import DurabilityError, PressureError
+from apressure.protocols import AcknowledgesSoon, Consumer, Delivery
+from apressure.service import handlers
+from apressure.service.calls import Caller, ExecutorEndedError, NotAwaitableError
+from apressure.service.dispatcher import Arguments, Dispatcher
+
+_WOKEN: Final = 2
+"""How many workers are woken at a time. Each wakes as many again, if the first of them leave it any work."""
+
+
+class Handling(Dispatcher):
+    """Handles the messages of one consumer block."""
+
+    def __init__(self, arguments: Arguments, stopped: asyncio.Event) -> None:
+        super().__init__(arguments, stopped)
+        self._caller = Caller(arguments.handler, arguments.options.timeout, arguments.options.executor)
+        self._ready: deque[Any] = deque()  # what a worker takes next: a message, or a batch
+        self._open = 0  # messages that were received, and neither settled nor given back
+        self._acknowledging = 0  # of these, messages whose handler has returned
+        self._idle: list[asyncio.Future[None]] = []
+        self._waking = 0
+        self._ending = False
+        self._soon: bool | None = None  # whether deliveries can `ack_soon`; None before the first one
+
+    async def _receive(self, consumer: Consumer[Delivery[Any]]) -> None:
+        """Hand messages to workers, until the queue is drained and no worker can give a message back."""
+        tasks, arguments = self.tasks, self._arguments
+        counted = False  # the pace has counted the next handler
+        try:
+            while True:
+                while self._places_taken() >= arguments.concurrency:
+                    await tasks.change()
+                if arguments.pace is not None and not counted and self._begins_with_the_next():
+                    await arguments.pace.turn()
+                    counted = True
+                all_settled = not self._open
+                delivery = await self._next(consumer)
+                if delivery is not None:
+                    self._open += 1
+                    self._arrived(delivery)
+                    counted = False
+                    continue
+                self._release()
+                if all_settled:
+                    return
+                await tasks.change()
+        finally:
+            self._release()
+            self._ending = True
+            for idle in self._idle:
+                if not idle.done():
+                    self._waking += 1
+                    idle.set_result(None)
+
+    def _arrived(self, delivery: Delivery[Any]) -> None:
+        """Hand a message to a worker."""
+        self._ready.append(delivery)
+        if self._waking < _WOKEN:
+            self._wake()
+
+    def _begins_with_the_next(self) -> bool:
+        """Return whether the next message begins a call of the handler."""
+        return True
+
+    def _release(self) -> None:
+        """Hand over what is held back: nothing more comes for now."""
+
+    def _places_taken(self) -> int:
+        """Return how many handlers run, or are about to, and how many failed items are too many to wait beside them."""
+        retrying = self.tasks.retrying
+        waiting_beside = min(retrying, self._arguments.max_pending_retries)
+        return self._open - self._acknowledging - waiting_beside
+
+    def _wake(self) -> None:
+        """Have workers look at what is ready, unless enough of them are about to."""
+        while self._waking < min(_WOKEN, len(self._ready)) and not self.tasks.cancelled:
+            self._waking += 1
+            while self._idle:
+                if not (idle := self._idle.pop()).done():
+                    idle.set_result(None)
+                    break
+            else:
+                self.tasks.start(self._work(), f"handling messages of the queue {self._arguments.queue.name!r}")
+
+    async def _work(self) -> None:
+        """Handle messages until the service ends, or a handler cancels this task."""
+        task = asyncio.current_task()
+        assert task is not None
+        ready = self._ready
+        loop = task.get_loop()
+        try:
+            while True:
+                self._waking -= 1
+                while ready and not self.tasks.cancelled:
+                    await self._handle_next()
+                    if task.cancelling():
+                        return  # the cancellation was for the handler that has ended: it may still be pending
+                if self._ending:
+                    return
+                idle = loop.create_future()
+                self._idle.append(idle)
+                await idle
+        finally:
+            self._wake()
+
+    async def _handle_next(self) -> None:
+        """Run the handler for the next message, and settle the message."""
+        delivery = self._ready.popleft()
+        if self._ready and self._waking < _WOKEN:
+            self._wake()  # this handler may take its time
+        try:
+            rest = self._caller.begin(delivery if self._arguments.deliveries else delivery.item)
+            if rest is not None:
+                await rest
+        except BaseException as error:  # noqa: BLE001 (`_failure_of` raises what is not a failure)
+            failure = self._failure_of(error)
+            if failure is not None:
+                await self._retry(delivery, failure)
+        else:
+            await self._acknowledge(delivery)
+        finally:
+            self._open -= 1
+            self.tasks.changed()
+
+    def _failure_of(self, error: BaseException) -> BaseException | None:
+        """Return with what a handler has failed; None if the service ends because of it.
+
+        Raises:
+            asyncio.CancelledError: The handler was cancelled with the service.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            if self.tasks.cancelled:
+                raise error  # the consumer's block gives the message back
+            return asyncio.CancelledError("the handler cancelled itself")
+        if isinstance(error, NotAwaitableError):
+            self._fail(handlers.not_awaitable(self._arguments.handler, error.returned))
+            return None
+        if isinstance(error, ExecutorEndedError):
+            self._fail(error.reason)
+            return None
+        if isinstance(error, Exception):
+            return error
+        self._fail(error)  # `run` raises it when everything has been given back
+        return None
+
+    async def _retry_alone(self, delivery: Delivery[Any], error: Exception) -> None:
+        """Retry a message for which no handler could be called, in a task of its own."""
+        try:
+            await self._retry(delivery, error)
+        finally:
+            self._open -= 1
+            self.tasks.changed()
+
+    async def _acknowledge(self, delivery: Delivery[Any]) -> None:
+        self.handled += 1
+        if delivery.settled:
+            return
+        if self._soon is None:
+            self._soon = isinstance(delivery, AcknowledgesSoon)
+        try:
+            if self._soon:
+                delivery.ack_soon()  # type: ignore[attr-defined]
+            else:
+                await self._acknowledge_now(delivery)
+        except DurabilityError as error:
+            self._warn(error)
+        except PressureError as error:  # the message comes again
+            self.handled -= 1
+            if not self.tasks.cancelled:
+                self._warn(error)
+
+    async def _acknowledge_now(self, delivery: Delivery[Any]) -> None:
+        """Wait for the acknowledgement. Meanwhile another handler takes the place of this one."""
+        self._acknowledging += 1
+        self.tasks.changed()
+        try:
+            await delivery.ack()
+        finally:
+            self._acknowledging -= 1

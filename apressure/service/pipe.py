@@ -1,0 +1,201 @@
+"""`pipe`: a stage of a pipeline, from one queue through a function to another one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar, overload
+
+from apressure import validation
+from apressure.exceptions import ExactlyOnceError, PressureError, QueueClosedError
+from apressure.protocols import AtomicSource, Delivery, Destination, Move, Mover, Source
+from apressure.service import handlers
+from apressure.service.dispatcher import Arguments
+from apressure.service.results import Many
+from apressure.service.serve import Service
+from apressure.service.stage import Plan, Stage
+
+logger = logging.getLogger("apressure")
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_MOST: Final = 1_000_000
+_MOST_RETRIES: Final = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Piped:
+    """What `pipe` has done when it returns.
+
+    Attributes:
+        handled: How many inputs were transformed, and acknowledged.
+        put: How many results were put.
+        failed: How many attempts failed.
+        exactly_once: Whether each put was one step with the acknowledgement.
+    """
+
+    handled: int
+    put: int
+    failed: int
+    exactly_once: bool
+
+
+class PutThenAcknowledge:
+    """Moves messages between any two queues, at-least-once: an interruption in between puts results twice."""
+
+    def __init__(self, destination: Destination[Any]) -> None:
+        self._destination = destination
+
+    def encode(self, item: Any) -> Any:
+        """The destination encodes it."""
+        return item
+
+    async def move(self, moves: Sequence[Move]) -> None:
+        """Put the results of all, then acknowledge."""
+        found = [result for _, some in moves for result in some]
+        accepted, interruption = len(found), None
+        try:
+            if found:
+                await self._destination.put_many(found)
+        except PressureError as error:
+            accepted, interruption = error.accepted, error
+        except Exception:
+            if len(moves) == 1:
+                raise
+            return await self.move(moves[: len(moves) // 2])  # one of them cannot be put
+        settled: list[Delivery[Any]] = []
+        for deliveries, some in moves:
+            accepted -= len(some)
+            if accepted < 0 or (interruption is not None and not some):
+                break
+            settled += deliveries
+        outcomes = await asyncio.gather(*(delivery.ack() for delivery in settled), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        if interruption is not None:
+            raise interruption
+        return None
+
+
+@overload
+async def pipe(
+    source: Source[T], transform: Callable[[T], Awaitable[R | Many[R] | None] | AsyncIterator[R]],
+    destination: Destination[R], *, batch: None = ..., concurrency: int = ..., close: bool = ...,
+    exactly_once: bool | None = ..., lease: float | None = ..., retry_delay: float = ...,
+) -> Piped: ...  # fmt: skip
+@overload
+async def pipe(
+    source: Source[T], transform: Callable[[list[T]], Awaitable[Iterable[R] | None] | AsyncIterator[R]],
+    destination: Destination[R], *, batch: int, concurrency: int = ..., close: bool = ...,
+    exactly_once: bool | None = ..., lease: float | None = ..., retry_delay: float = ...,
+) -> Piped: ...  # fmt: skip
+async def pipe(
+    source: Source[Any],
+    transform: Callable[[Any], Any],
+    destination: Destination[Any],
+    *,
+    batch: int | None = None,
+    concurrency: int = 1,
+    close: bool = False,
+    exactly_once: bool | None = None,
+    lease: float | None = None,
+    retry_delay: float = 1.0,
+) -> Piped:
+    """Move items from one queue to another, through a function, until the source is closed and drained.
+
+    Between two `AsyncQueue`s of one server, results are put and their input is acknowledged in one step: a stage that
+    is killed at any moment neither loses nor doubles anything. Between other queues, results are put first and inputs
+    are acknowledged afterwards: at-least-once. The log says at INFO which of the two holds.
+
+    If the transform raises, the error is logged, and the item is tried again after a pause, as in `serve`: until it
+    has been delivered `max_attempts` times and becomes a dead letter of the source.
+
+    Args:
+        source: The queue of the inputs. If it has not been used before, it is opened, and its object is closed at the
+            end.
+        transform: `async def transform(item)`. What it returns is a result, also a list; None is no result, and
+            `Many(results)` several. Or `async def` with `yield`: each value is a result.
+        destination: The queue of the results; opened as the source is.
+        batch: Give the transform a list of up to so many items, as many as are there. It returns a list of results,
+            or None, or yields them. An item that has failed before comes alone.
+        concurrency: How many transforms run at a time. With 1, results are in the order of their inputs; with more,
+            each is put when it is there.
+        close: Close the destination when the source is drained. If it is closed already, that is no error.
+        exactly_once: True to raise where it is impossible, False to put first and acknowledge afterwards; None for
+            what is possible.
+        lease: Seconds after which another stage gets the items when this process dies; None for the queue's default.
+        retry_delay: Seconds of the first pause before a retry; see `serve`.
+
+    Returns:
+        What was done, as `Piped`.
+
+    Raises:
+        ExactlyOnceError: `exactly_once=True`, and it is impossible; the message says what to do.
+        QueueClosedError: The destination was closed before the source was drained. Inputs have gone back.
+        QueueDoesNotExistError: One of the queues does not exist, or was deleted.
+        PressureError: As for `serve`.
+        TypeError: The transform is synchronous, or an argument has the wrong type.
+        ValueError: An argument is invalid, or both queues are the same.
+        BaseException: The transform raised something that is not an `Exception`, such as SystemExit.
+
+    Cancelled, it cancels the transforms, waits for them, and gives back every input whose results were not put.
+    """
+    handlers.check(transform, "transform")
+    if batch is not None:
+        validation.whole(batch, "batch", 1, _MOST)
+    validation.whole(concurrency, "concurrency", 1, _MOST)
+    validation.seconds(retry_delay, "retry_delay")
+    title = f"the pipe from {source.name!r} to {destination.name!r}"
+    arguments = Arguments(
+        transform, source, concurrency, False, None, retry_delay, _MOST_RETRIES, 0.0, lease, None, False, title,
+        "transform",
+    )  # fmt: skip
+    arguments.consumer()  # the queue checks `lease`, before anything begins
+    async with contextlib.AsyncExitStack() as stack:
+        for queue in (source, destination):
+            if not getattr(queue, "opened", True):
+                await stack.enter_async_context(queue)  # type: ignore[arg-type]
+        await destination.closed()  # raises where it does not exist
+        mover, why = await _mover(source, destination, exactly_once)
+        once = f"at least once, {why}" if why else "exactly once"
+        logger.info("%s works %s", title, once, extra={"queue": source.name, "destination": destination.name})
+        plan = Plan(mover, batch)
+        handled = failed = 0
+        while True:
+            served = await Service(arguments, functools.partial(Stage, plan=plan)).run()
+            handled, failed = handled + served.handled, failed + served.failed
+            # After a failover, the end of the consumer may give back what had been moved on the server that is gone.
+            if not close or not served.handled:
+                break
+        if close:
+            with contextlib.suppress(QueueClosedError):
+                await destination.close()
+    return Piped(handled, plan.put, failed, exactly_once=not why)
+
+
+async def _mover(source: Any, destination: Any, exactly_once: bool | None) -> tuple[Mover, str]:
+    """Return what moves messages, and why that is not exactly once; an empty string where it is."""
+    if exactly_once is False:
+        return PutThenAcknowledge(destination), "as asked for by exactly_once=False"
+    try:
+        return await _atomic(source).mover(destination), ""
+    except ExactlyOnceError as error:
+        if exactly_once:
+            raise
+        return PutThenAcknowledge(destination), f"since {error}"
+
+
+def _atomic(source: Any) -> AtomicSource:
+    if isinstance(source, AtomicSource):
+        return source
+    raise ExactlyOnceError(
+        f"exactly once is impossible from the queue {source.name!r}: it is a {type(source).__name__}, and only two "
+        "AsyncQueues on one server share a step",
+        name=source.name,
+    )

@@ -1,0 +1,334 @@
+"""`serve`: a consumer as a service, with concurrent handlers, retries and a graceful shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from concurrent.futures import Executor
+from signal import SIGINT, SIGTERM, Signals
+from typing import Any, Final, Literal, TypeVar, overload
+
+from apressure import validation
+from apressure.backoff import Backoff
+from apressure.exceptions import PressureError
+from apressure.protocols import Creatable, Delivery, DeliverySource, Source
+from apressure.service import handlers
+from apressure.service.batching import Batching
+from apressure.service.dispatcher import Arguments, Dispatcher, StoppedError, wait
+from apressure.service.handling import Handling
+from apressure.service.keyed import Keyed
+from apressure.service.options import Options
+from apressure.service.pace import Pace
+from apressure.service.signals import listening
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+logger = logging.getLogger("apressure")
+
+_MOST: Final = 1_000_000
+_MOST_AHEAD: Final = 1000
+"""The most messages that a service with `batch=` asks for ahead by itself."""
+
+_RETURN: Final = Backoff(0.5, 30.0)
+"""The pauses before the service takes the consumer again."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Served:
+    """What `serve` has done when it returns.
+
+    Attributes:
+        handled: How often a handler returned. A batch counts each of its items.
+        failed: How often a handler raised. A batch counts each item that it had not settled.
+        signal: The signal that ended it; None if the queue was closed and drained.
+    """
+
+    handled: int
+    failed: int
+    signal: Signals | None = None
+
+
+def _dispatcher(arguments: Arguments, stopped: asyncio.Event) -> Handling:
+    """Return what handles the messages of one consumer block, as the options say."""
+    if arguments.options.batch is not None:
+        return Batching(arguments, stopped)
+    if arguments.options.key is not None:
+        return Keyed(arguments, stopped)
+    return Handling(arguments, stopped)
+
+
+class Service:
+    """One call of `serve`, or of `pipe`.
+
+    Args:
+        arguments: Its arguments.
+        dispatcher: Makes what handles the messages while the consumer is held.
+
+    Attributes:
+        stop_listening: Called at the second signal, so that a third one has the effect that it had before.
+    """
+
+    def __init__(
+        self, arguments: Arguments, dispatcher: Callable[[Arguments, asyncio.Event], Dispatcher] = _dispatcher
+    ) -> None:
+        self.stop_listening: Callable[[], None] = lambda: None
+        self._arguments = arguments
+        self._dispatcher = dispatcher
+        self._signal: Signals | None = None
+        self._stopped = asyncio.Event()
+        self._interrupt: Callable[[], None] = lambda: None
+        self._cancel_handlers: Callable[[], None] = lambda: None
+
+    def stop(self, signum: int) -> None:
+        """End the service after a signal: the first one lets handlers finish, the second one cancels them."""
+        if not self._stopped.is_set():
+            self._signal = Signals(signum)
+            self._stopped.set()
+            self._interrupt()
+        else:
+            self.stop_listening()
+            self._cancel_handlers()
+
+    async def run(self) -> Served:
+        """Handle messages until the queue is drained or a signal comes."""
+        handled = failed = losses = 0
+        reached = False
+        async with contextlib.AsyncExitStack() as stack:
+            if not self._arguments.queue.opened:
+                await self._open(stack)
+            if self._arguments.options.create:
+                await self._create()
+            while not self._stopped.is_set():
+                dispatcher = self._dispatcher(self._arguments, self._stopped)
+                self._interrupt, self._cancel_handlers = dispatcher.interrupt, dispatcher.tasks.cancel
+                try:
+                    await dispatcher.run()
+                    break
+                except StoppedError:
+                    break
+                except PressureError as error:
+                    reached = reached or dispatcher.reached
+                    if not (reached and error.temporary):
+                        raise
+                    losses = 0 if dispatcher.received else losses
+                    pause = _RETURN.pause(losses)
+                    losses += 1
+                    logger.warning(
+                        "%s lost the consumer role, and takes it again in %.1f s: %s",
+                        self._arguments.title, pause, error,
+                    )  # fmt: skip
+                    await wait(self._stopped, pause)
+                finally:
+                    handled += dispatcher.handled
+                    failed += dispatcher.failed
+        return Served(handled, failed, self._signal)
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> None:
+        from anyio import CancelScope  # here, since it loads anyio's backend
+
+        with CancelScope() as scope:
+            self._interrupt = scope.cancel
+            await stack.enter_async_context(self._arguments.queue)
+
+    async def _create(self) -> None:
+        from anyio import CancelScope  # here, since it loads anyio's backend
+
+        queue = self._arguments.queue
+        assert isinstance(queue, Creatable)
+        with CancelScope() as scope:
+            self._interrupt = scope.cancel
+            if not self._stopped.is_set():
+                await queue.create(bound=self._arguments.options.bound or 0, exist_ok=True)
+
+
+@overload
+async def serve(
+    handler: Callable[[T], Awaitable[object]], queue: Source[T], *, concurrency: int = ...,
+    deliveries: Literal[False] = ..., prefetch: int | None = ..., retry_delay: float = ...,
+    max_pending_retries: int = ..., shutdown_timeout: float = ..., lease: float | None = ...,
+    max_hold: float | None = ..., shared: bool = ...,
+    timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
+    create: bool = ..., bound: int | None = ..., batch: None = ..., linger: float = ..., rate: float | None = ...,
+    key: Callable[[T], Hashable] | None = ..., executor: None = ..., signals: Sequence[int] = ...,
+) -> Served: ...  # fmt: skip
+@overload
+async def serve(
+    handler: Callable[[D], Awaitable[object]], queue: DeliverySource[D], *, concurrency: int = ...,
+    deliveries: Literal[True], prefetch: int | None = ..., retry_delay: float = ...,
+    max_pending_retries: int = ..., shutdown_timeout: float = ..., lease: float | None = ...,
+    max_hold: float | None = ..., shared: bool = ...,
+    timeout: float | None = ..., on_error: Callable[[D, BaseException], object] | None = ...,
+    create: bool = ..., bound: int | None = ..., batch: None = ..., linger: float = ..., rate: float | None = ...,
+    key: Callable[[Any], Hashable] | None = ..., executor: None = ..., signals: Sequence[int] = ...,
+) -> Served: ...  # fmt: skip
+@overload
+async def serve(
+    handler: Callable[[list[T]], Awaitable[object]], queue: Source[T], *, concurrency: int = ...,
+    deliveries: Literal[False] = ..., prefetch: int | None = ..., retry_delay: float = ...,
+    max_pending_retries: int = ..., shutdown_timeout: float = ..., lease: float | None = ...,
+    max_hold: float | None = ..., shared: bool = ...,
+    timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
+    create: bool = ..., bound: int | None = ..., batch: int, linger: float = ...,
+    key: None = ..., rate: float | None = ..., executor: None = ..., signals: Sequence[int] = ...,
+) -> Served: ...  # fmt: skip
+@overload
+async def serve(
+    handler: Callable[[list[D]], Awaitable[object]], queue: DeliverySource[D], *, concurrency: int = ...,
+    deliveries: Literal[True], prefetch: int | None = ..., retry_delay: float = ...,
+    max_pending_retries: int = ..., shutdown_timeout: float = ..., lease: float | None = ...,
+    max_hold: float | None = ..., shared: bool = ...,
+    timeout: float | None = ..., on_error: Callable[[D, BaseException], object] | None = ...,
+    create: bool = ..., bound: int | None = ..., batch: int, linger: float = ...,
+    key: None = ..., rate: float | None = ..., executor: None = ..., signals: Sequence[int] = ...,
+) -> Served: ...  # fmt: skip
+@overload
+async def serve(
+    handler: Callable[[T], object], queue: Source[T], *, concurrency: int = ...,
+    deliveries: Literal[False] = ..., prefetch: int | None = ..., retry_delay: float = ...,
+    max_pending_retries: int = ..., shutdown_timeout: float = ..., lease: float | None = ...,
+    max_hold: float | None = ..., shared: bool = ...,
+    timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
+    create: bool = ..., bound: int | None = ..., batch: None = ..., linger: float = ..., rate: float | None = ...,
+    key: Callable[[T], Hashable] | None = ..., executor: Executor, signals: Sequence[int] = ...,
+) -> Served: ...  # fmt: skip
+@overload
+async def serve(
+    handler: Callable[[list[T]], object], queue: Source[T], *, concurrency: int = ...,
+    deliveries: Literal[False] = ..., prefetch: int | None = ..., retry_delay: float = ...,
+    max_pending_retries: int = ..., shutdown_timeout: float = ..., lease: float | None = ...,
+    max_hold: float | None = ..., shared: bool = ...,
+    timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
+    create: bool = ..., bound: int | None = ..., batch: int, linger: float = ...,
+    key: None = ..., rate: float | None = ..., executor: Executor, signals: Sequence[int] = ...,
+) -> Served: ...  # fmt: skip
+async def serve(
+    handler: Callable[[Any], object],
+    queue: DeliverySource[Any],
+    *,
+    concurrency: int = 1,
+    deliveries: bool = False,
+    prefetch: int | None = None,
+    retry_delay: float = 1.0,
+    max_pending_retries: int = 100,
+    shutdown_timeout: float = 30.0,
+    lease: float | None = None,
+    max_hold: float | None = None,
+    shared: bool = False,
+    timeout: float | None = None,
+    on_error: Callable[[Any, BaseException], object] | None = None,
+    create: bool = False,
+    bound: int | None = None,
+    batch: int | None = None,
+    linger: float = 0.0,
+    key: Callable[[Any], Hashable] | None = None,
+    rate: float | None = None,
+    executor: Executor | None = None,
+    signals: Sequence[int] = (SIGTERM, SIGINT),
+) -> Served:
+    """Handle the messages of a queue, at-least-once, until the queue is closed and drained, or a signal comes.
+
+    An item is acknowledged when its handler has returned. If the handler raises, the error is logged, and the item
+    stays in flight for a pause that grows with its attempts. Then it goes back, first in line, and is tried again.
+
+    An `AsyncQueue` has one active consumer: a second service of the same queue waits, and takes over when the first one
+    ends or dies. With `shared=True`, any number of services work on the same queue.
+
+    Args:
+        handler: `async def handle(item)`, or anything else whose call returns an awaitable.
+        queue: The queue, of any kind. If it has not been used before, it is opened, and closed at the end.
+        concurrency: How many handlers run at a time.
+        deliveries: Give the handler the delivery instead of its item. It may `ack` or `nack` the delivery itself.
+        prefetch: How many messages to receive at a time; None lets the queue decide. An `AsyncQueue` then receives as
+            many as the handlers finish in 50 ms, up to 1,000.
+        retry_delay: Seconds of the first pause before a retry. Each further pause is twice as long, up to 60 s. A
+            random part of up to a half is taken off each.
+        max_pending_retries: How many failed items may wait for their retry without taking the slot of a handler. With 0
+            and `concurrency=1`, no item overtakes another.
+        shutdown_timeout: Seconds that handlers may take to finish after a signal; 0 cancels them at once.
+        lease: Seconds after which another service gets the items when this process dies; None for the queue's default.
+        max_hold: Seconds after which a service whose handlers are all stuck loses its items: no item was received or
+            settled meanwhile. The log has the stacks, the handlers are cancelled, and the service begins anew. None for
+            the queue's default, which is one hour for an `AsyncQueue`; a `FileQueue` takes no `max_hold`.
+        shared: Work on the queue together with all services that say so, each message in one of them. A `FileQueue` is
+            always shared.
+        timeout: Seconds for one handler; None for no limit. A handler that takes longer is cancelled, and has failed
+            with a TimeoutError: its item is tried again as after any failure. A handler that returns in spite of the
+            cancellation has handled its item.
+        on_error: `on_error(delivery, error)`, asynchronous or not, is called for each handler that failed, before its
+            failure is logged. It may `ack` or `nack` the delivery. If it does not, the item is tried again as usual. An
+            exception of its own is logged. `timeout` does not limit it; it is cancelled with the handlers.
+        create: Create the queue first, unless it exists. A queue that is deleted later is not created again.
+        bound: The most messages in a queue that `create=True` creates; None or 0 for no bound. A queue that exists
+            keeps its own.
+        batch: Give the handler a list of up to so many items (or deliveries) instead of a single one. If it raises,
+            each of them that it has not settled has failed. An item that comes again is in a list of its own, so that
+            one bad item does not use up the attempts of others. `concurrency` then counts lists.
+        linger: Seconds to wait for more items after the first one of a list. Without it, a list has what has been
+            received.
+        key: A function of the item. Items of the same key are handled one after the other and in order, different keys
+            side by side, in this process. While a failed item waits and comes again, the others of its key wait, too.
+            Up to ten items for each handler wait here for their keys; they count as delivered. Not with `batch` or
+            `shared`.
+        rate: How many handlers may begin a second, in this call of `serve`. After a quiet second as many may begin at
+            once. None for no limit.
+        executor: Run the handler there: it is a synchronous function then, which may block. Processes must be started
+            by `spawn`. A function that runs cannot be cancelled. At the end of the service it has `shutdown_timeout`
+            seconds; after that its item goes back, while the function runs on. The same holds when the messages are
+            lost. `timeout` and `deliveries=True` are refused.
+        signals: The signals that end the service. The first one lets handlers finish, the second one cancels them, and
+            further ones have the effect that they had before. () for none.
+
+    Returns:
+        How many items were handled, as `Served`.
+
+    Raises:
+        QueueDoesNotExistError: The queue does not exist, or was deleted.
+        ServerUnavailableError: The server could not be reached at the start. Later on, the service tries again for
+            ever.
+        PressureError: Another error that a retry does not solve (`temporary` is False): password, permission, a damaged
+            queue.
+        RuntimeError: Signals were asked for outside the main thread.
+        BrokenExecutor, RuntimeError: The executor is broken, or was shut down.
+        TypeError: The handler is synchronous, or an argument has the wrong type. A handler that can never return an
+            awaitable is refused before any item is received. If only its first call shows that, the item goes back.
+        ValueError: An argument is invalid.
+        BaseException: A handler raised something that is not an `Exception`, such as SystemExit.
+
+    Cancelled, it cancels the handlers, waits for them, and gives back every item that was not acknowledged, first in
+    line.
+    """
+    if executor is None:
+        handlers.check(handler)
+    else:
+        handlers.check_blocking(handler)
+    validation.whole(concurrency, "concurrency", 1, _MOST)
+    validation.whole(max_pending_retries, "max_pending_retries", 0, _MOST)
+    validation.seconds(retry_delay, "retry_delay")
+    validation.seconds(shutdown_timeout, "shutdown_timeout")
+    options = Options(
+        timeout=timeout,
+        on_error=on_error,
+        create=create,
+        bound=bound,
+        batch=batch,
+        linger=linger,
+        key=key,
+        rate=rate,
+        executor=executor,
+    )
+    options.check(queue, deliveries, shared)
+    if batch is not None and prefetch is None:
+        prefetch = min(2 * batch * concurrency, _MOST_AHEAD)  # half of it is asked for at a time
+    arguments = Arguments(
+        handler, queue, concurrency, deliveries, prefetch, retry_delay, max_pending_retries, shutdown_timeout, lease,
+        max_hold, shared, f"the service of the queue {queue.name!r}", options=options,
+        pace=None if rate is None else Pace(rate),
+    )  # fmt: skip
+    arguments.consumer()  # the queue checks `prefetch`, `lease` and `max_hold`, before anything begins
+    service = Service(arguments)
+    with listening(signals, service.stop) as service.stop_listening:
+        return await service.run()

@@ -1,0 +1,77 @@
+"""The tasks of a service: they own the messages in flight, from the moment one was received until it is settled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+from apressure import background
+
+
+class Tasks:
+    """The tasks of a service, and how many messages wait for a retry.
+
+    Attributes:
+        all: The tasks.
+        retrying: How many messages wait for a retry.
+        cancelled: `cancel` has been called.
+    """
+
+    def __init__(self) -> None:
+        self.all: set[asyncio.Task[None]] = set()
+        self.retrying = 0
+        self.cancelled = False
+        self._changed = asyncio.Event()
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Start a task."""
+        task = background.start(work, name)
+        self.all.add(task)
+        task.add_done_callback(self._ended)
+
+    @contextlib.contextmanager
+    def retry(self, messages: int = 1) -> Iterator[None]:
+        """Count so many messages as ones that wait for a retry."""
+        self.retrying += messages
+        self.changed()
+        try:
+            yield
+        finally:
+            self.retrying -= messages
+            self.changed()
+
+    def changed(self) -> None:
+        """Wake what waits for a change."""
+        self._changed.set()
+
+    async def change(self) -> None:
+        """Wait until a handler has ended, or a message has been settled, since the last call."""
+        await self._changed.wait()
+        self._changed.clear()
+
+    def cancel(self) -> None:
+        """Cancel the tasks, each one once, so that nothing interrupts what a handler does on cancellation."""
+        self.cancelled = True
+        for task in self.all:
+            if not task.cancelling():
+                task.cancel()
+
+    async def join(self) -> None:
+        """Wait until all tasks have ended. A cancellation is raised after that."""
+        from anyio import CancelScope
+
+        cancelled: asyncio.CancelledError | None = None
+        with CancelScope(shield=True):
+            while self.all:
+                try:
+                    await asyncio.wait(self.all)
+                except asyncio.CancelledError as error:
+                    cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.all.discard(task)
+        self.changed()

@@ -1,0 +1,103 @@
+"""How a cancelled task learns the outcome of its operation before it raises.
+
+The outcome is a plain future that the reader of the connection completes. The task waits for it inside a shield and
+survives further cancellations; then it raises the original one, because a fresh CancelledError would escape
+`move_on_after`. (A bare loop would spin under anyio, which delivers a cancellation again and again.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from contextvars import ContextVar
+from typing import Any
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Deadline:
+    """The deadline of the operation under way, and what its error will say.
+
+    Attributes:
+        at: When it passes, by the event loop's clock. Nothing waits longer to learn an outcome.
+        sent: Something was sent, or done, before the operation was cancelled.
+        accepted: How many items a `put_many` or `requeue` had put by then.
+    """
+
+    at: float
+    sent: bool = False
+    accepted: int = 0
+
+
+current_deadline: ContextVar[Deadline | None] = ContextVar("current_deadline", default=None)
+"""The `deadline=` of the operation that runs here; None without one."""
+
+
+def note_sent() -> None:
+    """Note that the operation may have done something: its deadline must not report that nothing was done."""
+    if (deadline := current_deadline.get()) is not None:
+        deadline.sent = True
+
+
+def note_accepted(count: int) -> None:
+    """Note how many items the operation had put when it was cancelled."""
+    if (deadline := current_deadline.get()) is not None:
+        deadline.accepted = count
+
+
+def within_deadline(timeout: float) -> float:
+    """Return how many of these seconds the operation's deadline leaves."""
+    deadline = current_deadline.get()
+    return timeout if deadline is None else min(timeout, deadline.at - asyncio.get_running_loop().time())
+
+
+async def wait_shielded(future: asyncio.Future[Any], timeout: float) -> bool:
+    """Wait for a future, even while this task is cancelled.
+
+    Args:
+        future: It is not cancelled by this.
+        timeout: Seconds after which the outcome stays unknown, so that a frozen server cannot hold a task for ever.
+            The operation's deadline may leave fewer.
+
+    Returns:
+        Whether the future is done.
+    """
+    note_sent()
+    timeout = within_deadline(timeout)
+    if future.done() or timeout <= 0:
+        return future.done()
+    from anyio import CancelScope  # here, since it loads anyio's backend, which only a cancellation needs
+
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout
+    with CancelScope(shield=True):
+        while not future.done():
+            remaining = end - loop.time()
+            if remaining <= 0:
+                return False
+            try:
+                await asyncio.wait((future,), timeout=remaining)
+            except asyncio.CancelledError:
+                continue
+    return True
+
+
+async def wait_for_answer(future: asyncio.Future[Any], timeout: float | None, settle_timeout: float) -> bool:
+    """Wait for an answer for up to `timeout` seconds; None waits for as long as retries go on.
+
+    A cancellation comes out when the answer is there, or after `settle_timeout` seconds.
+
+    Returns:
+        Whether the answer is there.
+    """
+    try:
+        await asyncio.wait((future,), timeout=timeout)
+    except asyncio.CancelledError:
+        await wait_shielded(future, settle_timeout if timeout is None else min(timeout, settle_timeout))
+        raise
+    return future.done()
+
+
+def set_result_once(future: asyncio.Future[Any], value: Any) -> None:
+    """Set a future's result, unless its waiter was cancelled meanwhile."""
+    if not future.done():
+        future.set_result(value)

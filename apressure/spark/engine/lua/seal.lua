@@ -1,0 +1,84 @@
+-- Take messages out of the queue for the batch after `start`, and seal it when it has enough, or the queue is empty
+-- (specification: Get). A sealed batch is returned as it is; an incomplete one is filled further. Safe to repeat.
+-- KEYS: those of the queue's prelude, 23 the group's state, 24 the list of the batch after `start`
+-- ARGV: 1 uid, 2 '1' if the consumer role was claimed, 3 epoch, 4 `start`: the number of the last batch that the query has,
+--       5 the most messages of the batch or 0, 6 the most to move in this step,
+--       7 how many messages may ever have left the queue, or '' for any number,
+--       8 '1' to seal an empty batch where the queue is closed and empty
+-- Returns: {'sealed', number} | {'more', messages in it so far} | {'empty'} | {'closed'} (and empty) | {'fenced', current epoch} |
+--          {'behind', number of the last committed batch} | {'missing'} | {'corrupt', why} |
+--          {'busy', role, holder, milliseconds of its lease or -1}
+local GROUP, BATCH = KEYS[23], KEYS[24]
+local claimed, start, most = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5])
+local state = call('HMGET', GROUP, 'epoch', 'committed', 'sealed', 'rows')
+local answer
+if state[1] ~= ARGV[3] then
+  answer = {'fenced', state[1] or ''}
+elseif tonumber(state[2] or 0) > start then
+  answer = {'behind', tonumber(state[2])}
+elseif tonumber(state[3] or 0) > start then
+  answer = {'sealed', start + 1}
+end
+if answer then
+  unclaim(CONSUMER, claimed)
+  return answer
+end
+
+local staged = call('LLEN', BATCH)
+local function seal()
+  local rows = tonumber(state[4] or 0)
+  call('HSET', GROUP, 'sealed', start + 1, 'rows', rows + staged, 'first-' .. (start + 1), rows, 'at-' .. (start + 1), now())
+  if not state[2] then call('HSET', GROUP, 'committed', start) end
+  return {'sealed', start + 1}
+end
+
+local bound, wrong, length, permits = check(CONSUMER)
+if wrong then
+  refuse(wrong, CONSUMER, claimed, '', bound)
+  if wrong[1] == 'missing' and staged > 0 then return seal() end  -- keep what was taken before the queue was deleted
+  return wrong
+end
+local closed, usual, leased = survey(bound)
+if not usual then length, permits = call('LLEN', LIST), nil end
+local waiting = length
+if ARGV[7] ~= '' then
+  local left = integer(KEYS[MESSAGES + 2 * CONSUMER], '0') + in_flight()
+  waiting = math.max(0, math.min(length, tonumber(ARGV[7]) - left))
+end
+if waiting == 0 or (most > 0 and staged >= most) then
+  unclaim(CONSUMER, claimed)
+  if staged > 0 then return seal() end
+  if closed == 0 or length > 0 then return {'empty'} end
+  if ARGV[8] ~= '1' then return {'closed'} end
+  ignore_memory_limit()
+  call('HSET', GROUP, 'empty-' .. (start + 1), 1)
+  return seal()
+end
+local entered, refusal = enter(CONSUMER, claimed, '', usual and not leased)
+if not entered then return staged > 0 and seal() or refusal end
+
+ignore_memory_limit()
+unclaim(CONSUMER, claimed)
+call('SET', KEYS[HOLDER + CONSUMER], ARGV[1])
+local taken
+if staged == 0 and waiting == length and (most == 0 or length <= most) then
+  -- The whole queue: RENAME does not say its bytes, but everything that was produced is consumed now.
+  taken = length
+  local counted = call('MGET', KEYS[MESSAGES + 2 * PRODUCER], KEYS[BYTES + 2 * PRODUCER], KEYS[BYTES + 2 * CONSUMER])
+  local messages, produced, consumed = call('INCRBY', KEYS[MESSAGES + 2 * CONSUMER], taken), counted[2], counted[3] or '0'
+  if counted[1] == tostring(messages) and integer(KEYS[BYTES + 2 * PRODUCER]) and tonumber(produced) > tonumber(consumed) then
+    call('SET', KEYS[BYTES + 2 * CONSUMER], produced)
+  end
+  call('RENAME', LIST, BATCH)
+  call('DEL', REDELIVERED)
+else
+  local portions, bytes
+  portions, taken, bytes = pop(math.min(waiting, tonumber(ARGV[6]), most > 0 and most - staged or waiting))
+  for i = 1, #portions do call('LPUSH', BATCH, unpack(portions[i])) end
+  count(CONSUMER, taken, bytes)
+  if taken == length then call('DEL', REDELIVERED) end
+end
+staged = staged + taken
+normalise(bound, length - taken, permits, taken > 0)
+if taken == waiting or staged == most then return seal() end
+return {'more', staged}

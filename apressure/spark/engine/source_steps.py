@@ -1,0 +1,164 @@
+"""The steps of a group that reads a queue: it takes messages in sealed batches."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal
+
+from apressure.connection.wire.blocking import Blocking
+from apressure.spark.engine.steps import MAX_MESSAGES, BatchLostError, GroupTakenError, QueueSteps, RoleBusy
+
+
+class SourceSteps(QueueSteps):
+    """The steps of one queue and one group; see `QueueSteps`."""
+
+    def __init__(self, server: Blocking, name: str, group: str) -> None:
+        super().__init__(server, name)
+        self.group = group
+        self.state = self.keys.state(group)
+        self.batch = functools.partial(self.keys.batch, group)
+        self._about = f"the group {group!r} of the queue {name!r}"
+
+    def begin_epoch(self, start: int | None = None) -> tuple[int, int, int]:
+        """Become the query that reads for the group: the steps of all earlier epochs are refused from now on.
+
+        Args:
+            start: The last batch in the query's checkpoint; None for a new checkpoint.
+
+        Returns:
+            The epoch, the last committed batch, the last sealed batch.
+
+        Raises:
+            GroupTakenError: The checkpoint is older than the last commit. The query that reads now goes on.
+        """
+        keys = (self.state, self.keys.groups)
+        _, epoch, committed, sealed = self._run("begin_epoch", keys, self.group, "" if start is None else start)
+        return epoch, committed, sealed
+
+    def check_position(self, start: int) -> None:
+        """Check that a checkpoint at `start` is not older than the last commit. Nothing is changed.
+
+        Raises:
+            GroupTakenError: It is older.
+        """
+        committed = int(self.server.ask(b"HGET", self.state, b"committed") or 0)
+        if committed > start:
+            raise self._behind(committed)
+
+    def seal(
+        self,
+        epoch: int,
+        start: int,
+        limit: int,
+        upto: int | None = None,
+        claimed: bool = False,
+        allow_empty: bool = False,
+    ) -> int | Literal["more", "empty", "closed"] | RoleBusy:
+        """Take messages for the batch after `start` in one step, and seal the batch when it is complete.
+
+        Args:
+            epoch: The query's epoch.
+            start: The last batch that the query has.
+            limit: The most messages of the batch; 0 for all.
+            upto: How many messages may ever have left the queue; None for any number.
+            claimed: Whether the consumer role was claimed for this step.
+            allow_empty: Seal a batch without messages if the queue is closed and empty.
+
+        Returns:
+            The number of the sealed batch; or why nothing was sealed: there is `more` to take for it, the queue is
+            `empty`, or it is `closed` and empty.
+
+        Raises:
+            GroupTakenError: Another query reads for this group.
+            QueueDoesNotExistError: The queue does not exist, and nothing was taken from it before.
+        """
+        answer = self._run(
+            "seal",
+            (self.state, self.batch(start + 1)),
+            self._uid,
+            int(claimed),
+            epoch,
+            start,
+            limit,
+            MAX_MESSAGES,
+            "" if upto is None else upto,
+            int(allow_empty),
+        )
+        if isinstance(answer, RoleBusy):
+            return answer
+        return int(answer[1]) if answer[0] == b"sealed" else answer[0].decode()
+
+    def batch_rows(self, epoch: int, first: int, last: int) -> list[tuple[int, int]]:
+        """Return the number of the first row and the number of rows for each of these sealed batches."""
+        keys = (self.state, *map(self.batch, range(first, last + 1)))
+        answer = self._run("batch_rows", keys, epoch, first)
+        if answer[0] == b"gone":
+            raise self.batch_lost(answer[1])
+        numbers = answer[1]
+        return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+    def commit(self, epoch: int, first: int, last: int) -> None:
+        """Delete these batches: Spark has processed them."""
+        for begin in range(first, last + 1, 1000):
+            keys = (self.state, *map(self.batch, range(begin, min(begin + 1000, last + 1))))
+            self._run("commit", keys, epoch, begin)
+
+    def unfinished(self) -> tuple[int, int, int]:
+        """Return the last committed batch, the last one that may exist, and the age of the oldest in milliseconds.
+
+        The age counts from when the batch was sealed; it is -1 if none is sealed.
+        """
+        _, committed, last, age = self._run("unfinished", (self.state,))
+        return committed, last, age
+
+    def lengths(self, first: int, last: int) -> list[int]:
+        """Return how many messages each of these batches has."""
+        return [int(self.server.ask(b"LLEN", self.batch(number))) for number in range(first, last + 1)]
+
+    def give_back(self, epoch: int, number: int, last: int) -> int:
+        """Return the messages of the group's latest batch to the queue, and return how many there were."""
+        total, left = 0, 1
+        while left:
+            _, moved, left = self._run("give_back", (self.state, self.batch(number)), epoch, number, last, MAX_MESSAGES)
+            total += moved
+        return total
+
+    def forget(self) -> None:
+        """Delete what the server keeps of the group: its position, and batches without a commit."""
+        committed, last, _ = self.unfinished()
+        self.server.ask(b"UNLINK", self.state, *map(self.batch, range(committed + 1, last + 1)))
+        self.server.ask(b"HDEL", self.keys.groups, self.group)
+
+    def batch_lost(self, number: int) -> BatchLostError:
+        """Return the error for a batch that is missing."""
+        return BatchLostError(
+            f"the messages of batch {number} of {self._about} are not on the server any more: they were deleted, or "
+            "lost in a failover or restart. To go on without them, start with a new checkpoint",
+            name=self.name,
+        )
+
+    def _read(self, answer: Any) -> Any:
+        match answer[0] if isinstance(answer, list) else None:
+            case b"fenced" if answer[1]:
+                raise self._group_taken(
+                    f"another query reads for {self._about} now (epoch {answer[1].decode()}), so this one ends. Give "
+                    "each query a group of its own; a query that uses a stream twice needs two"
+                )
+            case b"fenced":
+                raise self._group_taken(
+                    f"the server has no state of {self._about} any more: it was deleted, or lost in a failover or "
+                    "restart. Start the query again: it goes on where it was"
+                )
+            case b"behind":
+                raise self._behind(answer[1])
+        return super()._read(answer)
+
+    def _behind(self, committed: int) -> GroupTakenError:
+        return self._group_taken(
+            f"batches up to {committed} of {self._about} are committed, and this checkpoint has not read them: a query "
+            "with another checkpoint read them, or they were given back to the queue. Start with a new checkpoint, or "
+            "give each query a group of its own"
+        )
+
+    def _group_taken(self, message: str) -> GroupTakenError:
+        return GroupTakenError(message, name=self.name)

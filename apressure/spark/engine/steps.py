@@ -1,0 +1,244 @@
+"""The steps that reading and writing a queue from Spark have in common.
+
+A step is one script or command: it orders the arguments, and turns the answer into a result or an error. A step never
+waits, and every step may be repeated. Only `run_when_ready`, `claim` and the methods called `await_…` wait.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+from apressure.connection.discovery import slot_of
+from apressure.connection.wire.blocking import Blocking
+from apressure.connection.wire.script import Script
+from apressure.exceptions import QueueDoesNotExistError, QueueError, QueueInUseError, Role, ServerError
+from apressure.spark.engine.keys import SparkKeys, bound_pattern, queue_name
+from apressure.spark.options import Options
+
+T = TypeVar("T")
+
+MAX_MESSAGES: Final = 4000
+"""The most messages that one script moves or reads, so that it never blocks the server for long."""
+MAX_WAIT: Final = 1.0
+"""The most seconds that one command waits at the server; less where `response_timeout` is shorter."""
+MIN_ROWS: Final = 10_000
+"""Fewer rows than this are not worth a task of their own."""
+
+
+class BatchLostError(QueueError):
+    """The server no longer has the messages of a batch that Spark needs."""
+
+
+class GroupTakenError(QueueError):
+    """Another query, or another checkpoint, has read for this group. A group is one query with one checkpoint."""
+
+
+class RoleBusy(NamedTuple):
+    """Another client holds the role that a step needs."""
+
+    role: Role
+    holder: str
+    lease: int
+    """Milliseconds until its lease ends; -1 without a lease."""
+
+
+class NoRoom(NamedTuple):
+    """The queue is full."""
+
+
+@functools.cache
+def script(name: str, package: str = "apressure.spark.engine") -> Script:
+    """Return the script of that name. Each one is read once."""
+    return Script(package, name, "apressure.queue.engine")
+
+
+def server_of(options: Options) -> Blocking:
+    """Return this process's connection for these options.
+
+    Spark reuses its worker processes, so most tasks find an open connection. A worker runs one task at a time.
+    """
+    return _server_of(options, os.getpid())
+
+
+@functools.lru_cache(maxsize=8)
+def _server_of(options: Options, _: int) -> Blocking:
+    return Blocking(options.settings())
+
+
+def find_queues(server: Blocking, pattern: str) -> list[str]:
+    """Return the names of the queues that match a pattern, sorted. This scans all keys of the server."""
+    prefix = server.settings.prefix
+    names = (queue_name(prefix, key) for key in server.scan(bound_pattern(prefix)))
+    return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
+
+
+def fair_shares(lengths: Mapping[str, int], limit: int) -> dict[str, int]:
+    """Divide `limit` rows among queues of these lengths, as evenly as their lengths allow."""
+    shares = dict.fromkeys(lengths, 0)
+    left = limit
+    waiting = {name: length for name, length in lengths.items() if length > 0}
+    while waiting and left > 0:
+        each = max(1, left // len(waiting))
+        for name in list(waiting):
+            more = min(each, waiting[name], left)
+            shares[name] += more
+            left -= more
+            waiting[name] -= more
+            if not waiting[name]:
+                del waiting[name]
+    return shares
+
+
+def split_rows(length: int, limit: int, min_rows: int = MIN_ROWS) -> list[tuple[int, int]]:
+    """Split so many rows into at most `limit` ranges (begin, end), each of about `min_rows` rows or more."""
+    count = max(1, min(limit, length // min_rows))
+    edges = [length * i // count for i in range(count + 1)]
+    return [(begin, end) for begin, end in itertools.pairwise(edges) if end > begin]
+
+
+class QueueSteps:
+    """The steps of one queue that need neither a group nor a write.
+
+    Args:
+        server: The connection.
+        name: The queue's name.
+
+    Raises:
+        ValueError: The server is a cluster, and the queue's keys would be on several nodes.
+    """
+
+    def __init__(self, server: Blocking, name: str) -> None:
+        self.server = server
+        self.keys = SparkKeys(server.settings.prefix, name)
+        slot_of(server.settings.address, self.keys.queue.specified)
+        self.name = name
+        self._uid = server.settings.client_id
+
+    def create(self, bound: int) -> None:
+        """Create the queue if it does not exist (specification: Create)."""
+        collisions = self.keys.queue.collisions()
+        call = script("create", "apressure.queue.engine").on((*self._operation(), *collisions))
+        answer = self.server.run(call, bound, 1, 0)
+        if isinstance(answer, list) and answer[0] == b"collides":
+            other = collisions[answer[1] - 1].removesuffix(b":bound").decode(errors="replace")
+            raise QueueError(
+                f"the queue {self.name!r} would share a key with the existing queue at {other!r}: choose another name",
+                name=self.name,
+            )
+
+    def close(self, claimed: bool = False) -> int | RoleBusy:
+        """Close the queue (specification: Close). A closed queue stays closed."""
+        call = script("close", "apressure.queue.engine").on(self._operation())
+        answer = self.server.run(call, self._uid, 1, 0, int(claimed), "")
+        if isinstance(answer, list) and answer[0] == b"closed":
+            return 1
+        return self._read(answer)  # type: ignore[no-any-return]
+
+    def exists(self) -> bool:
+        """Whether the queue exists (specification: Exists)."""
+        return bool(self.server.ask(b"EXISTS", self.keys.queue.bound))
+
+    def missing(self) -> QueueDoesNotExistError:
+        """Return the error for a queue that does not exist."""
+        hint = "create it, or set .option('create', True)"
+        return QueueDoesNotExistError(f"the queue {self.name!r} does not exist: {hint}", name=self.name)
+
+    def length(self) -> int:
+        """Return the number of waiting messages."""
+        return int(self.server.ask(b"LLEN", self.keys.queue.messages))
+
+    def measure(self) -> tuple[int, int, bool]:
+        """Return how many messages have ever left the queue, how many wait in it, and whether it is closed."""
+        _, left, length, closed = self._run("measure", ())
+        return left, length, bool(closed)
+
+    def peek(self, left: int, begin: int, end: int) -> tuple[int, list[bytes]]:
+        """Read messages at the positions `begin` to `end` of the queue, as it was when `left` messages had left it.
+
+        Returns:
+            How many messages have left since then, and those of the messages that are still there, newest first.
+        """
+        _, moved, found = self._run("peek", (), left, begin, end)
+        return moved, found
+
+    def groups(self) -> list[str]:
+        """Return the groups that have read the queue with Spark, sorted."""
+        return sorted(group.decode() for group in self.server.ask(b"HKEYS", self.keys.groups))
+
+    def await_message(self, seconds: float) -> None:
+        """Wait until the queue has a message. Nothing is taken."""
+        messages = self.keys.queue.messages
+        self.server.ask(b"BLMOVE", messages, messages, b"RIGHT", b"RIGHT", f"{seconds:.3f}")
+
+    def await_room(self, seconds: float) -> None:
+        """Wait until the queue may have room."""
+        not_full = self.keys.queue.not_full
+        self.server.ask(b"BLMOVE", not_full, not_full, b"RIGHT", b"RIGHT", f"{seconds:.3f}")
+
+    def claim(self, role: Role, seconds: float) -> bool:
+        """Wait in line for a role's token and claim it (specification: BRPOPLPUSH). Return whether it came."""
+        free, claim = self.keys.queue.free(role), self.keys.queue.claim(role)
+        return self.server.ask(b"BLMOVE", free, claim, b"RIGHT", b"LEFT", f"{seconds:.3f}") is not None
+
+    def run_when_ready(self, step: Callable[[bool], T | RoleBusy | NoRoom], role_timeout: float) -> T:
+        """Run a step again and again until its role is free and the queue has room, and return its result.
+
+        For room this waits without a limit.
+
+        Args:
+            step: The step. Its argument says whether the role was claimed for it.
+            role_timeout: Seconds to wait for the role.
+
+        Raises:
+            QueueInUseError: Another client held the role for `role_timeout` seconds.
+        """
+        deadline = time.monotonic() + role_timeout
+        longest = min(MAX_WAIT, self.server.settings.response_timeout / 2)
+        claimed = False
+        while True:
+            answer = step(claimed)
+            claimed = False
+            if isinstance(answer, NoRoom):
+                self.await_room(longest)
+                deadline = time.monotonic() + role_timeout
+            elif isinstance(answer, RoleBusy):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._in_use(answer)
+                lease = answer.lease / 1000 + 0.01 if answer.lease >= 0 else longest
+                claimed = self.claim(answer.role, max(0.01, min(left, lease, longest)))
+            else:
+                return answer
+
+    def _in_use(self, busy: RoleBusy) -> QueueInUseError:
+        return QueueInUseError(
+            f"the {busy.role} role of the queue {self.name!r} is held by {busy.holder or 'another client'!r}: wait "
+            "longer with roleTimeout, or run `apressure doctor`",
+            name=self.name,
+            role=busy.role,
+            holder=busy.holder or None,
+        )
+
+    def _operation(self) -> tuple[bytes, ...]:
+        return self.keys.queue.for_script(secrets.token_hex(8))
+
+    def _run(self, name: str, more_keys: tuple[bytes, ...], *arguments: Any) -> Any:
+        return self._read(self.server.run(script(name).on((*self.keys.base, *more_keys)), *arguments))
+
+    def _read(self, answer: Any) -> Any:
+        """Turn the answers that many scripts have in common into results and errors."""
+        match answer[0] if isinstance(answer, list) else None:
+            case b"busy":
+                return RoleBusy(answer[1].decode(), answer[2].decode(errors="replace"), answer[3])
+            case b"missing":
+                raise self.missing()
+            case b"corrupt":
+                raise ServerError(f"the queue {self.name!r} is damaged: {answer[1].decode(errors='replace')}")
+        return answer

@@ -1,0 +1,92 @@
+"""Batches that Spark has taken from a queue and not committed, for `apressure doctor`. This needs no pyspark.
+
+A batch never expires, because Spark may read it again at any time. Only a person can tell that its
+query will not come back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import closing
+
+from apressure.connection.settings import Settings
+from apressure.connection.wire.blocking import Blocking
+from apressure.exceptions import QueueDoesNotExistError
+from apressure.spark.engine.source_steps import SourceSteps
+from apressure.spark.engine.steps import QueueSteps
+from apressure.spark.options import check_group
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GroupBatches:
+    """The batches of one group that are not committed.
+
+    Attributes:
+        group: The group.
+        batches: How many batches, an incomplete one included.
+        messages: How many messages.
+        seconds: Seconds since the oldest one was sealed; None if none is sealed.
+    """
+
+    group: str
+    batches: int
+    messages: int
+    seconds: float | None
+
+
+def uncommitted(settings: Settings, name: str) -> list[GroupBatches]:
+    """Return what each group has in flight, sorted by group, without the groups that have nothing.
+
+    Raises:
+        ServerError, ServerUnavailableError: The server refused, or cannot be reached.
+    """
+    found = []
+    with closing(Blocking(settings)) as server:
+        for group in QueueSteps(server, name).groups():
+            steps = SourceSteps(server, name, group)
+            committed, last, age = steps.unfinished()
+            if lengths := [length for length in steps.lengths(committed + 1, last) if length]:
+                found.append(GroupBatches(group, len(lengths), sum(lengths), age / 1000 if age >= 0 else None))
+    return found
+
+
+def give_back(settings: Settings, name: str, group: str) -> int:
+    """Return what a group has in flight to the queue, first in line. An interrupted call may be repeated.
+
+    The group's query, if it runs, ends with an error, and its checkpoint cannot be used any more: others may read its
+    messages again.
+
+    Returns:
+        How many messages were given back.
+
+    Raises:
+        QueueDoesNotExistError: The queue was deleted: create it first. The group's query goes on.
+        GroupTakenError: The query was started again in the meantime.
+        ValueError: The name of the group is invalid.
+    """
+    check_group(group)
+    with closing(Blocking(settings)) as server:
+        steps = SourceSteps(server, name, group)
+        committed, last, _ = steps.unfinished()
+        if not any(steps.lengths(committed + 1, last)):
+            return 0
+        if not steps.exists():  # before its query is refused: it can go on with what it has
+            raise QueueDoesNotExistError(
+                f"the queue {name!r} does not exist: create it, then its batches can be given back", name=name
+            )
+        epoch, _, sealed = steps.begin_epoch()
+        committed, last, _ = steps.unfinished()  # its query may have committed more until now
+        # The latest batch goes first, so that the oldest message is first in line in the end.
+        return sum(steps.give_back(epoch, number, max(last, sealed)) for number in range(last, committed, -1))
+
+
+def forget_group(settings: Settings, name: str, group: str) -> None:
+    """Delete what the server keeps of a group whose query is finished. An interrupted call may be repeated.
+
+    Spark commits a batch when it asks for the next one, so the last one stays.
+
+    Raises:
+        ServerError, ServerUnavailableError: The server refused, or cannot be reached.
+    """
+    with closing(Blocking(settings)) as server:
+        SourceSteps(server, name, group).forget()

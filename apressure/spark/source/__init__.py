@@ -1,0 +1,1 @@
+"""`spark.readStream` and `spark.read`: batches of queues, in slices, decoded."""

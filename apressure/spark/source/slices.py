@@ -1,0 +1,145 @@
+"""What Spark's tasks read: slices of a sealed batch, or slices of a queue at one moment (`spark.read`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from apressure.spark.engine.source_steps import SourceSteps
+from apressure.spark.engine.steps import MAX_MESSAGES, QueueSteps, find_queues, server_of, split_rows
+from apressure.spark.options import Options
+from apressure.spark.source.decoding import Decoder
+
+CHUNK_BYTES: Final = 16 * 1024 * 1024
+"""About the most bytes of messages in one reply of the server."""
+
+
+@dataclasses.dataclass
+class Slice(InputPartition):
+    """What one task reads: a part of a sealed batch, or of a queue. It has no secrets, because Spark shows it.
+
+    Attributes:
+        queue: The queue's name.
+        batch: Group and number of the batch; None for the queue itself.
+        begin: The position of the first row, counted from the oldest message.
+        end: The position behind the last row.
+        rows: How many rows the whole batch has, so that a changed batch is noticed.
+        first: What to add to a position for the user's `sequence`.
+        left: For a queue, how many messages had left it when it was measured.
+    """
+
+    queue: str
+    batch: tuple[str, int] | None
+    begin: int
+    end: int
+    rows: int
+    first: int
+    left: int = 0
+
+
+def tasks_per_queue(options: Options, queues: int) -> int:
+    """Return the most tasks that read a batch of one of so many queues."""
+    return max(1, (options.num_partitions or os.cpu_count() or 1) // max(1, queues))
+
+
+def read(options: Options, decoder: Decoder, piece: Slice) -> Iterator[Any]:
+    """Read a slice, oldest message first, as Arrow record batches.
+
+    Raises:
+        BatchLostError: The batch is not on the server any more.
+        DecodeError: A message cannot be decoded, and the schema has no column for such messages.
+    """
+    if piece.begin == piece.end:
+        return
+    chunks = _read_batch(options, piece, *piece.batch) if piece.batch else _read_queue(options, piece)
+    for begin, messages in chunks:
+        yield decoder.batch(messages, piece.queue, piece.first + begin)
+
+
+def _next_chunk(options: Options, messages: Sequence[bytes]) -> int:
+    """How many messages to ask for after these."""
+    average = max(1, sum(map(len, messages[-100:])) // max(1, len(messages[-100:])))
+    return max(1, min(options.fetch_size, CHUNK_BYTES // average))
+
+
+def _read_batch(options: Options, piece: Slice, group: str, number: int) -> Iterator[tuple[int, list[bytes]]]:
+    steps = SourceSteps(server_of(options), piece.queue, group)
+    key = steps.batch(number)
+    at, chunk = piece.begin, min(100, options.fetch_size)
+    while at < piece.end:
+        upto = min(at + chunk, piece.end)
+        length, found = steps.server.together((b"LLEN", key), (b"LRANGE", key, -upto, -at - 1))
+        if length != piece.rows:
+            raise steps.batch_lost(number)
+        found.reverse()
+        yield at, found
+        at, chunk = upto, _next_chunk(options, found)
+
+
+def _read_queue(options: Options, piece: Slice) -> Iterator[tuple[int, list[bytes]]]:
+    """Read the messages that were in the queue when it was measured, except those that consumers take meanwhile.
+
+    Each message that is taken moves all others to the right. While consumers work, a script finds the messages, which
+    costs the server four times as much as a range of the list.
+    """
+    steps = QueueSteps(server_of(options), piece.queue)
+    keys = steps.keys.queue
+    at, chunk, moved, quiet = piece.begin, min(100, options.fetch_size), 0, True
+    while at < piece.end:
+        upto = min(at + (chunk if quiet else min(chunk, MAX_MESSAGES)), piece.end)
+        if quiet:
+            right, left = max(0, at - moved), max(0, upto - moved)
+            taken, latest, apart, found = steps.server.together(
+                (b"GET", keys.messages_count("consumer")),
+                (b"LLEN", keys.inflight),
+                (b"HLEN", keys.apart),
+                (b"LRANGE", keys.messages, -left, -right - 1) if left > right else (b"LRANGE", keys.messages, 1, 0),
+            )
+            now = int(taken or 0) + latest + apart - piece.left
+            quiet = now == moved
+            moved = now
+            if not quiet:
+                continue  # the messages have moved: this was the wrong range
+        else:
+            now, found = steps.peek(piece.left, at, upto)
+            quiet, moved = now == moved, now
+        found.reverse()
+        if found:
+            yield max(at, moved), found
+        at, chunk = upto, _next_chunk(options, found)
+
+
+class QueueReader(DataSourceReader):
+    """`spark.read`: what is in the queues at this moment. Nothing is consumed.
+
+    Args:
+        options: The user's options.
+        schema: The columns.
+    """
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._decoder = Decoder(options, schema)
+
+    def partitions(self) -> list[Slice]:  # type: ignore[override]
+        """Measure the queues and split them into slices."""
+        options = self._options
+        server = server_of(options)
+        names = options.names if options.pattern is None else find_queues(server, options.pattern)
+        limit = tasks_per_queue(options, len(names))
+        pieces = []
+        for name in names:
+            left, length, _ = QueueSteps(server, name).measure()
+            pieces += [Slice(name, None, begin, end, length, 0, left) for begin, end in split_rows(length, limit)]
+        # Spark takes an empty list for one unknown partition.
+        return pieces or [Slice("", None, 0, 0, 0, 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read one slice."""
+        assert isinstance(partition, Slice)
+        return read(self._options, self._decoder, partition)

@@ -1,0 +1,1 @@
+"""Help for tests: the contract that every kind of queue keeps."""

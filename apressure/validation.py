@@ -1,0 +1,104 @@
+"""Checks arguments: times, counts, text, and the items of a batch. Every room uses these checks, and no others.
+
+So the same mistake has the same error everywhere. NaN is not a valid time: it compares with nothing, so a wait with it
+would never end, and it would break the order of the event loop's timers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+LONGEST: Final = 1e6
+"""Seconds (eleven days): the longest setting, interval or pause. A timeout has no such limit."""
+
+
+def seconds(
+    value: Any, name: str, least: float = 0.0, most: float = LONGEST, *, above: bool = False, none: bool = False
+) -> float:
+    """Return a time, or raise if it is invalid.
+
+    Args:
+        value: The argument, in seconds.
+        name: The argument's name, for the error.
+        least: The shortest time.
+        most: The longest time.
+        above: It must be more than `least`.
+        none: Mention in the error that None is valid, too.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is NaN, too short (such as a negative one) or too long.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        allowed = "a number of seconds or None" if none else "a number of seconds"
+        raise TypeError(f"{name} must be {allowed}, not {type(value).__name__}")
+    if not least <= value <= most or (above and value == least):
+        if above:
+            limits = f"more than {least:g} and at most {most:g}"
+        else:
+            limits = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
+        raise ValueError(f"{name} must be {limits} seconds, not {value}")
+    return value
+
+
+def timeout(value: Any, name: str = "timeout") -> None:
+    """Raise if a timeout is neither None nor a number of at least 0 seconds.
+
+    Raises:
+        TypeError: It is neither None nor a number.
+        ValueError: It is NaN or negative.
+    """
+    if value is not None:
+        seconds(value, name, most=math.inf, none=True)
+
+
+def whole(value: Any, name: str, least: int = 1, most: int | None = None, unit: str = "") -> int:
+    """Return a whole number, or raise if it is invalid.
+
+    Args:
+        value: The argument.
+        name: The argument's name, for the error.
+        least: The smallest number.
+        most: The largest number; None for no limit.
+        unit: The unit, for the error.
+
+    Raises:
+        TypeError: It is not a whole number.
+        ValueError: It is too small or too large.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number{unit and f' of {unit}'}, not {type(value).__name__}")
+    if value < least or (most is not None and value > most):
+        limits = f"at least {least}" if most is None else f"between {least} and {most}"
+        raise ValueError(f"{name} must be {limits}{unit and f' {unit}'}, not {value}")
+    return value
+
+
+def text(value: Any, name: str) -> str:
+    """Return a string, or raise TypeError if the argument is none."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, not {type(value).__name__}")
+    return value
+
+
+def batch(items: Any, method: str, single: str) -> None:
+    """Raise if a batch of items is a single item, or a consumer that acknowledges the item before.
+
+    Args:
+        items: The argument.
+        method: The method that it was given to, for the error.
+        single: The method for one item.
+
+    Raises:
+        TypeError: It is one of these.
+    """
+    if isinstance(items, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"{method} takes an iterable of items, not {type(items).__name__}: use {single} for one item")
+    if getattr(items, "acknowledges_the_one_before", False):
+        raise TypeError(
+            f"{method} does not take a consumer: {method} reads ahead, and a consumer acknowledges an item when the "
+            f"next one is read, so a failure would lose items. Use apressure.pipe(source, transform, destination), "
+            f"which acknowledges an item when its results are in the destination. Or put each item before the next one "
+            f"is read: async for item in consumer: await queue.{single}(item)"
+        )

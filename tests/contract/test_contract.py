@@ -1,0 +1,77 @@
+"""Every kind of queue keeps the contract."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import pytest
+
+from apressure import AsyncQueue, FileQueue, QueueDoesNotExistError
+from apressure.testing.contract import Opener, QueueContract
+from tests.integration.files.conftest import MODES
+
+
+class TestAsyncQueue(QueueContract):
+    @pytest.fixture
+    async def open_queue(self, url: str) -> AsyncIterator[Opener]:
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def open_queue(**options: Any) -> AsyncQueue[bytes]:
+                return await stack.enter_async_context(AsyncQueue("jobs", url=url, **options))
+
+            yield open_queue
+        for name in ("jobs", "jobs:dead"):
+            async with AsyncQueue(name, url=url) as queue:
+                with contextlib.suppress(QueueDoesNotExistError):
+                    await queue.delete()
+
+
+class Together(AsyncQueue[bytes]):
+    """A queue whose consumers share the role."""
+
+    def consumer(self, *arguments: Any, **options: Any) -> Any:
+        return super().consumer(*arguments, **{"shared": True, **options})
+
+
+class TestSharedConsumer(QueueContract):
+    @pytest.fixture
+    async def open_queue(self, url: str) -> AsyncIterator[Opener]:
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def open_queue(**options: Any) -> Together:
+                return await stack.enter_async_context(Together("jobs", url=url, **options))
+
+            yield open_queue
+        for name in ("jobs", "jobs:dead"):
+            async with AsyncQueue(name, url=url) as queue:
+                with contextlib.suppress(QueueDoesNotExistError):
+                    await queue.delete()
+
+
+class TestFakeRedis(QueueContract):
+    @pytest.fixture
+    async def open_queue(self) -> AsyncIterator[Opener]:
+        server = fakeredis.FakeServer()
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def open_queue(**options: Any) -> AsyncQueue[bytes]:
+                client = fakeredis.FakeAsyncRedis(server=server)
+                return await stack.enter_async_context(AsyncQueue("jobs", redis=client, **options))
+
+            yield open_queue
+
+
+class TestFileQueue(QueueContract):
+    @pytest.fixture(params=MODES)
+    async def open_queue(self, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Opener]:
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def open_queue(**options: Any) -> FileQueue[bytes]:
+                mode = MODES[request.param]
+                return await stack.enter_async_context(FileQueue(tmp_path / "jobs", **mode, **options))
+
+            yield open_queue

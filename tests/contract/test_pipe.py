@@ -1,0 +1,184 @@
+"""`pipe` keeps its promises between all kinds of queues, whether it is exactly once or at least once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apressure import (
+    AsyncQueue,
+    ExactlyOnceError,
+    FileQueue,
+    Many,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    pipe,
+)
+from apressure.testing.contract import ITEMS, begun, drained, fails, in_time
+
+KINDS = ("files", "server", "plain")
+"""A directory, a server, and another database of it by plain commands, which can only be a destination."""
+
+Open = Callable[..., Awaitable[Any]]
+
+
+@pytest.fixture(params=list(itertools.product(KINDS[:2], KINDS)), ids="-to-".join)
+def kinds(request: pytest.FixtureRequest) -> tuple[str, str]:
+    found: tuple[str, str] = request.param
+    return found
+
+
+@pytest.fixture
+async def open_queue(kinds: tuple[str, str], url: str, tmp_path: Path) -> AsyncIterator[Open]:
+    """Open the source and the destination: `await open_queue("in", bound=2)`. A second call opens another object."""
+    async with contextlib.AsyncExitStack() as stack:
+        made = []
+
+        async def opener(name: str, bound: int = 0, **options: Any) -> Any:
+            kind = kinds[0 if name.startswith("in") else 1]
+            if kind == "files":
+                queue: Any = FileQueue(tmp_path / name.replace(":dead", ".dead"), **options)
+            else:
+                queue = AsyncQueue(name, url=url, scripting=kind == "server", **options)
+            await stack.enter_async_context(queue)
+            await queue.create(bound, exist_ok=True)
+            made.append(queue)
+            return queue
+
+        yield opener
+        for queue in made:
+            with contextlib.suppress(QueueDoesNotExistError):
+                await queue.delete()
+        async with AsyncQueue("in:dead", url=url) as dead:
+            with contextlib.suppress(QueueDoesNotExistError):
+                await dead.delete()
+
+
+async def same(item: Any) -> Any:
+    return item
+
+
+async def contents(queue: Any) -> list[bytes]:
+    """Everything that waits in a queue."""
+    if isinstance(queue, AsyncQueue):
+        return [await queue.get() for _ in range(await queue.qsize())]
+    return await drained(queue)
+
+
+async def fed(open_queue: Open, closed: bool = True, **options: Any) -> Any:
+    source = await open_queue("in", **options)
+    await source.put_many(ITEMS)
+    if closed:
+        await source.close()
+    return source
+
+
+async def test_everything_arrives_in_order_and_once(kinds: tuple[str, str], open_queue: Open) -> None:
+    source, destination = await fed(open_queue), await open_queue("out")
+    done = await in_time(pipe(source, same, destination, close=True))
+    assert (done.handled, done.put, done.failed) == (10, 10, 0)
+    assert done.exactly_once == (kinds == ("server", "server"))
+    assert await destination.closed()
+    assert await contents(destination) == ITEMS
+    assert (await source.statistics()).in_flight == 0
+    again = await in_time(pipe(source, same, destination, close=True))
+    assert (again.handled, again.put) == (0, 0)
+
+
+async def test_what_cannot_be_had_is_refused(kinds: tuple[str, str], open_queue: Open) -> None:
+    source, destination = await fed(open_queue), await open_queue("out")
+    work = pipe(source, same, destination, exactly_once=True)
+    if kinds == ("server", "server"):
+        await in_time(work)
+    else:
+        await fails(ExactlyOnceError, work)
+        assert await source.qsize() == 10
+
+
+async def test_none_one_and_many_results(open_queue: Open) -> None:
+    source, destination = await fed(open_queue), await open_queue("out")
+
+    async def transform(item: bytes) -> Any:
+        return Many([item] * int(item)) if int(item) < 4 else None
+
+    done = await in_time(pipe(source, transform, destination))
+    assert (done.handled, done.put) == (10, 6)
+    assert await contents(destination) == [b"1", b"2", b"2", b"3", b"3", b"3"]
+    assert (await source.statistics()).in_flight == 0
+
+
+@pytest.mark.parametrize("options", [{"batch": 3}, {"concurrency": 3}, {"batch": 2, "concurrency": 3}], ids=str)
+async def test_batches_and_parallel_transforms(open_queue: Open, options: dict[str, Any]) -> None:
+    source, destination = await fed(open_queue), await open_queue("out")
+
+    async def transform(item: Any) -> Any:
+        await asyncio.sleep(0.001)
+        return item
+
+    await in_time(pipe(source, transform, destination, **options))
+    assert sorted(await contents(destination)) == ITEMS
+
+
+async def test_it_waits_for_room(open_queue: Open) -> None:
+    source, destination = await fed(open_queue), await open_queue("out", bound=2)
+    task = await begun(pipe(source, same, destination))
+    got: list[bytes] = []
+    while len(got) < 10:
+        assert await destination.qsize() <= 2
+        got += await contents(destination)
+        await asyncio.sleep(0.005)
+    await in_time(task)
+    assert got == ITEMS
+
+
+async def test_what_fails_is_tried_again_and_then_a_dead_letter(open_queue: Open) -> None:
+    source, destination = await fed(open_queue, max_attempts=2), await open_queue("out")
+    failures = {b"3": 9, b"7": 1}
+
+    async def transform(item: bytes) -> bytes:
+        if failures.get(item):
+            failures[item] -= 1
+            raise ValueError(item)
+        return item
+
+    done = await in_time(pipe(source, transform, destination, retry_delay=0))
+    assert (done.handled, done.failed) == (9, 3)
+    assert sorted(await contents(destination)) == sorted(set(ITEMS) - {b"3"})
+
+
+async def test_a_result_that_cannot_be_put_fails_alone(open_queue: Open) -> None:
+    source, destination = await fed(open_queue, max_attempts=1), await open_queue("out")
+
+    async def transform(item: bytes) -> Any:
+        return 5 if item == b"3" else item
+
+    done = await in_time(pipe(source, transform, destination, retry_delay=0))
+    assert (done.handled, done.failed) == (9, 1)
+    assert sorted(set(await contents(destination))) == sorted(set(ITEMS) - {b"3"})
+
+
+async def test_a_closed_destination_gives_everything_back(open_queue: Open) -> None:
+    source, destination = await fed(open_queue, closed=False), await open_queue("out")
+    await destination.close()
+    await fails(QueueClosedError, pipe(source, same, destination))
+    assert (await source.statistics()).in_flight == 0
+    assert await contents(source) == ITEMS
+
+
+async def test_a_cancelled_pipe_gives_back_what_it_has_not_moved(open_queue: Open) -> None:
+    source, destination = await fed(open_queue), await open_queue("out", bound=4)
+    task = await begun(pipe(source, same, destination))
+    while await destination.qsize() < 4:
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await in_time(task)
+    assert (await source.statistics()).in_flight == 0
+    assert sorted({*await contents(destination), *await contents(source)}) == ITEMS

@@ -1,0 +1,73 @@
+"""Spread the tests over processes with pytest-xdist, as `nox -s tests` does. Each worker has its own servers.
+
+Most tests wait for servers and for other processes, so there are more workers than cores.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Any
+
+import pytest
+
+WORKERS_PER_CORE = 2.5
+MOST_WORKERS = 16  # more processes would only wait for the longest files
+
+LONGEST_FIRST = (
+    "tests/spark/",
+    "tests/chaos/",
+    "tests/integration/test_cli.py",
+    "tests/integration/test_demo.py",
+    "tests/integration/interoperability/",
+    "tests/integration/test_s",
+    "tests/integration/",
+)
+OWN_JAVA = ("tests/spark/test_kills.py", "tests/spark/test_pipeline.py")
+"""These start Spark in processes of their own. All other files of tests/spark share one session."""
+
+
+def workers(cores: int) -> int:
+    """Return how many processes run tests on a number of cores."""
+    return min(max(2, round(WORKERS_PER_CORE * cores)), MOST_WORKERS)
+
+
+def unit_of(nodeid: str) -> str:
+    """Return what one worker runs as a whole: a file, or all files that share a Spark session."""
+    file = nodeid.partition("::")[0]
+    return "tests/spark/" if file.startswith("tests/spark/") and file not in OWN_JAVA else file
+
+
+def node_of(unit: str) -> int:
+    """Return the order of the units: the longest first, so that none of them starts last."""
+    return next((place for place, prefix in enumerate(LONGEST_FIRST) if unit.startswith(prefix)), len(LONGEST_FIRST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+        return None  # pytest-xdist reads it
+    return workers(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getvalue("dist") != "loadfile":
+        return None
+
+    from xdist.scheduler import LoadFileScheduling
+
+    class Units(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(nodeid)
+
+    config.option.loadscopereorder = False  # the order of the list below
+    return Units(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not hasattr(config, "workerinput"):
+        return
+    tests = Counter(unit_of(item.nodeid) for item in items)
+    items.sort(key=lambda item: (node_of(unit := unit_of(item.nodeid)), -tests[unit]))

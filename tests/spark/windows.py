@@ -1,0 +1,25 @@
+"""The driver whose Java is killed: it sums up the closed queue `flights` in files. Its output ends with `done`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from apressure import spark as pressure
+from apressure.demo import pipeline
+from apressure.spark.pipeline import sweep
+from tests.spark.quick import QUICK
+
+
+def main(url: str, place: str) -> None:
+    folder = Path(place)
+    spark = pressure.session("windows", "local[2]", {**pipeline.SESSION, **QUICK})
+    stream = pipeline.read(spark, url=url, queue="flights", maxRowsPerBatch=400)
+    query = pipeline.write(pipeline.delays(stream), folder / "delays", folder / "checkpoint")
+    pressure.await_end(query, url=url, queue="flights")
+    sweep(spark, folder / "delays")
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
