@@ -87,13 +87,13 @@ class PutThenAcknowledge:
 async def pipe(
     source: Source[T], transform: Callable[[T], Awaitable[R | Many[R] | None] | AsyncIterator[R]],
     destination: Destination[R], *, batch: None = ..., concurrency: int = ..., close: bool = ...,
-    exactly_once: bool | None = ..., lease: float | None = ..., retry_delay: float = ...,
+    exactly_once: bool | None = ..., lease: float | None = ..., retry_delay: float = ..., shared: bool = ...,
 ) -> Piped: ...  # fmt: skip
 @overload
 async def pipe(
     source: Source[T], transform: Callable[[list[T]], Awaitable[Iterable[R] | None] | AsyncIterator[R]],
     destination: Destination[R], *, batch: int, concurrency: int = ..., close: bool = ...,
-    exactly_once: bool | None = ..., lease: float | None = ..., retry_delay: float = ...,
+    exactly_once: bool | None = ..., lease: float | None = ..., retry_delay: float = ..., shared: bool = ...,
 ) -> Piped: ...  # fmt: skip
 async def pipe(
     source: Source[Any],
@@ -106,6 +106,7 @@ async def pipe(
     exactly_once: bool | None = None,
     lease: float | None = None,
     retry_delay: float = 1.0,
+    shared: bool = False,
 ) -> Piped:
     """Move items from one queue to another, through a function, until the source is closed and drained.
 
@@ -126,11 +127,14 @@ async def pipe(
             or None, or yields them. An item that has failed before comes alone.
         concurrency: How many transforms run at a time. With 1, results are in the order of their inputs; with more,
             each is put when it is there.
-        close: Close the destination when the source is drained. If it is closed already, that is no error.
+        close: Close the destination when the source is drained: closed, empty, and with no item in any stage's hands. A
+            destination that is closed already is no error.
         exactly_once: True to raise where it is impossible, False to put first and acknowledge afterwards; None for
             what is possible.
         lease: Seconds after which another stage gets the items when this process dies; None for the queue's default.
         retry_delay: Seconds of the first pause before a retry; see `serve`.
+        shared: Work on the source together with all stages that say so, each item in one of them. Every stage ends when
+            the source is closed and empty, and no stage has an item in hand. A `FileQueue` is always shared.
 
     Returns:
         What was done, as `Piped`.
@@ -153,7 +157,7 @@ async def pipe(
     validation.seconds(retry_delay, "retry_delay")
     title = f"the pipe from {source.name!r} to {destination.name!r}"
     arguments = Arguments(
-        transform, source, concurrency, False, None, retry_delay, _MOST_RETRIES, 0.0, lease, None, False, title,
+        transform, source, concurrency, False, None, retry_delay, _MOST_RETRIES, 0.0, lease, None, shared, title,
         "transform",
     )  # fmt: skip
     arguments.consumer()  # the queue checks `lease`, before anything begins

@@ -242,7 +242,7 @@ async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
         "repair": keys.collisions(),
         "receive": (*DEAD.keys.for_script("none"), *DEAD.keys.collisions()),
         "requeue": DEAD.keys.for_script("none"),
-        "move": DEAD.keys.for_script("none"),
+        "move": (*DEAD.keys.for_script("none"), DEAD.keys.line()[0]),
         "receive_shared": (*keys.line(), *DEAD.keys.for_script("none"), *DEAD.keys.collisions()),
         **dict.fromkeys(("get", "join", "settle_shared", "resign", "renew_shared"), keys.line()),
     }

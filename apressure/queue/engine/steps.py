@@ -58,13 +58,13 @@ class Steps(SharedSteps):
     ) -> int | Wait:
         """Put results here, and acknowledge their inputs in the source. Answers with how many units it moved.
 
-        `token` is the token of the lease on the source. `runs` describes the units, as the script says, and `results`
-        has the results of all units, in order. `lost` is as in `put`.
+        `token` is the token of the lease on the source, or of a member's share. `runs` describes the units, as the
+        script says, and `results` has the results of all units, in order. `lost` is as in `put`.
         """
         arguments: list[Argument] = [
             self._uid, series.next(), b"0", claimed, token, b"2" if lost else b"0", len(runs), *runs, *results,
         ]  # fmt: skip
-        call = series.call("move", source.as_second)
+        call = series.call("move", lambda: (*source.as_second(), source.line()[0]))
         claims = ONLY_PRODUCER if claimed == b"1" else ()
         return await self._ask(call, arguments, 2, "producer", claims)  # type: ignore[no-any-return]
 

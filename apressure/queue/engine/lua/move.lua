@@ -1,9 +1,10 @@
 -- Put results into a queue, and acknowledge their inputs in another queue: both, or neither.
 -- A unit is some deliveries and all their results: they are moved together. Units are moved in order, as far as there
 -- is room. A step whose deliveries are no longer all in flight moves nothing, so that nothing is put twice.
--- KEYS: those of the prelude, of the destination; then those of the source
+-- KEYS: those of the prelude, of the destination; then those of the source, and 45 turns of the source
 -- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step, 4 '1' if the producer role was claimed,
---       5 token of the lease on the source, 6 '2' if the permit is long overdue (see put.lua),
+--       5 token of the lease on the source, or of a member where it is shared, 6 '2' if the permit is long overdue (see
+--       put.lua),
 --       7 number of arguments that describe units, 8... runs of units: how many units, how many results each of them
 --       has, how many ranges follow, and each range (first, last, bytes); a run of several units is one range, with one
 --       delivery for each unit. Then all results
@@ -28,7 +29,10 @@ switch_to(23)
 local _, source_wrong = check(CONSUMER)
 if source_wrong then return finish(source_wrong[1] == 'missing' and {'lost'} or source_wrong) end
 in_flight()  -- raises an error where a key is of the wrong type
-if not holds(token) then return finish({'lost'}) end
+-- (If another program overwrote the number of the next delivery, numbers no longer identify a message.)
+local lease = call('HMGET', KEYS[LEASE + CONSUMER], 'token', 'next', 'hold', MEMBER .. token)
+local me = lease[1] == SHARED and member_of(lease[4]) or nil
+if not natural(lease[2]) or not me and lease[1] ~= token then return finish({'lost'}) end
 local oldest, next_number = numbers()
 switch_to(1)
 local bound, wrong, length, permits = check(PRODUCER)
@@ -58,7 +62,8 @@ while i <= last_run do
       size = size_of(first, last, oldest, next_number)
     end
     if fit > 0 then
-      if not all_in_flight(first, last, oldest, next_number) then return finish({'lost'}) end
+      local there = all_in_flight(first, last, oldest, next_number) and (not me or owns(me, first, last))
+      if not there then return finish({'lost'}) end
       local n = #ranges
       freed = freed + size
       if n > 0 and ranges[n - 1] + 1 == first then
@@ -96,7 +101,14 @@ if results > 0 then
 end
 switch_to(23)
 acknowledge(ranges, 1, #ranges)
-if call('HGET', KEYS[LEASE + CONSUMER], 'hold') ~= '1' and call('EXISTS', INFLIGHT, APART) == 0 then
+if me then
+  local _
+  _, me.ranges = split(me.ranges, ranges_in(ranges, 1, #ranges, 3))
+  write_member(token, me)
+  TURNS = KEYS[45]
+  -- Members that wait for the end learn that it may have come. (Until this one has nothing, it has not.)
+  if #me.ranges == 0 and call('EXISTS', CLOSED) == 1 then wake(member_count()) end
+elseif lease[3] ~= '1' and call('EXISTS', INFLIGHT, APART) == 0 then
   call('DEL', KEYS[LEASE + CONSUMER])  -- received by hand: the role goes back with the last message
   release(CONSUMER)
 end

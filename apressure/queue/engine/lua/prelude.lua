@@ -436,13 +436,6 @@ local function size_of(first, last, oldest, next_number)
   return bytes
 end
 
--- Does the client with this token hold the consumer role under its lease? (If another program overwrote the number of
--- the next delivery, numbers no longer identify a message.)
-local function holds(token)
-  local lease = call('HMGET', KEYS[LEASE + CONSUMER], 'token', 'next')
-  return lease[1] == token and natural(lease[2]) ~= nil
-end
-
 -- Are the deliveries from first to last in flight, all of them?
 local function all_in_flight(first, last, oldest, next_number)
   if last >= next_number then return false end
