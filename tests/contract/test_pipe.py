@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import apressure
 from apressure import (
     AsyncQueue,
     ExactlyOnceError,
     FileQueue,
     Many,
+    Piped,
     QueueClosedError,
     QueueDoesNotExistError,
-    pipe,
 )
 from apressure.testing.contract import ITEMS, begun, drained, fails, in_time
 
@@ -26,6 +28,13 @@ KINDS = ("files", "server", "plain")
 """A directory, a server, and another database of it by plain commands, which can only be a destination."""
 
 Open = Callable[..., Awaitable[Any]]
+Pipe = Callable[..., Coroutine[Any, Any, Piped]]
+
+
+@pytest.fixture(params=[False, True], ids=["alone", "shared"])
+def pipe(request: pytest.FixtureRequest) -> Pipe:
+    """`pipe`, as the only stage of its source, and as one that shares it."""
+    return functools.partial(apressure.pipe, shared=request.param)
 
 
 @pytest.fixture(params=list(itertools.product(KINDS[:2], KINDS)), ids="-to-".join)
@@ -79,7 +88,7 @@ async def fed(open_queue: Open, closed: bool = True, **options: Any) -> Any:
     return source
 
 
-async def test_everything_arrives_in_order_and_once(kinds: tuple[str, str], open_queue: Open) -> None:
+async def test_everything_arrives_in_order_and_once(pipe: Pipe, kinds: tuple[str, str], open_queue: Open) -> None:
     source, destination = await fed(open_queue), await open_queue("out")
     done = await in_time(pipe(source, same, destination, close=True))
     assert (done.handled, done.put, done.failed) == (10, 10, 0)
@@ -91,7 +100,7 @@ async def test_everything_arrives_in_order_and_once(kinds: tuple[str, str], open
     assert (again.handled, again.put) == (0, 0)
 
 
-async def test_what_cannot_be_had_is_refused(kinds: tuple[str, str], open_queue: Open) -> None:
+async def test_what_cannot_be_had_is_refused(pipe: Pipe, kinds: tuple[str, str], open_queue: Open) -> None:
     source, destination = await fed(open_queue), await open_queue("out")
     work = pipe(source, same, destination, exactly_once=True)
     if kinds == ("server", "server"):
@@ -101,7 +110,7 @@ async def test_what_cannot_be_had_is_refused(kinds: tuple[str, str], open_queue:
         assert await source.qsize() == 10
 
 
-async def test_none_one_and_many_results(open_queue: Open) -> None:
+async def test_none_one_and_many_results(pipe: Pipe, open_queue: Open) -> None:
     source, destination = await fed(open_queue), await open_queue("out")
 
     async def transform(item: bytes) -> Any:
@@ -114,7 +123,7 @@ async def test_none_one_and_many_results(open_queue: Open) -> None:
 
 
 @pytest.mark.parametrize("options", [{"batch": 3}, {"concurrency": 3}, {"batch": 2, "concurrency": 3}], ids=str)
-async def test_batches_and_parallel_transforms(open_queue: Open, options: dict[str, Any]) -> None:
+async def test_batches_and_parallel_transforms(pipe: Pipe, open_queue: Open, options: dict[str, Any]) -> None:
     source, destination = await fed(open_queue), await open_queue("out")
 
     async def transform(item: Any) -> Any:
@@ -125,7 +134,7 @@ async def test_batches_and_parallel_transforms(open_queue: Open, options: dict[s
     assert sorted(await contents(destination)) == ITEMS
 
 
-async def test_it_waits_for_room(open_queue: Open) -> None:
+async def test_it_waits_for_room(pipe: Pipe, open_queue: Open) -> None:
     source, destination = await fed(open_queue), await open_queue("out", bound=2)
     task = await begun(pipe(source, same, destination))
     got: list[bytes] = []
@@ -137,7 +146,7 @@ async def test_it_waits_for_room(open_queue: Open) -> None:
     assert got == ITEMS
 
 
-async def test_what_fails_is_tried_again_and_then_a_dead_letter(open_queue: Open) -> None:
+async def test_what_fails_is_tried_again_and_then_a_dead_letter(pipe: Pipe, open_queue: Open) -> None:
     source, destination = await fed(open_queue, max_attempts=2), await open_queue("out")
     failures = {b"3": 9, b"7": 1}
 
@@ -152,7 +161,7 @@ async def test_what_fails_is_tried_again_and_then_a_dead_letter(open_queue: Open
     assert sorted(await contents(destination)) == sorted(set(ITEMS) - {b"3"})
 
 
-async def test_a_result_that_cannot_be_put_fails_alone(open_queue: Open) -> None:
+async def test_a_result_that_cannot_be_put_fails_alone(pipe: Pipe, open_queue: Open) -> None:
     source, destination = await fed(open_queue, max_attempts=1), await open_queue("out")
 
     async def transform(item: bytes) -> Any:
@@ -163,7 +172,7 @@ async def test_a_result_that_cannot_be_put_fails_alone(open_queue: Open) -> None
     assert sorted(set(await contents(destination))) == sorted(set(ITEMS) - {b"3"})
 
 
-async def test_a_closed_destination_gives_everything_back(open_queue: Open) -> None:
+async def test_a_closed_destination_gives_everything_back(pipe: Pipe, open_queue: Open) -> None:
     source, destination = await fed(open_queue, closed=False), await open_queue("out")
     await destination.close()
     await fails(QueueClosedError, pipe(source, same, destination))
@@ -171,7 +180,7 @@ async def test_a_closed_destination_gives_everything_back(open_queue: Open) -> N
     assert await contents(source) == ITEMS
 
 
-async def test_a_cancelled_pipe_gives_back_what_it_has_not_moved(open_queue: Open) -> None:
+async def test_a_cancelled_pipe_gives_back_what_it_has_not_moved(pipe: Pipe, open_queue: Open) -> None:
     source, destination = await fed(open_queue), await open_queue("out", bound=4)
     task = await begun(pipe(source, same, destination))
     while await destination.qsize() < 4:

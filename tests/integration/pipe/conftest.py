@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from apressure import (
-    AsyncQueue,
-)
+import apressure
+from apressure import AsyncQueue, Piped
 from tests.chaos.support import no_complaints
 from tests.integration.conftest import Opener
 
 Queue = AsyncQueue[Any]
 Pair = Callable[..., Awaitable[tuple[Queue, Queue]]]
+Pipe = Callable[..., Coroutine[Any, Any, Piped]]
 
 IN, OUT = "__pressure__:in", "__pressure__:out"
 
@@ -32,6 +33,12 @@ def items(number: int) -> list[bytes]:
 async def _no_complaints() -> AsyncIterator[None]:
     async with no_complaints():
         yield
+
+
+@pytest.fixture(params=[False, True], ids=["alone", "shared"])
+def pipe(request: pytest.FixtureRequest) -> Pipe:
+    """`pipe`, as the only stage of its source, and as one that shares it."""
+    return functools.partial(apressure.pipe, shared=request.param)
 
 
 @pytest.fixture

@@ -14,14 +14,13 @@ from apressure import (
     QueueClosedError,
     QueueDoesNotExistError,
     QueueInUseError,
-    pipe,
 )
 from tests.integration.conftest import Opener, blocked, cancelled, eventually, in_time
-from tests.integration.pipe.conftest import OUT, Held, Pair, begun, drained, items, same, tidy
+from tests.integration.pipe.conftest import OUT, Held, Pair, Pipe, begun, drained, items, same, tidy
 from tests.servers import admin
 
 
-async def test_it_waits_for_room_with_the_deliveries_leased(two: Pair, db: redis.Redis) -> None:
+async def test_it_waits_for_room_with_the_deliveries_leased(pipe: Pipe, two: Pair, db: redis.Redis) -> None:
     source, destination = await two(50, bound=3)
     task = await begun(pipe(source, same, destination))
     await eventually(lambda: db.llen(OUT) == 3)
@@ -36,7 +35,7 @@ async def test_it_waits_for_room_with_the_deliveries_leased(two: Pair, db: redis
     await tidy(source, destination)
 
 
-async def test_it_does_not_work_far_ahead_of_a_full_destination(two: Pair, db: redis.Redis) -> None:
+async def test_it_does_not_work_far_ahead_of_a_full_destination(pipe: Pipe, two: Pair, db: redis.Redis) -> None:
     source, destination = await two(3000, bound=3)
     begun_with = []
 
@@ -55,7 +54,7 @@ async def test_it_does_not_work_far_ahead_of_a_full_destination(two: Pair, db: r
     assert len(await drained(destination) + await drained(source)) == 2970
 
 
-async def test_all_results_of_an_input_go_in_one_step(two: Pair, db: redis.Redis) -> None:
+async def test_all_results_of_an_input_go_in_one_step(pipe: Pipe, two: Pair, db: redis.Redis) -> None:
     source, destination = await two(2, bound=5)
     await destination.put_many([b"x"] * 3)
 
@@ -64,7 +63,8 @@ async def test_all_results_of_an_input_go_in_one_step(two: Pair, db: redis.Redis
 
     task = await begun(pipe(source, five, destination))
     for left in (3, 2, 1):
-        await eventually(lambda: db.lrange("apressure:__pressure__:in:inflight", 0, -1))
+        while (await source.statistics()).in_flight == 0:
+            await asyncio.sleep(0.005)
         for _ in range(20):
             await asyncio.sleep(0.005)
         assert db.llen(OUT) == left
@@ -74,7 +74,7 @@ async def test_all_results_of_an_input_go_in_one_step(two: Pair, db: redis.Redis
 
 
 async def test_more_results_than_the_bound_are_a_failed_attempt(
-    two: Pair, open_queue: Opener, caplog: pytest.LogCaptureFixture
+    pipe: Pipe, two: Pair, open_queue: Opener, caplog: pytest.LogCaptureFixture
 ) -> None:
     source, destination = await two(5, bound=3, max_attempts=2)
 
@@ -89,7 +89,7 @@ async def test_more_results_than_the_bound_are_a_failed_attempt(
     assert await drained(await open_queue("in:dead", create=False)) == [b"2"]
 
 
-async def test_a_closed_destination_gives_everything_back(two: Pair) -> None:
+async def test_a_closed_destination_gives_everything_back(pipe: Pipe, two: Pair) -> None:
     source, destination = await two(20, closed=False)
     await destination.close()
     with pytest.raises(QueueClosedError, match="'out' is closed"):
@@ -99,7 +99,7 @@ async def test_a_closed_destination_gives_everything_back(two: Pair) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "delete", "unblock"])
-async def test_a_destination_that_ends_while_it_is_waited_for(two: Pair, db: redis.Redis, how: str) -> None:
+async def test_a_destination_that_ends_while_it_is_waited_for(pipe: Pipe, two: Pair, db: redis.Redis, how: str) -> None:
     source, destination = await two(20, bound=3)
     task = await begun(pipe(source, same, destination))
     await eventually(lambda: db.llen(OUT) == 3)
@@ -120,7 +120,7 @@ async def test_a_destination_that_ends_while_it_is_waited_for(two: Pair, db: red
     assert back == items(20)[20 - len(back) :]
 
 
-async def test_the_producer_role_is_waited_for(two: Pair, open_queue: Opener, db: redis.Redis) -> None:
+async def test_the_producer_role_is_waited_for(pipe: Pipe, two: Pair, open_queue: Opener, db: redis.Redis) -> None:
     source, destination = await two(5)
     holder = await open_queue("out", create=False)
     async with holder.producer(exclusive=True, close=False):
@@ -136,7 +136,7 @@ async def test_the_producer_role_is_waited_for(two: Pair, open_queue: Opener, db
             await in_time(pipe(again, same, destination))
 
 
-async def test_a_step_by_step_producer_is_waited_for(two: Pair, db: redis.Redis) -> None:
+async def test_a_step_by_step_producer_is_waited_for(pipe: Pipe, two: Pair, db: redis.Redis) -> None:
     source, destination = await two(5)
     assert db.rpop(f"{OUT}:producer_free")
     task = await begun(pipe(source, same, destination))
@@ -148,7 +148,7 @@ async def test_a_step_by_step_producer_is_waited_for(two: Pair, db: redis.Redis)
 
 
 async def test_a_full_server_refuses_what_grows_and_lets_pass_what_does_not(
-    make_server: Any, server: Any, caplog: pytest.LogCaptureFixture
+    pipe: Pipe, make_server: Any, server: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = make_server("redis" if "redis" in server.software.lower() else "valkey")
     async with AsyncQueue("in", url=made.url) as source, AsyncQueue("out", url=made.url) as destination:

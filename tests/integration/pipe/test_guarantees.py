@@ -18,16 +18,17 @@ from apressure import (
     Piped,
     QueueDoesNotExistError,
     ServerUnavailableError,
-    pipe,
 )
 from tests.integration.acl_roles import PASSWORD, documented
 from tests.integration.conftest import Opener, in_time
-from tests.integration.pipe.conftest import Pair, begun, drained, items, same, tidy
+from tests.integration.pipe.conftest import Pair, Pipe, begun, drained, items, same, tidy
 from tests.servers import SERVERS, admin
 
 
 @pytest.mark.parametrize("how", ["one client", "two clients", "another name of the server"])
-async def test_one_server_is_recognized(two: Pair, url: str, caplog: pytest.LogCaptureFixture, how: str) -> None:
+async def test_one_server_is_recognized(
+    pipe: Pipe, two: Pair, url: str, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
     caplog.set_level(logging.INFO)
     source, destination = await two(3)
     if how == "one client":
@@ -44,7 +45,7 @@ async def test_one_server_is_recognized(two: Pair, url: str, caplog: pytest.LogC
 
 @pytest.mark.parametrize("how", ["another database", "another server", "plain", "asked for", "files"])
 async def test_at_least_once_elsewhere(
-    two: Pair, url: str, caplog: pytest.LogCaptureFixture, make_server: Any, tmp_path: Any, how: str
+    pipe: Pipe, two: Pair, url: str, caplog: pytest.LogCaptureFixture, make_server: Any, tmp_path: Any, how: str
 ) -> None:
     caplog.set_level(logging.INFO)
     source, _ = await two(30)
@@ -85,7 +86,7 @@ async def test_at_least_once_elsewhere(
     await tidy(source)
 
 
-async def test_a_user_without_rights_on_the_source(two: Pair, url: str, db: redis.Redis) -> None:
+async def test_a_user_without_rights_on_the_source(pipe: Pipe, two: Pair, url: str, db: redis.Redis) -> None:
     source, destination = await two(2)
     db.execute_command("ACL", "SETUSER", "out-only", "on", ">secret", "~*:out*", "+@all")
     try:
@@ -98,14 +99,16 @@ async def test_a_user_without_rights_on_the_source(two: Pair, url: str, db: redi
     assert await drained(destination) == items(2)
 
 
-async def test_different_durability(two: Pair, url: str) -> None:
+async def test_different_durability(pipe: Pipe, two: Pair, url: str) -> None:
     source, _ = await two()
     async with AsyncQueue("out", url=url, durability=Durability(1, timeout=0.01)) as destination:
         with pytest.raises(ExactlyOnceError, match="have different durability="):
             await pipe(source, same, destination, exactly_once=True)
 
 
-async def test_a_move_that_too_few_confirm_was_made(two: Pair, url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_move_that_too_few_confirm_was_made(
+    pipe: Pipe, two: Pair, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     _, destination = await two(20)
     async with Client(url, durability=Durability(1, timeout=0.01)) as client:
         unsure = [AsyncQueue[bytes](name, client=client) for name in ("in", "out")]
@@ -115,13 +118,13 @@ async def test_a_move_that_too_few_confirm_was_made(two: Pair, url: str, caplog:
     assert await drained(destination) == items(20)
 
 
-async def test_a_queue_does_not_lead_to_itself(two: Pair, open_queue: Opener) -> None:
+async def test_a_queue_does_not_lead_to_itself(pipe: Pipe, two: Pair, open_queue: Opener) -> None:
     source, _ = await two()
     with pytest.raises(ValueError, match="itself"):
         await pipe(source, same, await open_queue("in", create=False))
 
 
-async def test_a_server_that_is_not_there(two: Pair) -> None:
+async def test_a_server_that_is_not_there(pipe: Pipe, two: Pair) -> None:
     source, _ = await two(1)
     with pytest.raises(ServerUnavailableError):
         await pipe(source, same, AsyncQueue("out", url="redis://127.0.0.1:1"))
@@ -129,14 +132,14 @@ async def test_a_server_that_is_not_there(two: Pair) -> None:
 
 
 @pytest.mark.parametrize("missing", ["in", "out"])
-async def test_a_queue_that_does_not_exist(two: Pair, missing: str) -> None:
+async def test_a_queue_that_does_not_exist(pipe: Pipe, two: Pair, missing: str) -> None:
     source, destination = await two(1)
     await (source if missing == "in" else destination).delete()
     with pytest.raises(QueueDoesNotExistError, match=missing):
         await in_time(pipe(source, same, destination))
 
 
-async def test_on_fakeredis() -> None:
+async def test_on_fakeredis(pipe: Pipe) -> None:
     server = fakeredis.FakeServer()
     redis = fakeredis.FakeAsyncRedis(server=server)
     async with AsyncQueue("in", redis=redis) as source, AsyncQueue("out", redis=redis) as destination:
@@ -150,7 +153,7 @@ async def test_on_fakeredis() -> None:
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-async def test_the_users_of_the_docs_can_run_a_stage(make_server: Any, kind: str) -> None:
+async def test_the_users_of_the_docs_can_run_a_stage(pipe: Pipe, make_server: Any, kind: str) -> None:
     """The consumer's rights on the source and the producer's on the destination are enough."""
     server = make_server(kind)
     rules = []

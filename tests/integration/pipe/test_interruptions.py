@@ -14,17 +14,16 @@ from apressure import (
     Client,
     QueueDoesNotExistError,
     ServerUnavailableError,
-    pipe,
 )
 from tests.chaos.proxy import proxy
 from tests.integration.conftest import PATIENCE, Opener, cancelled, eventually, everything, in_time
-from tests.integration.pipe.conftest import OUT, Held, Pair, begun, drained, items, same, tidy
+from tests.integration.pipe.conftest import OUT, Held, Pair, Pipe, begun, drained, items, same, tidy
 
 
 @pytest.mark.parametrize("turns", [*range(40), 0.002, 0.005, 0.01])
 @pytest.mark.parametrize("batch", [None, 3])
 async def test_cancelled_at_any_moment_everything_is_in_one_of_the_two(
-    two: Pair, turns: float, batch: int | None
+    pipe: Pipe, two: Pair, turns: float, batch: int | None
 ) -> None:
     source, destination = await two(40, bound=10)
 
@@ -43,7 +42,7 @@ async def test_cancelled_at_any_moment_everything_is_in_one_of_the_two(
     assert sorted(await drained(destination) + await drained(source)) == sorted(items(40))
 
 
-async def test_cancelled_transforms_can_clean_up(two: Pair) -> None:
+async def test_cancelled_transforms_can_clean_up(pipe: Pipe, two: Pair) -> None:
     source, destination = await two(3)
     begun_with, ended = [], []
 
@@ -64,7 +63,7 @@ async def test_cancelled_transforms_can_clean_up(two: Pair) -> None:
     assert await drained(source) == items(3)
 
 
-async def test_over_a_bad_line(two: Pair, url: str) -> None:
+async def test_over_a_bad_line(pipe: Pipe, two: Pair, url: str) -> None:
     """Connections are cut, replies lost and delivered twice, again and again: each message is there once."""
     source, destination = await two(300, bound=20)
     got: list[bytes] = []
@@ -89,7 +88,7 @@ async def test_over_a_bad_line(two: Pair, url: str) -> None:
     await tidy(source, destination)
 
 
-async def test_a_lost_lease_puts_nothing(two: Pair, open_queue: Opener, db: redis.Redis) -> None:
+async def test_a_lost_lease_puts_nothing(pipe: Pipe, two: Pair, open_queue: Opener, db: redis.Redis) -> None:
     source, destination = await two(3)
     held = Held()
     task = await begun(pipe(source, held, destination, concurrency=3))
@@ -113,7 +112,7 @@ async def test_a_lost_lease_puts_nothing(two: Pair, open_queue: Opener, db: redi
     await tidy(source, destination)
 
 
-async def test_a_source_that_is_deleted(two: Pair, db: redis.Redis) -> None:
+async def test_a_source_that_is_deleted(pipe: Pipe, two: Pair, db: redis.Redis) -> None:
     source, destination = await two(3)
     held = Held()
     task = await begun(pipe(source, held, destination))
@@ -124,7 +123,7 @@ async def test_a_source_that_is_deleted(two: Pair, db: redis.Redis) -> None:
         await in_time(task)
 
 
-async def test_a_client_that_is_closed_while_it_moves(two: Pair, url: str, db: redis.Redis) -> None:
+async def test_a_client_that_is_closed_while_it_moves(pipe: Pipe, two: Pair, url: str, db: redis.Redis) -> None:
     source, destination = await two(20, bound=3)
     client = Client(url)
     task = await begun(pipe(AsyncQueue("in", client=client), same, AsyncQueue("out", client=client)))

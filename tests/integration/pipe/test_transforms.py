@@ -12,14 +12,13 @@ import pytest
 from apressure import (
     Many,
     Piped,
-    pipe,
 )
 from tests.integration.conftest import Opener, cancelled, eventually, in_time
-from tests.integration.pipe.conftest import Held, Pair, begun, drained, items, same, tidy
+from tests.integration.pipe.conftest import Held, Pair, Pipe, begun, drained, items, same, tidy
 
 
 @pytest.mark.parametrize("number", [0, 1, 5000])
-async def test_everything_is_moved_in_order(two: Pair, number: int) -> None:
+async def test_everything_is_moved_in_order(pipe: Pipe, two: Pair, number: int) -> None:
     source, destination = await two(number)
     assert await in_time(pipe(source, same, destination)) == Piped(number, number, 0, exactly_once=True)
     assert not await destination.closed()
@@ -30,7 +29,7 @@ async def test_everything_is_moved_in_order(two: Pair, number: int) -> None:
     assert await drained(destination) == items(number)
 
 
-async def test_none_is_no_result_and_many_are_several(open_queue: Opener) -> None:
+async def test_none_is_no_result_and_many_are_several(pipe: Pipe, open_queue: Opener) -> None:
     source, destination = await open_queue("in", codec="json"), await open_queue("out", codec="json")
     await source.put_many([0, 1, 2, 3])
     await source.close()
@@ -43,7 +42,7 @@ async def test_none_is_no_result_and_many_are_several(open_queue: Opener) -> Non
     assert await drained(destination) == ["one", ["a", "list"], 1, None, []]
 
 
-async def test_a_transform_may_yield(two: Pair) -> None:
+async def test_a_transform_may_yield(pipe: Pipe, two: Pair) -> None:
     source, destination = await two(4)
     closed = []
 
@@ -60,7 +59,7 @@ async def test_a_transform_may_yield(two: Pair) -> None:
     assert closed == items(4)
 
 
-async def test_batches(two: Pair) -> None:
+async def test_batches(pipe: Pipe, two: Pair) -> None:
     source, destination = await two(25)
     sizes = []
 
@@ -76,7 +75,7 @@ async def test_batches(two: Pair) -> None:
     assert joined == b"+".join(items(25)[sizes[0] :])
 
 
-async def test_a_batch_that_yields(two: Pair) -> None:
+async def test_a_batch_that_yields(pipe: Pipe, two: Pair) -> None:
     source, destination = await two(25)
 
     async def transform(batch: list[bytes]) -> AsyncIterator[bytes]:
@@ -87,7 +86,9 @@ async def test_a_batch_that_yields(two: Pair) -> None:
     assert await drained(destination) == items(25)
 
 
-async def test_a_batch_returns_no_single_value(two: Pair, open_queue: Opener, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_batch_returns_no_single_value(
+    pipe: Pipe, two: Pair, open_queue: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
     source, destination = await two(1, max_attempts=1)
 
     async def transform(batch: list[bytes]) -> Any:
@@ -100,7 +101,7 @@ async def test_a_batch_returns_no_single_value(two: Pair, open_queue: Opener, ca
 
 
 @pytest.mark.parametrize("batch", [None, 1])
-async def test_transforms_run_in_parallel(two: Pair, batch: int | None) -> None:
+async def test_transforms_run_in_parallel(pipe: Pipe, two: Pair, batch: int | None) -> None:
     source, destination = await two(7)
     held = Held()
     task = await begun(pipe(source, held, destination, concurrency=3, batch=batch))
@@ -117,7 +118,7 @@ async def test_transforms_run_in_parallel(two: Pair, batch: int | None) -> None:
     assert sorted(await drained(destination)) == items(7)
 
 
-async def test_a_result_does_not_wait_for_a_slow_transform_beside_it(two: Pair) -> None:
+async def test_a_result_does_not_wait_for_a_slow_transform_beside_it(pipe: Pipe, two: Pair) -> None:
     source, destination = await two(5)
     go = asyncio.Event()
 
@@ -142,21 +143,21 @@ def sync_generator(item: bytes) -> Any:
 
 
 @pytest.mark.parametrize("transform", [lambda _: None, sync_generator, 5])
-async def test_a_transform_that_is_certainly_synchronous_is_refused(two: Pair, transform: Any) -> None:
+async def test_a_transform_that_is_certainly_synchronous_is_refused(pipe: Pipe, two: Pair, transform: Any) -> None:
     source, destination = await two(1)
     with pytest.raises(TypeError, match=r"transform.*must be an async function"):
         await pipe(source, transform, destination)
     assert await drained(source) == [b"0"]
 
 
-async def test_a_transform_that_turns_out_to_be_synchronous(two: Pair) -> None:
+async def test_a_transform_that_turns_out_to_be_synchronous(pipe: Pipe, two: Pair) -> None:
     source, destination = await two(2)
     with pytest.raises(TypeError, match="the transform sync must be an async function: its call returned bytes"):
         await in_time(pipe(source, sync, destination))  # type: ignore[call-overload]
     assert await drained(source) == items(2)
 
 
-async def test_a_lambda_around_an_async_function_will_do(two: Pair) -> None:
+async def test_a_lambda_around_an_async_function_will_do(pipe: Pipe, two: Pair) -> None:
     source, destination = await two(2)
     await in_time(pipe(source, lambda item: same(item + b"!"), destination))
     assert await drained(destination) == [b"0!", b"1!"]
@@ -170,14 +171,16 @@ async def test_a_lambda_around_an_async_function_will_do(two: Pair) -> None:
     ],
 )  # fmt: skip
 async def test_arguments_are_checked_before_anything_begins(
-    two: Pair, argument: str, value: Any, error: type[Exception]
+    pipe: Pipe, two: Pair, argument: str, value: Any, error: type[Exception]
 ) -> None:
     source, destination = await two()
     with pytest.raises(error, match=argument):
         await pipe(source, same, destination, **{argument: value})
 
 
-async def test_a_transform_that_raises_tries_again_and_others_pass(two: Pair, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_transform_that_raises_tries_again_and_others_pass(
+    pipe: Pipe, two: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
     source, destination = await two(5)
     failures = [OSError("first"), ValueError("second")]
 
@@ -193,7 +196,7 @@ async def test_a_transform_that_raises_tries_again_and_others_pass(two: Pair, ca
     assert "failed at attempt 2: it goes back" in caplog.text
 
 
-async def test_dead_letters(two: Pair, open_queue: Opener) -> None:
+async def test_dead_letters(pipe: Pipe, two: Pair, open_queue: Opener) -> None:
     source, destination = await two(5, max_attempts=3)
     tried = []
 
@@ -210,7 +213,7 @@ async def test_dead_letters(two: Pair, open_queue: Opener) -> None:
     assert sorted(await drained(await open_queue("in:dead", create=False))) == [b"1", b"4"]
 
 
-async def test_a_bad_item_of_a_batch_does_not_take_others_along(two: Pair, open_queue: Opener) -> None:
+async def test_a_bad_item_of_a_batch_does_not_take_others_along(pipe: Pipe, two: Pair, open_queue: Opener) -> None:
     source, destination = await two(20, max_attempts=2)
 
     async def transform(batch: list[bytes]) -> list[bytes]:
@@ -224,7 +227,7 @@ async def test_a_bad_item_of_a_batch_does_not_take_others_along(two: Pair, open_
 
 
 @pytest.mark.parametrize("batch", [None, 5])
-async def test_what_cannot_be_decoded_or_encoded(open_queue: Opener, batch: int | None) -> None:
+async def test_what_cannot_be_decoded_or_encoded(pipe: Pipe, open_queue: Opener, batch: int | None) -> None:
     raw = await open_queue("in", max_attempts=1)
     await raw.put_many([b"1", b"{", b"2", b"3"])
     await raw.close()
@@ -242,7 +245,7 @@ async def test_what_cannot_be_decoded_or_encoded(open_queue: Opener, batch: int 
     assert await drained(await open_queue("in:dead", create=False)) == [b"{", b"2"]
 
 
-async def test_a_transform_that_cancels_itself(two: Pair) -> None:
+async def test_a_transform_that_cancels_itself(pipe: Pipe, two: Pair) -> None:
     source, destination = await two(3)
     cancelled = []
 
@@ -259,7 +262,7 @@ async def test_a_transform_that_cancels_itself(two: Pair) -> None:
     assert sorted(await drained(destination)) == items(3)
 
 
-async def test_a_transform_that_exits(two: Pair) -> None:
+async def test_a_transform_that_exits(pipe: Pipe, two: Pair) -> None:
     source, destination = await two(5)
 
     async def transform(item: bytes) -> bytes:
@@ -273,7 +276,7 @@ async def test_a_transform_that_exits(two: Pair) -> None:
     assert await drained(destination) + await drained(source) == items(5)
 
 
-async def test_who_drains_the_source_closes_the_destination(two: Pair, open_queue: Opener) -> None:
+async def test_who_drains_the_source_closes_the_destination(pipe: Pipe, two: Pair, open_queue: Opener) -> None:
     source, destination = await two(5)
     await in_time(pipe(source, same, destination, close=True))
     assert await destination.closed()
@@ -281,7 +284,7 @@ async def test_who_drains_the_source_closes_the_destination(two: Pair, open_queu
     assert await drained(destination) == items(5)
 
 
-async def test_large_messages(open_queue: Opener) -> None:
+async def test_large_messages(pipe: Pipe, open_queue: Opener) -> None:
     source, destination = await open_queue("in"), await open_queue("out", bound=9)
     large = [bytes([number]) * 700_000 for number in range(30)]
     await source.put_many(large)
@@ -292,7 +295,7 @@ async def test_large_messages(open_queue: Opener) -> None:
     await tidy(source, destination)
 
 
-async def test_a_chain_of_stages(open_queue: Opener) -> None:
+async def test_a_chain_of_stages(pipe: Pipe, open_queue: Opener) -> None:
     queues = [await open_queue(f"q{number}", bound=4) for number in range(4)]
 
     async def more(item: bytes) -> bytes:

@@ -31,8 +31,8 @@ if source_wrong then return finish(source_wrong[1] == 'missing' and {'lost'} or 
 in_flight()  -- raises an error where a key is of the wrong type
 -- (If another program overwrote the number of the next delivery, numbers no longer identify a message.)
 local lease = call('HMGET', KEYS[LEASE + CONSUMER], 'token', 'next', 'hold', MEMBER .. token)
-local me = lease[1] == SHARED and member_of(lease[4]) or nil
-if not natural(lease[2]) or not me and lease[1] ~= token then return finish({'lost'}) end
+local me, shared = member_of(lease[4]), lease[1] == SHARED
+if not natural(lease[2]) or shared and not me or not shared and lease[1] ~= token then return finish({'lost'}) end
 local oldest, next_number = numbers()
 switch_to(1)
 local bound, wrong, length, permits = check(PRODUCER)
@@ -62,7 +62,7 @@ while i <= last_run do
       size = size_of(first, last, oldest, next_number)
     end
     if fit > 0 then
-      local there = all_in_flight(first, last, oldest, next_number) and (not me or owns(me, first, last))
+      local there = all_in_flight(first, last, oldest, next_number) and (not shared or owns(me, first, last))
       if not there then return finish({'lost'}) end
       local n = #ranges
       freed = freed + size
@@ -101,7 +101,7 @@ if results > 0 then
 end
 switch_to(23)
 acknowledge(ranges, 1, #ranges)
-if me then
+if shared then
   local _
   _, me.ranges = split(me.ranges, ranges_in(ranges, 1, #ranges, 3))
   write_member(token, me)
