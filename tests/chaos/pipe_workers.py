@@ -18,7 +18,7 @@ STAGES: Final[dict[str, dict[str, Any]]] = {"first": {}, "second": {"batch": 7},
 QUEUES: Final = ("pipe0", "pipe1", "pipe2", "pipe3")
 
 
-async def stage(client: Client, kind: str, log: Log) -> Piped:
+async def stage(client: Client, kind: str, log: Log, shared: bool) -> Piped:
     """Run a stage until its source is drained; then close its destination."""
     number = list(STAGES).index(kind)
     source, destination = (AsyncQueue[bytes](name, client=client) for name in QUEUES[number : number + 2])
@@ -30,17 +30,21 @@ async def stage(client: Client, kind: str, log: Log) -> Piped:
         return found
 
     options = STAGES[kind]
-    done: Piped = await pipe(source, transform, destination, close=True, exactly_once=True, lease=LEASE, **options)
+    done: Piped = await pipe(
+        source, transform, destination, close=True, exactly_once=True, lease=LEASE, shared=shared, **options
+    )
     return done
 
 
 def run(url: str, kind: str, name: str, tag: str, path: str) -> None:
-    """What a worker does until it is killed."""
+    """What a worker does until it is killed. `name`: "shared" if it shares its source."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     async def work() -> None:
         async with Client(url, client_id=tag) as client:
-            await stage(client, kind, lambda text: os.write(descriptor, f"{text}\n".encode()) and None)
+            await stage(
+                client, kind, lambda text: os.write(descriptor, f"{text}\n".encode()) and None, name == "shared"
+            )
 
     asyncio.run(work())
 

@@ -24,20 +24,29 @@ from tests.topologies import replicated
 
 KILLS = {"first": often(10, 34), "second": often(10, 34), "third": often(10, 32)}
 """How often each stage is killed on one server: 30 times in the short form, 1,000 times in the long one."""
+MEMBERS = 2
+"""Processes of each stage, where they share their source."""
 
 pytestmark = pytest.mark.timeout(often(180, 20))
 
 
+@pytest.mark.parametrize("members", [1, MEMBERS], ids=["alone", "shared"])
 async def test_the_stages_of_a_pipeline_die(
-    server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, tmp_path: Path
+    server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, tmp_path: Path, members: int
 ) -> None:
     account = Account()
+    shared = members > 1
+    name = "shared" if shared else "alone"
 
-    async def die(hatchery: Nursery, kind: str, seed: float) -> int:
-        _, stuck = await kill_in_turn(hatchery, kind, KILLS[kind], random.Random(seed), tmp_path)
-        await hatchery.start(
-            kind, kind, f"{kind}-last", tmp_path / "last"
-        )  # the others need it; it is killed at the end
+    async def die(hatchery: Nursery, kind: str, member: int, seed: float) -> int:
+        folder = tmp_path / f"{member}"
+        folder.mkdir(exist_ok=True)
+        times = KILLS[kind] // members
+        _, stuck = await kill_in_turn(
+            hatchery, kind, times, random.Random(seed), folder, name=name, prefix=f"m{member}"
+        )
+        # The other stages need a last one; it is killed at the end.
+        await hatchery.start(kind, name, f"m{member}{kind}-last", folder / "last")
         return stuck
 
     async with no_complaints(), Client(url) as client:
@@ -48,27 +57,32 @@ async def test_the_stages_of_a_pipeline_die(
         draining = asyncio.create_task(drain(queues[-1], account))
         feeding = asyncio.create_task(feed(queues[0], account))
         async with nursery(url, "tests.chaos.pipe_workers") as hatchery, asyncio.TaskGroup() as group:
-            deaths = [group.create_task(die(hatchery, kind, rng.random())) for kind in STAGES]
+            deaths = [
+                group.create_task(die(hatchery, kind, member, rng.random()))
+                for kind in STAGES
+                for member in range(members)
+            ]
         feeding.cancel()
         await asyncio.wait((feeding,))
         async with asyncio.timeout(2 * PATIENCE), asyncio.TaskGroup() as group:
-            for kind in STAGES:
-                group.create_task(stage(client, kind, lambda _: None))
+            for kind in [*STAGES] * members:
+                group.create_task(stage(client, kind, lambda _: None, shared))
             await queues[0].close()
         await asyncio.wait_for(draining, PATIENCE)
         for queue in queues:
             await check_tidy(queue, account, exact=False)
             await queue.delete(timeout=PATIENCE)
     row = account.row(ordered=False)
-    row.tried = sum(KILLS.values())
+    row.tried = sum(times // members * members for times in KILLS.values())
     row.stuck = sum(death.result() for death in deaths)
-    recorder.add("killed stage of a pipeline", server.software, row)
+    recorder.add("killed stage of a pipeline" + (", source shared by two" if shared else ""), server.software, row)
     assert row.clean(), row
     await check_server(server)
 
 
+@pytest.mark.parametrize("members", [1, 3], ids=["alone", "shared"])
 @pytest.mark.parametrize("kind", SERVERS)
-async def test_a_stage_outlives_failovers(kind: str, rng: random.Random, recorder: Recorder) -> None:
+async def test_a_stage_outlives_failovers(kind: str, rng: random.Random, recorder: Recorder, members: int) -> None:
     """The primary is killed, and a replica takes over that has not heard of the last moves: they are made again."""
     failovers = often(2, 6)
     account = Account()
@@ -97,11 +111,16 @@ async def test_a_stage_outlives_failovers(kind: str, rng: random.Random, recorde
         pair.wait_for_replicas()
         options["durability"] = DURABLE
         async with no_complaints(), Client(**options) as client:
-            source, destination = (AsyncQueue[bytes](name, client=client) for name in QUEUES[:2])
+            source = AsyncQueue[bytes](QUEUES[0], client=client)
             feeding = asyncio.create_task(put(AsyncQueue(QUEUES[0], client=client)))
-            piping = asyncio.create_task(
-                pipe(source, same, destination, concurrency=4, close=True, exactly_once=True, lease=2.0)
-            )
+            how: dict[str, Any] = {
+                "concurrency": 4, "close": True, "exactly_once": True, "lease": 2.0, "shared": members > 1,
+            }  # fmt: skip
+            destination = AsyncQueue[bytes](QUEUES[1], client=client)
+            piping = [
+                asyncio.create_task(pipe(AsyncQueue(QUEUES[0], client=client), same, destination, **how))
+                for _ in range(members)
+            ]
             for _ in range(failovers):
                 await asyncio.sleep(rng.uniform(0.5, 1.5))
                 await asyncio.to_thread(pair.promote)
@@ -110,7 +129,7 @@ async def test_a_stage_outlives_failovers(kind: str, rng: random.Random, recorde
             await asyncio.wait_for(feeding, PATIENCE)
             with contextlib.suppress(DurabilityError):
                 await source.close()
-            await asyncio.wait_for(piping, 2 * PATIENCE)
+            await asyncio.wait_for(asyncio.gather(*piping), 2 * PATIENCE)
         async with Client(**{**options, "durability": None}) as client:
             await drain(AsyncQueue(QUEUES[1], client=client), account)
             await check_tidy(AsyncQueue(QUEUES[0], client=client), account, exact=False)
@@ -118,7 +137,9 @@ async def test_a_stage_outlives_failovers(kind: str, rng: random.Random, recorde
                 await AsyncQueue[bytes](name, client=client).delete(timeout=PATIENCE)
         row = account.row(ordered=False)
         row.tried = failovers
-        recorder.add("failover, a stage of a pipeline, WAIT", pair.software, row)
+        recorder.add(
+            f"failover, a stage of a pipeline{', shared by three' if members > 1 else ''}, WAIT", pair.software, row
+        )
         assert row.clean(), row
 
 
@@ -128,13 +149,25 @@ def results_of(item: bytes) -> list[bytes]:
     return [] if number % 7 == 0 else [item, item + b"b"] if number % 5 == 0 else [item]
 
 
-async def random_schedule(url: str, rng: random.Random) -> tuple[list[bytes], int]:
+def expire(db: Any, lease: str, rng: random.Random) -> None:
+    """Time has passed for a lease: the next one to come heals it. Where it is shared, for one member, or for all."""
+    found = sorted(field for field in db.hkeys(lease) if field.startswith(b"member:"))
+    if not found or rng.random() < 0.2:
+        db.hset(lease, "deadline", 1)
+        return
+    field = rng.choice(found)
+    record = db.hget(lease, field)
+    if record is not None:  # otherwise it has just left
+        db.hset(lease, mapping={field: b"1:" + record.partition(b":")[2], "earliest": 1})
+
+
+async def random_schedule(url: str, rng: random.Random, shared: bool) -> tuple[list[bytes], int]:
     """Stages are cancelled, crash, fail and lose their leases; returns what arrived, and how often that was."""
     items = [b"%d" % number for number in range(rng.randrange(20, 120))]
     batch = rng.choice((None, None, 1, 5))
     options: dict[str, Any] = {
         "batch": batch, "concurrency": rng.randrange(1, 5), "close": True, "exactly_once": True,
-        "retry_delay": 0, "lease": 0.5,
+        "retry_delay": 0, "lease": 0.5, "shared": shared,
     }  # fmt: skip
     troubled = True
 
@@ -170,7 +203,7 @@ async def random_schedule(url: str, rng: random.Random) -> tuple[list[bytes], in
         troubles = rng.randrange(1, 10)
         with connect(url) as db:
             for _ in range(troubles):
-                while len(stages) < rng.randrange(1, 3):
+                while len(stages) < rng.randrange(1, 5 if shared else 3):
                     begin()
                 await asyncio.sleep(rng.choice((0, 0.001, rng.uniform(0, 0.03))))
                 what = rng.choice(("crash", "cancel", "expire", "expire"))
@@ -178,7 +211,7 @@ async def random_schedule(url: str, rng: random.Random) -> tuple[list[bytes], in
                     await end(*stages.pop(rng.randrange(len(stages))), crash=what == "crash")
                 lease = f"apressure:__pressure__:{QUEUES[0]}:consumer_lease"
                 if what != "cancel" and rng.random() < 0.8 and db.exists(lease):
-                    db.hset(lease, "deadline", 1)  # time has passed: the next one to come heals it
+                    expire(db, lease, rng)
         troubled = False
         begin()
         await asyncio.wait_for(draining, PATIENCE)
@@ -195,8 +228,14 @@ async def random_schedule(url: str, rng: random.Random) -> tuple[list[bytes], in
     return account.arrived, troubles
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
 async def test_stages_at_random(
-    server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, caplog: pytest.LogCaptureFixture
+    server: EmbeddedServer,
+    url: str,
+    rng: random.Random,
+    recorder: Recorder,
+    caplog: pytest.LogCaptureFixture,
+    shared: bool,
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # each failed attempt is logged with its traceback
     row = Row()
@@ -204,8 +243,10 @@ async def test_stages_at_random(
         for _ in range(often(40, 50)):
             seed = rng.random()
             print(f"schedule {seed}")
-            arrived, troubles = await random_schedule(url, random.Random(seed))
+            arrived, troubles = await random_schedule(url, random.Random(seed), shared)
             row.tried += troubles
             row.acknowledged += len(arrived)
-    recorder.add("cancelled, crashed and late stages of a pipeline", server.software, row)
+    recorder.add(
+        f"cancelled, crashed and late stages of a pipeline{', shared' if shared else ''}", server.software, row
+    )
     await check_server(server)
