@@ -1,6 +1,6 @@
 """Compare a stage that changes nothing with a loop that puts each item before it takes the next one.
 
-Usage: python -m tests.benchmarks.pipe [--messages N] [--repetitions N] [--concurrency N]
+Usage: python -m tests.benchmarks.pipe [--messages N] [--repetitions N] [--concurrency N] [--shared]
 
 Both move messages of 100 bytes between two queues of one server, in turn, in one process; the ratio is that of the
 medians. The loop moves a thirtieth of the messages. Processor time, of this process and of the server, is what other
@@ -14,6 +14,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import redis
 
@@ -60,16 +61,12 @@ async def measure(
     return count / seconds, 1e6 * used / count
 
 
-async def compare(server: EmbeddedServer, messages: int, repetitions: int, concurrency: int) -> None:
+async def compare(server: EmbeddedServer, messages: int, repetitions: int, **how: Any) -> None:
     stages, loops = [], []
     async with Client(server.url) as client:
         with admin(server) as db:
             for _ in range(repetitions):
-                stages.append(
-                    await measure(
-                        client, db, messages, lambda here, there: pipe(here, same, there, concurrency=concurrency)
-                    )
-                )
+                stages.append(await measure(client, db, messages, lambda here, there: pipe(here, same, there, **how)))
                 loops.append(await measure(client, db, messages // 30, loop))
     (rate, work), (slow, slow_work) = (
         [statistics.median(figures) for figures in zip(*side, strict=True)] for side in (stages, loops)
@@ -86,6 +83,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=300_000)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--concurrency", type=int, default=1)
+    parser.add_argument("--shared", action="store_true", help="the stage shares its source, though with no other")
     options = parser.parse_args()
     for kind in SERVERS:
         try:
@@ -94,7 +92,15 @@ def main() -> None:
             print(f"left out: {missing}")
             continue
         with EmbeddedServer(binary=program, tcp=True) as server:
-            asyncio.run(compare(server, options.messages, options.repetitions, options.concurrency))
+            asyncio.run(
+                compare(
+                    server,
+                    options.messages,
+                    options.repetitions,
+                    concurrency=options.concurrency,
+                    shared=options.shared,
+                )
+            )
 
 
 if __name__ == "__main__":

@@ -191,3 +191,29 @@ async def test_a_cancelled_pipe_gives_back_what_it_has_not_moved(pipe: Pipe, ope
         await in_time(task)
     assert (await source.statistics()).in_flight == 0
     assert sorted({*await contents(destination), *await contents(source)}) == ITEMS
+
+
+async def test_stages_that_share_a_source_end_together(open_queue: Open) -> None:
+    """One has an item in hand: the other one neither ends nor closes the destination before it."""
+    sources = [await fed(open_queue), await open_queue("in")]
+    destinations = [await open_queue("out"), await open_queue("out")]
+    held, go = asyncio.Event(), asyncio.Event()
+
+    async def hold(item: bytes) -> bytes:
+        held.set()
+        await go.wait()
+        return item
+
+    first = await begun(apressure.pipe(sources[0], hold, destinations[0], close=True, shared=True))
+    await in_time(held.wait())
+    second = await begun(apressure.pipe(sources[1], same, destinations[1], close=True, shared=True))
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+    assert not second.done()
+    assert not await destinations[0].closed()
+    go.set()
+    done = [await in_time(first), await in_time(second)]
+    assert sum(one.put for one in done) == 10
+    assert await destinations[0].closed()
+    assert sorted(await contents(destinations[0])) == ITEMS
+    assert (await sources[0].statistics()).in_flight == 0

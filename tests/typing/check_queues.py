@@ -263,6 +263,7 @@ async def stages_are_typed(orders: AsyncQueue[Order], texts: FileQueue[str], fil
     await pipe(files, several, texts)
     await pipe(files, each, texts)
     await pipe(orders, batch, texts, batch=100)
+    await pipe(orders, one, texts, shared=True)
     await pipe(orders, batch, texts)  # type: ignore[arg-type]
     await pipe(orders, one, files)  # type: ignore[arg-type]
 
