@@ -130,14 +130,13 @@ async def test_the_last_move_wakes_those_who_wait_for_the_end(two: Pair, db: red
     one = await member(source, b"one", 2)
     waiting = Member(source, b"other")
     await waiting.join()
-    db.delete(TURNS)
-    assert (await waiting.receive(1)).reason == "draining"
     move = Moves(source, destination, b"one")
-    assert await move([1, 1, 1, 1, 1, 1], [b"a"]) == 1
-    assert db.llen(TURNS) == 0
-    assert await move([1, 0, 1, 2, 2, 1], []) == 1
-    assert db.llen(TURNS) == 2  # both may wait
-    await fails(QueueClosedError, waiting.receive(2))
+    for number, results in ((1, [b"a"]), (2, [])):
+        assert (await waiting.receive(number)).reason == "draining"
+        db.delete(TURNS)
+        assert await move([1, len(results), 1, number, number, 1], results) == 1
+        assert db.llen(TURNS) == 2  # both may wait
+    await fails(QueueClosedError, waiting.receive(3))
     for each in (one, waiting):
         assert await each.settle(1, leave=b"1") == 0
     assert await drained(destination) == [b"a"]

@@ -102,12 +102,9 @@ end
 switch_to(23)
 acknowledge(ranges, 1, #ranges)
 if shared then
-  local _
-  _, me.ranges = split(me.ranges, ranges_in(ranges, 1, #ranges, 3))
-  write_member(token, me)
+  -- The member's record may go on to name what was moved: that is no longer APART. Members may wait for the end.
   TURNS = KEYS[45]
-  -- Members that wait for the end learn that it may have come. (Until this one has nothing, it has not.)
-  if #me.ranges == 0 and call('EXISTS', CLOSED) == 1 then wake(member_count()) end
+  if call('EXISTS', CLOSED) == 1 and call('LLEN', LIST) == 0 then wake(member_count()) end
 elseif lease[3] ~= '1' and call('EXISTS', INFLIGHT, APART) == 0 then
   call('DEL', KEYS[LEASE + CONSUMER])  -- received by hand: the role goes back with the last message
   release(CONSUMER)
