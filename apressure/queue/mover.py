@@ -24,15 +24,17 @@ if TYPE_CHECKING:
     from apressure.queue.leases.lease import Lease
 
 _NONCE_MS = 60_000
-"""Milliseconds: how long a key stays that is written to recognize a server, where nothing deletes it."""
+"""Milliseconds after which the key that recognizes a server expires, if it is not deleted before."""
 MOST_RESULTS = 100_000
-"""Results of one input, or batch: a server does nothing else while it puts them."""
+"""The most results of one input, or batch: the server does nothing else while it puts them."""
 MOST_BYTES = 1 << 28
-"""Bytes of these. A server ends the connection at 1 GiB."""
+"""The most bytes of these results. A server ends a connection that sends 1 GiB."""
 
 
 class AtomicMover:
     """Moves deliveries of one queue to another one, each move wholly or not at all. See `protocols.Mover`.
+
+    The deliveries are those of an exclusive consumer, or of a member of those that share the source.
 
     Args:
         source: The engine of the queue that the deliveries are from.
@@ -44,11 +46,11 @@ class AtomicMover:
         self._source = source
         self._destination = destination
         self._series = destination.steps.series()
-        self._since: float | None = None  # there is room, and the permit is awaited
+        self._since: float | None = None  # when the wait for the permit began; None while there is no such wait
         self.encode = items.encode
 
     async def move(self, moves: Sequence[Move]) -> None:
-        """Move as many as there is room for, in one step, and wait before that until there is room for the first.
+        """Wait until there is room for the first of these moves, then make as many as there is room for, in one step.
 
         Cancelled while it waits, nothing was moved. Cancelled while the step is on its way, it waits for the answer.
         """
@@ -133,14 +135,14 @@ def _packed(moves: Sequence[Move], tracker: AcknowledgementTracker) -> tuple[lis
 
 
 async def mover_between(source: Any, destination: Any) -> AtomicMover:
-    """Return what moves messages from one queue to another, after asking their server whether it is one.
+    """Return what moves messages from one queue to another, after a check that both are on one server.
 
     Args:
         source: The `AsyncQueue` that messages are from.
         destination: The queue that they go to, of any kind.
 
     Raises:
-        ExactlyOnceError: There is no step that could do both; the message says why.
+        ExactlyOnceError: No single step can write to both queues; the message says why.
         ValueError: The queues are the same, or share a key.
     """
     from apressure.queue.queue import AsyncQueue
@@ -185,7 +187,7 @@ async def mover_between(source: Any, destination: Any) -> AtomicMover:
 
 
 async def _same_server(here: Scripted, there: Scripted) -> bool:
-    """Write a key through one client, and look for it through the other: addresses have aliases."""
+    """Return whether a key that one client writes is visible to the other. (Addresses have aliases.)"""
     key = here.keys.operation(secrets.token_hex(16))
     await here.steps.connection.ask(b"SET", key, b":", b"PX", _NONCE_MS)
     found = bool(await there.steps.connection.ask(b"EXISTS", key, reads=True))

@@ -10,19 +10,19 @@ from typing import Any, Final
 from apressure.protocols import Delivery, Move
 
 MOST_MESSAGES: Final = 1000
-"""Inputs and results, each: about as many travel in one step."""
+"""At most so many inputs, and about so many results, are moved in one step."""
 MOST_BYTES: Final = 2 << 20
-"""Of both together."""
+"""At most so many bytes of inputs and results together."""
 _MOST_FINISHED: Final = 2000
-"""Inputs, or batches of them, whose results wait to be moved."""
+"""At most so many inputs, or batches of them, have results that wait to be moved."""
 _QUICK, _SLOW = 0.01, 0.05
-"""Seconds: what has been received lasts about as long."""
+"""Seconds: the limit is adapted until the received messages keep the transforms busy for about so long."""
 
 
 class ReadAhead:
-    """How many messages are received ahead of the transforms: what they need for a moment.
+    """Limits how many messages are received ahead of the transforms, to what they need for a moment.
 
-    More would be unfair: what was handed out and goes back counts as an attempt.
+    More would be unfair: a message that was received and goes back unused has lost an attempt.
 
     Args:
         least: The lowest limit.
@@ -36,12 +36,12 @@ class ReadAhead:
         self._filled_at: float | None = None
 
     def filled(self) -> None:
-        """The limit has been reached."""
+        """Note that the limit has been reached."""
         if self._filled_at is None:
             self._filled_at = asyncio.get_running_loop().time()
 
     def used_up(self) -> None:
-        """Nothing waits any more: see how long it has lasted, and adapt the limit."""
+        """Note that no message waits any more, and adapt the limit to how long they lasted."""
         if self._filled_at is not None:
             elapsed = asyncio.get_running_loop().time() - self._filled_at
             self._filled_at = None
@@ -68,11 +68,11 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        """Twice as many wait as the destination took lately, or as travel in one step: transforms have to wait, too."""
+        """Whether transforms must wait: twice what the destination took lately waits here, or twice what fits in a step."""
         return len(self._moves) >= self._window or self._bytes >= 2 * MOST_BYTES
 
     def add(self, deliveries: Sequence[Delivery[Any]], results: Sequence[Any]) -> None:
-        """Results have come."""
+        """Add the results of these deliveries."""
         size = 0
         for delivery in deliveries:
             size += len(delivery.raw)
@@ -83,7 +83,7 @@ class Outbox:
         self._moves.append(((deliveries, results), size))
 
     def portion(self) -> list[Move]:
-        """Return what is to be moved in one step; it stays here until it has been."""
+        """Return what to move in the next step. It stays in the outbox until `take_moved` finds it settled."""
         portion: list[Move] = []
         inputs = messages = total = 0
         for move, size in self._moves:
@@ -96,7 +96,7 @@ class Outbox:
         return portion
 
     def take_moved(self, tried: int) -> list[Move]:
-        """Remove and return what has been moved, out of the first so many."""
+        """Remove and return the moves that were carried out, of the `tried` first ones."""
         moved: list[Move] = []
         while self._moves and self._moves[0][0][0][0].settled:
             moved.append(self._take())
@@ -107,7 +107,7 @@ class Outbox:
         return moved
 
     def take_first(self) -> Sequence[Delivery[Any]]:
-        """Remove the first results, which can never be moved, and return their deliveries."""
+        """Remove the first move, which can never be carried out, and return its deliveries."""
         return self._take()[0]
 
     def _take(self) -> Move:

@@ -129,9 +129,9 @@ async def pipe(
             each is put when it is there.
         close: Close the destination when the source is drained: closed, empty, and with no item in any stage's hands. A
             destination that is closed already is no error.
-        exactly_once: True to raise where it is impossible, False to put first and acknowledge afterwards; None for
-            what is possible.
-        lease: Seconds after which another stage gets the items when this process dies; None for the queue's default.
+        exactly_once: True to raise where it is impossible. False to put first and acknowledge afterwards in any case.
+            None for exactly once where it is possible.
+        lease: Seconds after which another process gets the items when this one dies; None for the queue's default.
         retry_delay: Seconds of the first pause before a retry; see `serve`.
         shared: Work on the source together with all stages that say so, each item in one of them. Every stage ends when
             the source is closed and empty, and no stage has an item in hand. A `FileQueue` is always shared.
@@ -148,7 +148,8 @@ async def pipe(
         ValueError: An argument is invalid, or both queues are the same.
         BaseException: The transform raised something that is not an `Exception`, such as SystemExit.
 
-    Cancelled, it cancels the transforms, waits for them, and gives back every input whose results were not put.
+    Cancelled, it cancels the transforms, waits for them, and gives back every input whose results were not put. The
+    destination stays open then.
     """
     handlers.check(transform, "transform")
     if batch is not None:
@@ -174,7 +175,7 @@ async def pipe(
         while True:
             served = await Service(arguments, functools.partial(Stage, plan=plan)).run()
             handled, failed = handled + served.handled, failed + served.failed
-            # After a failover, the end of the consumer may give back what had been moved on the server that is gone.
+            # After a failover, the end of the consumer may give back messages that were moved on the old primary only.
             if not close or not served.handled:
                 break
         if close:

@@ -18,7 +18,7 @@ class Many(list[T]):
 
 
 class NotAwaitableError(TypeError):
-    """The transform is synchronous: its call returned something that is no awaitable."""
+    """The transform is synchronous: its call did not return an awaitable."""
 
     def __init__(self, returned: object) -> None:
         super().__init__(type(returned).__name__)
@@ -49,7 +49,7 @@ def of_batch(value: Any) -> list[Any]:
 
 
 async def outcome(returned: Any) -> Any:
-    """Return what an awaitable gives, or all that an asynchronous generator yields.
+    """Return the result of an awaitable, or all values that an asynchronous generator yields.
 
     Raises:
         NotAwaitableError: It is neither.

@@ -26,7 +26,7 @@ _PAUSES: Final = Backoff(0.5, 30.0)
 
 @dataclasses.dataclass
 class Plan:
-    """What a stage does beside handling.
+    """What a stage does with results, and how many it has put.
 
     Attributes:
         mover: Puts results and acknowledges what they came from.
@@ -74,18 +74,18 @@ class Stage(Dispatcher):
                 continue
             if all_settled:
                 return
-            while self._open and self._returned == returned:  # what is open here may go back to the source
+            while self._open and self._returned == returned:  # an open delivery may go back to the source
                 await tasks.change()
 
     def _begin_to_transform(self, calls: int) -> None:
-        """Start up to so many more transforms, as far as there is something for them, and a place for the results."""
+        """Start up to `calls` more transforms, if there are messages for them and room for their results."""
         if not self._outbox.full:
             for _ in range(min(calls, len(self._ready), self._arguments.concurrency - self._transforming)):
                 self._transforming += 1
                 self.tasks.start(self._transform(), f"transforming for {self._arguments.title}")
 
     async def _transform(self) -> None:
-        """Transform what is ready, one portion after the other."""
+        """Transform the messages that are ready, one portion after the other."""
         try:
             while self._ready and self._failure is None and not self._outbox.full:
                 await self._transform_next()
@@ -123,7 +123,7 @@ class Stage(Dispatcher):
             self.tasks.start(self._move(), f"moving the results of {self._arguments.title}")
 
     def _failed_with(self, error: BaseException, deliveries: Sequence[Delivery[Any]]) -> None:
-        """A transform has raised: its messages are tried again, or the stage ends."""
+        """Handle a transform that raised: its messages are tried again, or the stage ends."""
         if isinstance(error, results.NotAwaitableError):
             self._fail(handlers.not_awaitable(self._arguments.handler, error.returned, self._arguments.role))
             return
@@ -141,7 +141,7 @@ class Stage(Dispatcher):
     def _take_batch(self) -> tuple[list[Delivery[Any]], list[Any]]:
         """Return the deliveries for the next call, and their items.
 
-        What comes again travels alone: a bad message must not use up the attempts of those beside it.
+        A message that comes again is in a batch of its own: a bad one must not use up the attempts of others.
         """
         ready = self._ready
         deliveries: list[Delivery[Any]] = []
@@ -159,7 +159,7 @@ class Stage(Dispatcher):
         return deliveries, items
 
     def _give_up(self, delivery: Delivery[Any], error: BaseException) -> None:
-        """An attempt has failed: the message goes back after a pause, as in `serve`."""
+        """Give the message of a failed attempt back after a pause, as in `serve`."""
         self.tasks.start(self._return(delivery, error), f"a failed item of {self._arguments.title}")
 
     async def _return(self, delivery: Delivery[Any], error: BaseException) -> None:
@@ -168,7 +168,7 @@ class Stage(Dispatcher):
         self._returned += 1
 
     async def _move(self) -> None:
-        """Move what has finished, a portion at a time."""
+        """Move finished results, one portion after the other."""
         try:
             failures = 0
             while self._outbox:
@@ -182,7 +182,7 @@ class Stage(Dispatcher):
             self._moving = False
 
     async def _move_portion(self) -> int:
-        """Move a portion; returns how many inputs, or batches of them, have left."""
+        """Move a portion. Returns how many inputs, or batches of them, left the outbox."""
         portion = self._outbox.portion()
         bad: Exception | None = None
         try:

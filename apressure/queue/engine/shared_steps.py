@@ -15,7 +15,7 @@ from apressure.queue.leases.acknowledgements import Range
 
 
 class SharedSteps(Sender):
-    """The steps of a queue's members, and of its line of clients that wait for messages."""
+    """The steps of members, and of clients that wait in line for messages."""
 
     async def join(self, claimed: bytes, token: bytes, lease: int, place: bytes) -> int | Wait:
         """Become a member of the clients that share the consumer role. Answers with the bound, as `acquire` does."""
@@ -50,10 +50,10 @@ class SharedSteps(Sender):
             max_items: How many to receive at most.
             lease: Milliseconds.
             dead: As for `receive`.
-            place: The member's place in the line of those that wait for messages; empty if it does not wait.
+            place: The member's place in the line of clients that wait for messages; empty if it does not wait.
             number: Higher than the numbers of all its deliveries so far.
-            in_hand: The deliveries that it has not settled, without those that this step acknowledges.
-            acks: What it acknowledges.
+            in_hand: The deliveries that the member has not settled, without those that this step acknowledges.
+            acks: The deliveries that this step acknowledges.
             on_answer: As for `receive`.
         """
         limit = 0 if dead is None else dead.max_attempts
@@ -88,11 +88,11 @@ class SharedSteps(Sender):
     def renew_shared(
         self, token: bytes, lease: int, on_answer: OnAnswer, connection: ReconnectingConnection | None = None
     ) -> None:
-        """`renew` for a member. It also gives back what a dead member had."""
+        """`renew` for a member. It also gives back the messages of dead members."""
         call = self._unnumbered.call("renew_shared", self.keys.line)
         self._send(call, [token, lease], on_answer, True, role="consumer", connection=connection)
 
     def resign(self, place: bytes, unused: bool) -> None:
-        """This client no longer waits for messages. `unused`: its turn had come."""
+        """Leave the line of clients that wait for messages. `unused`: this client's turn had come, and it took none."""
         call = self._unnumbered.call("resign", self.keys.line)
         self._send(call, [place, b"1" if unused else b"0"], lambda _: None, True)
