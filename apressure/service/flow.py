@@ -68,7 +68,7 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        """Whether transforms must wait: twice what the destination took lately waits here, or twice what fits in a step."""
+        """Whether transforms must wait: twice as much is here as the destination took lately, or as fits in a step."""
         return len(self._moves) >= self._window or self._bytes >= 2 * MOST_BYTES
 
     def add(self, deliveries: Sequence[Delivery[Any]], results: Sequence[Any]) -> None:

@@ -107,7 +107,7 @@ class Scripted(Engine):
         if lease is None or lease.error is not None:
             lease = self._lease = Lease(self, seconds, kept=False, max_hold=max_hold)
         lease.last(seconds)
-        lease.renewal.max_hold = max_hold
+        lease.renewal.standstill.most = max_hold
         try:
             buffer = await lease.receive(max_items, timeout)
         except asyncio.CancelledError:

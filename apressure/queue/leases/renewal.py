@@ -56,6 +56,47 @@ class Held(Protocol):
         """End it, and give back what is in flight; later operations raise the error. Called on the event loop."""
 
 
+class Standstill:
+    """Measures for how long there has been no progress under a lease.
+
+    Args:
+        lease: The lease.
+        most: As many seconds without progress end the lease; it may change.
+
+    Attributes:
+        seconds: For how long there was no progress at the latest look.
+    """
+
+    def __init__(self, lease: Held, most: float) -> None:
+        self.most = most
+        self.seconds = 0.0
+        self._lease = lease
+        self._progress: Hashable = None
+        self._looked_at = 0.0
+
+    def look(self, turned_at: float) -> None:
+        """Look at the lease. A process that stood still itself is not blamed for that.
+
+        Args:
+            turned_at: When the client's event loop turned last, by the monotonic clock.
+        """
+        lease, term = self._lease, self._lease.term
+        now, progress = time.monotonic(), lease.progress
+        turned = turned_at > self._looked_at and not lease.in_hand
+        alive = turned or progress != self._progress or term.clock() < term.extended
+        self.seconds = 0.0 if alive else self.seconds + min(now - self._looked_at, term.seconds)
+        self._progress, self._looked_at = progress, now
+
+    def end(self) -> None:
+        """There is nothing to look at: the next look counts as progress."""
+        self._progress = None
+
+    @property
+    def over(self) -> bool:
+        """Whether there has been progress since the latest look."""
+        return self._lease.progress != self._progress
+
+
 class Renewal:
     """Renews the lease on a role, or on a part of it.
 
@@ -69,14 +110,14 @@ class Renewal:
 
     Attributes:
         keys: The queue's keys, for the renewer.
-        max_hold: As given; it may change.
+        standstill: For how long there has been no progress.
     """
 
     def __init__(
         self, lease: Held, renewer: Renewer, steps: Steps, role: Role, max_hold: float, shared: bool = False
     ) -> None:
         self.keys = steps.script_keys
-        self.max_hold = max_hold
+        self.standstill = Standstill(lease, max_hold)
         self._task: weakref.ref[asyncio.Task[Any]] | None = None
         self._lease = lease
         self._renewer = renewer
@@ -85,9 +126,6 @@ class Renewal:
         self._step = steps.renew_shared if shared else functools.partial(steps.renew, role)
         self._earliest = 0.0  # by the clock of the term
         self._pending = False
-        self._progress: Hashable = None
-        self._looked_at = 0.0
-        self._held = 0.0
         self._stuck = False
         self._ended = False
 
@@ -121,10 +159,10 @@ class Renewal:
         if not self._stuck and self._lease.renewable:
             self._watch()
         else:
-            self._progress = None
+            self.standstill.end()
         if self._stuck or self._pending or not self._lease.renewable:
             return min(third, RETRY)
-        return min(self.pause(), third, self.max_hold / 3)
+        return min(self.pause(), third, self.standstill.most / 3)
 
     def renew(self, connection: ReconnectingConnection) -> None:
         """Renew the lease over this connection. Called in the renewer's thread."""
@@ -151,20 +189,15 @@ class Renewal:
         self._lease.renew()
 
     def _watch(self) -> None:
-        """Note for how long there has been no progress. A process that stood still itself is not blamed for that."""
-        lease, term = self._lease, self._lease.term
-        now, progress = time.monotonic(), lease.progress
-        turned = self._renewer.turned_at > self._looked_at and not lease.in_hand
-        alive = turned or progress != self._progress or term.clock() < term.extended
-        self._held = 0.0 if alive else self._held + min(now - self._looked_at, term.seconds)
-        self._progress, self._looked_at = progress, now
-        if self._held < self.max_hold:
+        """End the lease if there has been no progress for too long."""
+        self.standstill.look(self._renewer.turned_at)
+        if self.standstill.seconds < self.standstill.most:
             return
         self._stuck = True
         logger.error(
             "the lease on the %s role of the queue %r ends: for %g seconds (max_hold) nothing was handed out or "
             "settled, and a handler is busy, or the event loop is blocked\n%s",
-            self._role, self._name, self.max_hold,
+            self._role, self._name, self.standstill.most,
             stacks(self._renewer.home, self._renewer.home_thread, None if self._task is None else self._task()),
         )  # fmt: skip
         self._renewer.call_home(self._give_up)
@@ -173,14 +206,14 @@ class Renewal:
         """End a lease that was held for too long. Called on the event loop."""
         if self not in self._renewer or not self._stuck:
             return
-        if self._lease.progress != self._progress:  # the loop was blocked, and has gone on before this
+        if self.standstill.over:  # the loop was blocked, and has gone on before this
             self.begin()
             return
         self.end()
         self._lease.give_up(
             LeaseLostError(
                 f"the lease on the {self._role} role of the queue {self._name!r} was given up: for "
-                f"{self.max_hold:g} seconds (max_hold) nothing was handed out or settled",
+                f"{self.standstill.most:g} seconds (max_hold) nothing was handed out or settled",
                 name=self._name,
                 role=self._role,
             )
