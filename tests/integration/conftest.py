@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, Client, QueueDoesNotExistError
+from apressure.connection import rounds
 from apressure.connection.waiter import Waiter
 from apressure.connection.wire.script import Script
 from apressure.queue.engine import sending, waits
@@ -79,13 +80,15 @@ def long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits that miss a wake-up look again after 10 minutes only: a test that passes has missed none."""
     monkeypatch.setattr(waits, "SLICE", 600)
     monkeypatch.setattr(waits, "LONG_SLICE", 600)
-    monkeypatch.setattr(Waiter.__init__, "__defaults__", (600, None))
+    monkeypatch.setattr(rounds, "ROUND", 600)
+    monkeypatch.setattr(Waiter.__init__, "__defaults__", (600, None, False))
     original = sending.script
 
     @functools.cache
     def patient(name: str) -> Script:
         made = copy.copy(original(name))
-        made.source = made.source.replace(b"local WATCH_MS = 6000 ", b"local WATCH_MS = 600000 ")
+        assert b"local WATCH_MS = 4500 " in made.source
+        made.source = made.source.replace(b"local WATCH_MS = 4500 ", b"local WATCH_MS = 600000 ")
         made.sha = hashlib.sha1(made.source, usedforsecurity=False).hexdigest().encode()
         return made
 

@@ -107,7 +107,7 @@ async def test_a_user_of_the_docs_has_nothing_to_say_in_other_queues(make_server
 
 
 SCRIPTS_OF = {
-    "producer": {"put", "acquire", "leave", "renew", "close", "unclaim", "inspect"},
+    "producer": {"put", "acquire", "leave", "renew", "close", "unclaim", "inspect", "look"},
     "consumer": {
         "get",
         "receive",
@@ -124,6 +124,7 @@ SCRIPTS_OF = {
         "begin_delete",
         "finish_delete",
         "inspect",
+        "look",
         "purge",
     },
     "operator": {

@@ -10,6 +10,7 @@ from typing import Any
 from apressure import background, validation
 from apressure.connection.client import Client
 from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError, Role
+from apressure.queue.engine import sending
 from apressure.queue.engine.batching import MAX_MESSAGES, Get, GetLane, Got, Put, PutLane
 from apressure.queue.engine.dead_letters import DeadLetters, beside
 from apressure.queue.engine.engine import Engine
@@ -35,7 +36,8 @@ class Scripted(Engine):
         super().__init__(client, keys, name, owns_client)
         self.dead = dead
         self.steps = Steps(client, keys, name)
-        self.waits = Waits(self.steps.connection.node, keys, self.steps.unclaim, self.steps.resign)
+        rounds = client.rounds_on(self.steps.connection, lambda: sending.script("look"))
+        self.waits = Waits(self.steps.connection.node, keys, self.steps.unclaim, self.steps.resign, rounds)
         self._put_lanes: set[PutLane] = set()
         self._puts = self.put_lane()
         self._forced = self.put_lane(force=True)

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from apressure.queue.engine.scripted import Scripted
 
 
+SHARED = b"shared:1"
+"""The token on the server of a role that has members; each one has a token of its own."""
+
+
 class Lease:
     """The consumer role, held by this client.
 
@@ -95,11 +99,12 @@ class Lease:
         deadline = None if timeout is None else loop.time() + timeout
         self.renewal.note_task()
         receiving, queue = self.receiving, self._queue
+        token = SHARED if self.shared else self.token if self.kept or self.unsettled else b""
         step = functools.partial(receiving.step, max_items)
         while True:
             while not receiving.buffer:
                 remaining = None if deadline is None else max(0.0, deadline - loop.time())
-                await queue.waits.until(step, remaining, queue.name, receiving.notice)
+                await queue.waits.until(step, remaining, queue.name, receiving.notice, token)
             if self.term.certain:
                 return receiving.buffer
             await self.assured()
