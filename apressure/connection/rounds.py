@@ -1,4 +1,4 @@
-"""Looks at all queues in which a client waits: every two seconds, for all of them together.
+"""Looks at all queues in which a client waits: every four seconds, for all of them together.
 
 A blocked command ends when something comes. What sends no wake-up needs a look: a queue that another program deleted, a
 lease that expired, a server that is frozen, a connection that is half-open. If each wait looked for itself, a thousand
@@ -8,9 +8,10 @@ idle queues would take a few percent of a core.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
@@ -18,34 +19,39 @@ from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import Script
 
 ROUND: Final = 2.0
-"""Seconds from one look to the next."""
+"""Seconds from one look to the next where several clients wait in line; the others are looked at every other time."""
 
-MOST: Final = 50
+MOST: Final = 100
 """How many waits one script looks at: it takes a fraction of a millisecond."""
 
-NOTHING, OVERDUE, NOW = -1, -2, 0
-"""Answers of a look: there is nothing to do; a wake-up is missing, try now; try now. Others are milliseconds."""
+NOTHING, OVERDUE, KEPT, NOW = -1, -2, -3, 0
+"""Answers of a look: nothing to do; a wake-up is missing, try now; nothing to do, and others wait in line; try now.
+Others are milliseconds after which to try.
+"""
 
 
-class Look(NamedTuple):
+@dataclasses.dataclass(eq=False, slots=True)
+class Look:
     """What one wait asks.
 
     Attributes:
         keys: The KEYS of its part of the script.
         arguments: Its ARGV.
-        on_answer: Receives the answer.
+        on_answer: Receives this look, and the answer; not called if there is nothing to do.
+        often: Look every time, since another client relies on it, or this one on another.
     """
 
     keys: tuple[bytes, ...]
     arguments: tuple[Argument, ...]
-    on_answer: Callable[[int], None]
+    on_answer: Callable[[Look, int], None]
+    often: bool
 
 
 class Waiting(Protocol):
     """The operations that wait in one queue."""
 
     def looks(self) -> Sequence[Look]:
-        """Return what they want to know; nothing if none waits any more."""
+        """Return what they want to know; nothing if none of them waits any more."""
 
 
 class Rounds:
@@ -63,6 +69,7 @@ class Rounds:
         self._timer: asyncio.TimerHandle | None = None
         self._begun = 0.0
         self._running = False
+        self._count = 0
 
     def add(self, waiting: Waiting) -> None:
         """Look for these until they want to know nothing any more. They may have been added before."""
@@ -84,10 +91,11 @@ class Rounds:
         self._timer = None
         self._running = True
         self._begun = asyncio.get_running_loop().time()
-        looks: list[Look] = []
+        self._count += 1
+        every, looks = self._count % 2 == 0, list[Look]()
         for waiting in list(self._waiting):
             some = waiting.looks()
-            looks += some
+            looks += some if every else [look for look in some if look.often]
             if not some:
                 del self._waiting[waiting]
         self._send(looks)
@@ -112,6 +120,8 @@ class Rounds:
         if isinstance(reply, Exception):
             some, rest, reply = looks, (), [NOW] * len(looks)
         for look, answer in zip(some, reply, strict=True):
-            if answer != NOTHING:
-                look.on_answer(answer)
+            if answer in (KEPT, NOTHING):
+                look.often = answer == KEPT
+            else:
+                look.on_answer(look, answer)
         self._send(rest)

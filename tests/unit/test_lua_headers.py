@@ -80,7 +80,7 @@ async def sent(call: Callable[[Steps, Series], Any]) -> Request:
     return request
 
 
-def ignore(_: Any) -> None:
+def ignore(*_: Any) -> None:
     """An answer that nobody waits for."""
 
 
@@ -88,7 +88,7 @@ class OneRound(Rounds):
     """Sends one look, as for a queue in which an operation waits."""
 
     def send(self, keys: Keys) -> None:
-        self._send([Look(keys.for_look(), (b"WHY", TOKEN, PLACE), ignore)])
+        self._send([Look(keys.for_look(), (b"WHY", TOKEN, PLACE), ignore, False)])
 
     def _answered(self, looks: Sequence[Look], reply: Any) -> None:
         pass

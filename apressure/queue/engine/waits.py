@@ -21,6 +21,8 @@ T = TypeVar("T")
 Reason = Literal["full", "few", "empty", "watch", "turn", "draining", "open", "producer", "consumer", "share"]
 Noted = list[int]
 
+_MANY: Final = 8
+
 ROLE_OF: Final[dict[Reason, Role]] = {"producer": "producer", "consumer": "consumer", "share": "consumer"}
 """The role that a wait with this reason is for."""
 
@@ -118,7 +120,8 @@ class Waits:
         self.place = secrets.token_hex(8).encode()
         self._not_full = peek(keys.not_full)
         self._claims: dict[Role, Waiter] = {"producer": claim("producer"), "consumer": claim("consumer")}
-        self._parked: dict[asyncio.Future[None], tuple[Reason, bytes]] = {}
+        self._parked: dict[asyncio.Future[None], Look | None] = {}
+        self._looks: dict[tuple[Reason, bytes], Look] = {}
         self._rounds = rounds
         self._looked_at = keys.for_look()
         self._waiters: dict[Reason, tuple[Waiter, ...]] = {
@@ -157,7 +160,7 @@ class Waits:
             ended.set_exception(copy.copy(self._closed_by))
             return ended
         seconds = None if wait.lease is None else wait.lease / 1000 + 0.001
-        if self._rounds is not None and wait.reason in LOOKED_AT:
+        if patient := self._rounds is not None and wait.reason in LOOKED_AT:
             self._rounds.add(self)
             seconds = None
         elif wait.reason in ("open", "draining"):  # its waiter has long slices, and FLUSHALL wakes no waiter
@@ -165,29 +168,35 @@ class Waits:
         self._watching = self._watching or wait.reason == "watch"
         waiters = self._waiters[wait.reason]
         future = park(waiters, [noted[self._all.index(waiter)] for waiter in waiters], seconds)
-        self._parked[future] = wait.reason, token
+        self._parked[future] = self._look(wait.reason, token) if patient else None
         future.add_done_callback(self._parked.pop)
         return future
 
     def looks(self) -> Sequence[Look]:
         """Return what those that are parked want to know of the queue."""
-        asked = {what: None for future, what in self._parked.items() if what[0] in LOOKED_AT and not future.done()}
-        return [
-            Look(self._looked_at, (reason, token, self.place), functools.partial(self._looked, reason, token))
-            for reason, token in asked
-        ]
+        return list({look: None for future, look in self._parked.items() if look is not None and not future.done()})
 
-    def _looked(self, reason: Reason, token: bytes, answer: int) -> None:
+    def _look(self, reason: Reason, token: bytes) -> Look:
+        look = self._looks.get((reason, token))
+        if look is None:
+            if len(self._looks) > _MANY:
+                self._looks.clear()  # of leases that have ended
+            on_answer = functools.partial(self._looked, reason)
+            look = Look(self._looked_at, (reason, token, self.place), on_answer, reason == "turn")
+            self._looks[reason, token] = look
+        return look
+
+    def _looked(self, reason: Reason, look: Look, answer: int) -> None:
         if answer > 0:
-            asyncio.get_running_loop().call_later(answer / 1000 + 0.001, self._try_again, reason, token)
+            asyncio.get_running_loop().call_later(answer / 1000 + 0.001, self._try_again, look)
             return
         if answer == OVERDUE:
             self._waiters[reason][0].overdue()
-        self._try_again(reason, token)
+        self._try_again(look)
 
-    def _try_again(self, reason: Reason, token: bytes) -> None:
-        for future, what in list(self._parked.items()):
-            if what == (reason, token) and not future.done():
+    def _try_again(self, look: Look) -> None:
+        for future, theirs in list(self._parked.items()):
+            if theirs is look and not future.done():
                 future.set_result(None)
 
     def take_claim(self, role: Role) -> bytes:
