@@ -1,5 +1,5 @@
 -- Shall operations that wait try their steps again? One look for many queues, so that each wait may last long. It also
--- keeps the watch of clients that watch a queue. What it cannot judge is worth a try: a damaged queue disturbs no other.
+-- keeps the watch of clients that watch a queue. What it cannot judge is worth a try: a damaged queue disturbs no other
 -- KEYS: those of the prelude that matter here, 12 for each wait: :bound, the messages, :closed, :not_full,
 --       producer_lease, consumer_lease, producer_claim, consumer_claim, inflight, apart, turns, watch
 -- ARGV: 1... 3 for each wait: why it waits ('full', 'empty', 'watch', 'turn' or 'open'), token of the lease that it
