@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import redis
 
-from apressure import AsyncQueue, Client, LeaseLostError, QueueDoesNotExistError
+from apressure import AsyncQueue, Client, LeaseLostError, PermissionDeniedError, QueueDoesNotExistError
 from apressure.connection import rounds
 from apressure.queue.engine import waits
 from apressure.queue.engine.lanes import Lane
-from tests.integration.conftest import Opener, blocked, blocking, cancelled, eventually, in_time
+from tests.integration.conftest import Opener, blocked, blocking, cancelled, eventually, fails, in_time
 from tests.relay import relay
 
 BASE = "__pressure__:jobs"
@@ -235,7 +235,7 @@ async def test_many_idle_queues_cost_two_commands_a_round_and_no_write(
 async def test_a_queue_whose_rights_are_taken_away_disturbs_no_other(
     open_queue: Opener, db: redis.Redis, client: Client
 ) -> None:
-    """The server refuses a look at both. Then each wait tries its step, which raises what is wrong, if anything is."""
+    """The server refuses a look at both, so each wait tries its step, which raises what is wrong."""
     queue, forbidden = await open_queue(client=client), await open_queue("forbidden", client=client)
     waits = [await blocking(db, one.get(), 2 * number) for number, one in enumerate((queue, forbidden), 1)]
     db.execute_command("ACL", "SETUSER", "default", "resetkeys", "~__pressure__:jobs*", "~apressure:__pressure__:jobs*")
