@@ -8,7 +8,6 @@ idle queues would take a few percent of a core.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
@@ -30,7 +29,6 @@ Others are milliseconds after which to try.
 """
 
 
-@dataclasses.dataclass(eq=False, slots=True)
 class Look:
     """What one wait asks.
 
@@ -41,10 +39,19 @@ class Look:
         often: Look every time, since another client relies on it, or this one on another.
     """
 
-    keys: tuple[bytes, ...]
-    arguments: tuple[Argument, ...]
-    on_answer: Callable[[Look, int], None]
-    often: bool
+    __slots__ = ("arguments", "keys", "often", "on_answer")
+
+    def __init__(
+        self,
+        keys: tuple[bytes, ...],
+        arguments: tuple[Argument, ...],
+        on_answer: Callable[[Look, int], None],
+        often: bool,
+    ) -> None:
+        self.keys = keys
+        self.arguments = arguments
+        self.on_answer = on_answer
+        self.often = often
 
 
 class Waiting(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from apressure import background, validation
 from apressure.connection.client import Client
@@ -17,9 +17,11 @@ from apressure.queue.engine.engine import Engine
 from apressure.queue.engine.keys import Keys
 from apressure.queue.engine.steps import Steps
 from apressure.queue.engine.waits import Wait, Waits
-from apressure.queue.leases.lease import Lease
-from apressure.queue.leases.receiving import Received
 from apressure.settle import note_accepted, note_sent, wait_shielded
+
+if TYPE_CHECKING:
+    from apressure.queue.leases.lease import Lease
+    from apressure.queue.leases.receiving import Received
 
 
 class Scripted(Engine):
@@ -99,6 +101,8 @@ class Scripted(Engine):
         self, max_items: int, timeout: float | None, seconds: float, max_hold: float
     ) -> tuple[Lease, list[Received]]:
         """Receive messages under the lease of `receive`, which ends when none of them is in flight."""
+        from apressure.queue.leases.lease import Lease  # here, since many programs only get or put
+
         validation.timeout(timeout)
         self.check()
         self.check_own("consumer")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import secrets
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal, NamedTuple, TypeVar
 
@@ -117,7 +117,7 @@ class Waits:
         self._resign = resign
         self._watching = False
         self.in_line = False
-        self.place = secrets.token_hex(8).encode()
+        self.place = os.urandom(8).hex().encode()
         self._not_full = peek(keys.not_full)
         self._claims: dict[Role, Waiter] = {"producer": claim("producer"), "consumer": claim("consumer")}
         self._parked: dict[asyncio.Future[None], Look | None] = {}

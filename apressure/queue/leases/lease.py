@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import secrets
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING, Any
@@ -60,7 +60,7 @@ class Lease:
         self._queue = queue
         self.kept = kept
         self.shared = shared
-        self.token = secrets.token_hex(8).encode()
+        self.token = os.urandom(8).hex().encode()
         """The lease's name on the server."""
         self.term = Term(seconds, clock)
         self.receiving = Receiving(self, queue)
