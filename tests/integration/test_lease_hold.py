@@ -27,7 +27,7 @@ async def test_a_handler_that_blocks_for_ever_loses_its_lease_after_max_hold(
     queue = await open_queue()
     if role != "producer":
         await queue.put(b"1")
-    with running_program(PROGRAMS[role], url, "2", "1") as process:
+    with running_program(PROGRAMS[role], url, "1", "0.5") as process:
         delivery = await in_time(take(queue, role, timeout=None))
         if delivery is not None:
             assert delivery.attempts == 2
@@ -162,7 +162,7 @@ async def test_a_member_that_is_stuck_loses_its_share_after_max_hold(open_queue:
     await queue.put_many([b"1", b"2"])
     async with queue.consumer(shared=True, ack="manual", prefetch=1) as consumer:
         other = await in_time(anext(consumer))
-        with running_program(MEMBER, url, "2", "1") as process:
+        with running_program(MEMBER, url, "1", "0.5") as process:
             delivery = await in_time(anext(consumer))
             assert delivery.attempts == 2
             await delivery.ack()

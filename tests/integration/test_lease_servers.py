@@ -117,9 +117,11 @@ async def test_a_server_that_stands_still_meanwhile_leaves_one_of_two_certain_ou
         await queue.create()
         await queue.put(b"1")
         with running_program(RECEIVER, server.url, "1", "600") as process, thawed_at_the_end(server.pid):
-            await asyncio.sleep(1)
+            with admin(server) as db:
+                before = deadline(db)
+                await eventually(lambda: deadline(db) != before)  # the thread has a connection of its own
             os.kill(server.pid, signal.SIGSTOP)
-            await asyncio.sleep(5)
+            await asyncio.sleep(3.5)  # longer than the thread waits for a reply
             os.kill(server.pid, signal.SIGCONT)
             taken = None
             with contextlib.suppress(QueueInUseError, QueueEmptyError):

@@ -290,8 +290,7 @@ async def test_a_member_that_blocks_keeps_its_share_and_a_dead_one_is_healed_mea
         assert not waiting()
         dying.kill()
         # No other client works on the queue: the thread of the one that is blocked gives the message back.
-        await eventually(lambda: len(waiting()) == 1)
-        await outlived(db, "consumer")
+        await asyncio.gather(eventually(lambda: len(waiting()) == 1), outlived(db, "consumer"))
         assert len(waiting()) == 1
         assert go_on(blocked).split() == ["kept"]
     statistics = await queue.statistics()
