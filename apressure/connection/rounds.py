@@ -46,12 +46,11 @@ class Look:
         keys: tuple[bytes, ...],
         arguments: tuple[Argument, ...],
         on_answer: Callable[[Look, int], None],
-        often: bool,
     ) -> None:
         self.keys = keys
         self.arguments = arguments
         self.on_answer = on_answer
-        self.often = often
+        self.often = False
 
 
 class Waiting(Protocol):

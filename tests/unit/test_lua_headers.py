@@ -88,7 +88,7 @@ class OneRound(Rounds):
     """Sends one look, as for a queue in which an operation waits."""
 
     def send(self, keys: Keys) -> None:
-        self._send([Look(keys.for_look(), (b"WHY", TOKEN, PLACE), ignore, False)])
+        self._send([Look(keys.for_look(), (b"WHY", TOKEN, PLACE), ignore)])
 
     def _answered(self, looks: Sequence[Look], reply: Any) -> None:
         pass

@@ -22,6 +22,7 @@ Reason = Literal["full", "few", "empty", "watch", "turn", "draining", "open", "p
 Noted = list[int]
 
 _MANY: Final = 8
+"""How many looks a queue object keeps for the next wait: one for each reason, and some for leases."""
 
 ROLE_OF: Final[dict[Reason, Role]] = {"producer": "producer", "consumer": "consumer", "share": "consumer"}
 """The role that a wait with this reason is for."""
@@ -182,8 +183,9 @@ class Waits:
             if len(self._looks) > _MANY:
                 self._looks.clear()  # of leases that have ended
             on_answer = functools.partial(self._looked, reason)
-            look = Look(self._looked_at, (reason, token, self.place), on_answer, reason == "turn")
+            look = Look(self._looked_at, (reason, token, self.place), on_answer)
             self._looks[reason, token] = look
+        look.often = reason in ("turn", "watch")  # until the first look knows whether others wait in line
         return look
 
     def _looked(self, reason: Reason, look: Look, answer: int) -> None:
