@@ -32,7 +32,7 @@ local function look(wait, bound, usual, watched)
   if why == 'open' then return any(wait, 3, 3) and -2 or -1 end
   if why == 'full' then
     local length = redis.pcall('LLEN', KEYS[k + 2])
-    if any(wait, 4, 4) then return -2 end
+    if not usual and any(wait, 4, 4) then return -2 end
     bound = tonumber(bound)
     if type(length) ~= 'number' or not bound or bound <= 0 or length < bound then return 0 end
   elseif not usual then
@@ -71,7 +71,7 @@ for wait = 0, waits - 1 do
   local k, why = 12 * wait, ARGV[3 * wait + 1]
   bounds[wait + 1], watches[wait + 1] = KEYS[k + 1], KEYS[k + 12]
   for i = 3, 10 do
-    if i ~= 4 then unusual[#unusual + 1] = KEYS[k + i] end
+    if i ~= 4 or why == 'full' then unusual[#unusual + 1] = KEYS[k + i] end
   end
   if why ~= 'full' and why ~= 'open' then unusual[#unusual + 1] = KEYS[k + 2] end
   if why == 'turn' then unusual[#unusual + 1] = KEYS[k + 11] end
