@@ -37,14 +37,14 @@ from apressure.exceptions import (
     ServerUnavailableError,
     StorageError,
 )
-from apressure.queue.consumer import Consumer
-from apressure.queue.delivery import Delivery
-from apressure.queue.producer import Producer
 from apressure.queue.queue import AsyncQueue
 
 if TYPE_CHECKING:
     from apressure.files import FileDelivery, FileQueue, FileQueueOptions, FileQueueStatistics
+    from apressure.queue.consumer import Consumer
+    from apressure.queue.delivery import Delivery
     from apressure.queue.doctor import recovery
+    from apressure.queue.producer import Producer
     from apressure.queue.statistics import QueueStatistics, RoleStatistics
     from apressure.service.pipe import Piped, pipe
     from apressure.service.results import Many
@@ -108,12 +108,15 @@ __all__ = [
 
 # Most programs do not use these names: they are imported on first use.
 _LATER = {
+    "Consumer": "apressure.queue.consumer",
+    "Delivery": "apressure.queue.delivery",
     "FileDelivery": "apressure.files",
     "FileQueue": "apressure.files",
     "FileQueueOptions": "apressure.files",
     "FileQueueStatistics": "apressure.files",
     "Many": "apressure.service.results",
     "Piped": "apressure.service.pipe",
+    "Producer": "apressure.queue.producer",
     "QueueStatistics": "apressure.queue.statistics",
     "RoleStatistics": "apressure.queue.statistics",
     "Served": "apressure.service.serve",

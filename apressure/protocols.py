@@ -13,6 +13,9 @@ from typing import Any, Final, Literal, Protocol, Self, TypeVar, runtime_checkab
 DEFAULT_LEASE: Final = 15.0
 """Seconds for which a message or a role stays with a client that died, in every kind of queue."""
 
+LONGEST_LEASE: Final = 86400.0
+"""Seconds; in a queue on a server."""
+
 DEFAULT_MAX_HOLD: Final = 3600.0
 """Seconds without progress after which the lease of a handler that is stuck ends."""
 

@@ -8,12 +8,10 @@ survives further cancellations; then it raises the original one, because a fresh
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from contextvars import ContextVar
 from typing import Any
 
 
-@dataclasses.dataclass(slots=True, eq=False)
 class Deadline:
     """The deadline of the operation under way, and what its error will say.
 
@@ -23,9 +21,12 @@ class Deadline:
         accepted: How many items a `put_many` or `requeue` had put by then.
     """
 
-    at: float
-    sent: bool = False
-    accepted: int = 0
+    __slots__ = ("accepted", "at", "sent")
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+        self.sent = False
+        self.accepted = 0
 
 
 current_deadline: ContextVar[Deadline | None] = ContextVar("current_deadline", default=None)

@@ -6,12 +6,11 @@ REDIS_SERVER, REDIS_PORT and REDIS_DB, and those over the specification's defaul
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import ipaddress
 import ssl
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import ParseResult, parse_qsl, unquote, urlencode, urlparse
 
 from redis.asyncio.connection import (
@@ -62,8 +61,7 @@ _ADOPTED = (
 _OURS = {"socket_timeout", "retry_on_timeout", "health_check_interval", "max_connections", "protocol", "timeout"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """Where to connect to, and with what. The `repr` shows no secret.
 
     Attributes:
@@ -76,11 +74,14 @@ class Address:
     """
 
     text: str
-    connection_class: type[Any] = dataclasses.field(default=Connection, repr=False)
-    connection_options: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    connection_class: type[Any] = Connection
+    connection_options: Mapping[str, Any] = {}
     service: str | None = None
     nodes: tuple[Node, ...] = ()
-    sentinel_options: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    sentinel_options: Mapping[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"Address(text={self.text!r}, service={self.service!r}, nodes={self.nodes!r})"
 
     def at(self, host: str, port: int) -> Address:
         """Return the address of the server at this host and port."""
@@ -171,7 +172,7 @@ def adopt(client: Any) -> Address:
             raise TypeError("redis= of Sentinels: Sentinels and servers must both use TLS, or neither")
         kind = SSLConnection if tls else Connection
         found = _of_many("sentinels", nodes, kind, adopted, {"service": str(service)})
-        return dataclasses.replace(found, sentinel_options=_adopted(asked[0], tls))
+        return found._replace(sentinel_options=_adopted(asked[0], tls))
     return Address(_text(adopted), connection_class, adopted)
 
 

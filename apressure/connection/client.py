@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Protocol, Self, Unpack
 
 from apressure.connection.renewer import Renewer
+from apressure.connection.rounds import Rounds
 from apressure.connection.server import Node, Server
 from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions, settings_from
 from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.connection.wire.script import Script
 from apressure.exceptions import ClientClosedError, PressureError
 from apressure.lifetime import LoopBound
 from apressure.settle import wait_shielded
@@ -50,6 +52,7 @@ class Client(LoopBound):
         self.renewer = Renewer(self.server)
         self._connections: dict[Node, ReconnectingConnection] = {}
         self.connection = self._connection_at(self.server.node_of(()))
+        self._rounds: dict[ReconnectingConnection, Rounds] = {}
         self._queues: set[AttachedQueue] = set()
         self._unfinished: set[asyncio.Task[None]] = set()
 
@@ -101,6 +104,8 @@ class Client(LoopBound):
         self._closed = True
         for queue in list(self._queues):
             queue.client_closed(ClientClosedError("the client was closed while the operation waited"))
+        for rounds in self._rounds.values():
+            rounds.end()
         if not self.on_its_loop:
             return  # never used, or its connections belong to another event loop or to the parent process
         unfinished = asyncio.gather(*self._unfinished, return_exceptions=True)
@@ -138,6 +143,17 @@ class Client(LoopBound):
             self._connections[node] = ReconnectingConnection(node)
             self.server.add_reclaimer(self._connections[node].close_if_idle, node)
         return self._connections[node]
+
+    def rounds_on(self, connection: ReconnectingConnection, script: Callable[[], Script]) -> Rounds:
+        """Return the looks at the queues in which this client waits, one for each connection for steps.
+
+        Args:
+            connection: The connection for steps.
+            script: Returns the script that looks.
+        """
+        if connection not in self._rounds:
+            self._rounds[connection] = Rounds(connection, script)
+        return self._rounds[connection]
 
     def attach(self, queue: AttachedQueue) -> None:
         """Have `aclose` end this queue's operations."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import math
 import os
@@ -270,8 +269,7 @@ class _Thread:
     def __init__(self, renewer: Renewer, settings: Settings) -> None:
         self.ended = asyncio.Event()
         self._renewer = renewer
-        self._settings = dataclasses.replace(
-            settings,
+        self._settings = settings._replace(
             durability=None,
             max_connections=None,
             retry_timeout=RETRY,

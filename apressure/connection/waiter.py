@@ -10,7 +10,8 @@ cancelled or killed while it waits loses nothing.
   the client dies in between, others try their steps again after a slice.
 
 A blocked command stays outstanding when its task ends, and serves the next one. It lasts a slice of a few seconds;
-then the waiting task tries its step again, because leases may have expired meanwhile.
+then the waiting task tries its step again, because leases may have expired meanwhile. A *patient* waiter has long
+slices, and blocks again: `rounds` look whether there is a reason to try.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from apressure.settle import set_result_once
 SLICE = 5
 """Seconds that one blocking command lasts."""
 
-LONG_SLICE = 30
-"""Seconds that the second of two peeks lasts: the other waiter already polls often enough."""
+LONG_SLICE = 60
+"""The same for a patient waiter, and for the second of two peeks, if the other waiter already polls often enough."""
 
 
 class Parked(asyncio.Future[None]):
@@ -55,6 +56,7 @@ class Waiter:
         destination: The same list for a peek, the list of claims for a claim; None takes the token away.
         seconds: How long one blocking command lasts.
         on_unwanted: Called when something came and no task waited any more.
+        patient: Block again when a command has lasted its time, without waking the tasks.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Waiter:
         destination: bytes | None,
         seconds: int = SLICE,
         on_unwanted: Callable[[], None] | None = None,
+        patient: bool = False,
     ) -> None:
         self._node = node
         self._claims = source != destination
@@ -75,9 +78,11 @@ class Waiter:
         )
         self._seconds = seconds
         self._on_unwanted = on_unwanted
+        self._patient = patient
         self._channel: Channel | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._outstanding = False
+        self._blocks = 0
         self._watchers: set[Parked] = set()
         self._failures = 0
         self.generation = 0
@@ -118,6 +123,17 @@ class Waiter:
             self.claimed = False
             self._on_unwanted()
 
+    def overdue(self) -> None:
+        """There is something in the list: without a reply soon, end the connection, since it is half-open."""
+        if self._outstanding and self._channel is not None:
+            patience = self._node.settings.response_timeout
+            asyncio.get_running_loop().call_later(patience, self._end_overdue, self._channel, self._blocks)
+
+    def _end_overdue(self, channel: Channel, block: int) -> None:
+        if self._outstanding and self._channel is channel and self._blocks == block:
+            channel.lost = "a wait did not end when it should have"
+            channel.abort(channel.lost)
+
     def close(self) -> bool:
         """End the connection. It does not wake the tasks that wait.
 
@@ -138,6 +154,7 @@ class Waiter:
     def _block(self) -> None:
         if self._channel is not None and self._channel.up:
             self._outstanding = True
+            self._blocks += 1
             channel = self._channel
             channel.call(self._command, lambda reply: self._woken(channel, reply))
         elif self._connecting is None:
@@ -175,6 +192,9 @@ class Waiter:
         self._failures = 0
         if isinstance(reply, Exception):
             self._wake(reply)
+            return
+        if reply is None and self._patient and self.watched:
+            self._block()
             return
         if self._claims and reply is not None:
             self.claimed = True

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from apressure import validation
+from apressure.protocols import LONGEST_LEASE
 from apressure.queue.leases.lease import Lease
 from apressure.queue.leases.receiving import Received
 
 T = TypeVar("T")
-
-LONGEST_LEASE = 86400.0
-"""Seconds."""
 
 
 class Delivery(Generic[T]):

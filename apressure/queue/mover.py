@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import secrets
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -187,8 +187,13 @@ async def mover_between(source: Any, destination: Any) -> AtomicMover:
 
 
 async def _same_server(here: Scripted, there: Scripted) -> bool:
+<<<<<<< HEAD
     """Return whether a key that one client writes is visible to the other. (Addresses have aliases.)"""
     key = here.keys.operation(secrets.token_hex(16))
+=======
+    """Write a key through one client, and look for it through the other: addresses have aliases."""
+    key = here.keys.operation(os.urandom(16).hex())
+>>>>>>> idle
     await here.steps.connection.ask(b"SET", key, b":", b"PX", _NONCE_MS)
     found = bool(await there.steps.connection.ask(b"EXISTS", key, reads=True))
     await here.steps.connection.ask(b"DEL", key)

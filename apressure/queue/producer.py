@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
+import os
 from collections.abc import AsyncIterable, Awaitable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -110,7 +110,7 @@ class _Exclusive:
         self._engine = engine
         self._max_hold = max_hold
         self._timeout = timeout
-        self.token = secrets.token_hex(8).encode()
+        self.token = os.urandom(8).hex().encode()
         self.term = Term(seconds, since_boot)
         self._renewal: Renewal | None = None
         self._error: Exception | None = None

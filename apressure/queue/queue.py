@@ -12,19 +12,19 @@ from apressure.connection.settings import ClientOptions
 from apressure.exceptions import QueueClosedError
 from apressure.items import Items
 from apressure.lifetime import AsyncClosing
-from apressure.protocols import DEFAULT_LEASE, DEFAULT_MAX_HOLD, Mover
+from apressure.protocols import DEFAULT_LEASE, DEFAULT_MAX_HOLD, LONGEST_LEASE, Mover
 from apressure.queue.administration import Administration
-from apressure.queue.consumer import Consumer
 from apressure.queue.deadline import within
-from apressure.queue.delivery import LONGEST_LEASE, Delivery
 from apressure.queue.engine.batching import Put, put_many
 from apressure.queue.engine.dead_letters import limited
 from apressure.queue.engine.keys import Keys
 from apressure.queue.engine.scripted import Scripted
-from apressure.queue.producer import Producer
 
 if TYPE_CHECKING:
+    from apressure.queue.consumer import Consumer
+    from apressure.queue.delivery import Delivery
     from apressure.queue.engine.plain import Plain
+    from apressure.queue.producer import Producer
 
 T = TypeVar("T")
 
@@ -280,6 +280,8 @@ class AsyncQueue(Administration[T], AsyncClosing):
         """
         if deadline is not None:
             return await within(deadline, self.name, self.receive(timeout, lease, max_hold))
+        from apressure.queue.delivery import Delivery  # here, since many programs only get or put
+
         scripted = self._engine.scripted("receive")
         received_under, (received,) = await scripted.receive(1, timeout, _lease(lease), _max_hold(max_hold))
         return Delivery(received_under, received, self._items.decode)
@@ -309,6 +311,8 @@ class AsyncQueue(Administration[T], AsyncClosing):
         if deadline is not None:
             return await within(deadline, self.name, self.receive_many(max_items, timeout, lease, max_hold))
         validation.whole(max_items, "max_items")
+        from apressure.queue.delivery import Delivery
+
         scripted = self._engine.scripted("receive_many")
         received_under, some = await scripted.receive(max_items, timeout, _lease(lease), _max_hold(max_hold))
         return [Delivery(received_under, received, self._items.decode) for received in some]
@@ -331,6 +335,8 @@ class AsyncQueue(Administration[T], AsyncClosing):
             max_hold: Seconds after which an exclusive producer loses the role when the event loop is blocked all that
                 time. None for an hour.
         """
+        from apressure.queue.producer import Producer
+
         validation.timeout(timeout)
         return Producer(self._engine, self._items, close, exclusive, _lease(lease), _max_hold(max_hold), timeout)
 
@@ -367,6 +373,8 @@ class AsyncQueue(Administration[T], AsyncClosing):
                 member's loop ends when the queue is closed and empty, and no other member has a message in hand. Two
                 exclusive consumers take turns instead.
         """
+        from apressure.queue.consumer import Consumer
+
         if ack not in ("auto", "manual"):
             raise ValueError(f"ack must be 'auto' or 'manual', not {ack!r}")
         if prefetch is not None:

@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, Client, QueueDoesNotExistError
+from apressure.connection import rounds
 from apressure.connection.waiter import Waiter
 from apressure.connection.wire.script import Script
 from apressure.queue.engine import sending, waits
@@ -79,13 +80,15 @@ def long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits that miss a wake-up look again after 10 minutes only: a test that passes has missed none."""
     monkeypatch.setattr(waits, "SLICE", 600)
     monkeypatch.setattr(waits, "LONG_SLICE", 600)
-    monkeypatch.setattr(Waiter.__init__, "__defaults__", (600, None))
+    monkeypatch.setattr(rounds, "ROUND", 600)
+    monkeypatch.setattr(Waiter.__init__, "__defaults__", (600, None, False))
     original = sending.script
 
     @functools.cache
     def patient(name: str) -> Script:
         made = copy.copy(original(name))
-        made.source = made.source.replace(b"local WATCH_MS = 6000 ", b"local WATCH_MS = 600000 ")
+        assert b"local WATCH_MS = 4500 " in made.source
+        made.source = made.source.replace(b"local WATCH_MS = 4500 ", b"local WATCH_MS = 600000 ")
         made.sha = hashlib.sha1(made.source, usedforsecurity=False).hexdigest().encode()
         return made
 
@@ -129,12 +132,23 @@ async def blocking(db: redis.Redis, operation: Coroutine[Any, Any, Any], clients
     return task
 
 
-def renewed_while_blocked(db: redis.Redis, lease: str) -> None:
-    """Block the event loop of the test until the lease under this key was renewed."""
-    before, until = int(db.hget(lease, "deadline") or 0), time.monotonic() + PATIENCE
-    while int(db.hget(lease, "deadline") or 0) <= before:
+def renewed_while_blocked(db: redis.Redis, *leases: str) -> None:
+    """Block the event loop of the test until the leases under these keys were renewed."""
+
+    def deadlines() -> list[int]:
+        return [int(db.hget(lease, "deadline") or 0) for lease in leases]
+
+    before, until = deadlines(), time.monotonic() + PATIENCE
+    while any(now <= then for now, then in zip(deadlines(), before, strict=True)):
         assert time.monotonic() < until, "the lease is not renewed"
         time.sleep(0.01)
+
+
+async def outlived(db: redis.Redis, role: str, name: str = "jobs") -> None:
+    """Wait until a lease on a role was renewed after the time when it would have expired."""
+    lease = f"apressure:__pressure__:{name}:{role}_lease"
+    expires, length = (int(text) for text in db.hmget(lease, "deadline", "duration"))
+    await eventually(lambda: int(db.hget(lease, "deadline") or 0) > expires + length)
 
 
 def refusals(db: redis.Redis, code: str) -> int:

@@ -107,7 +107,7 @@ async def test_a_user_of_the_docs_has_nothing_to_say_in_other_queues(make_server
 
 
 SCRIPTS_OF = {
-    "producer": {"put", "acquire", "leave", "renew", "close", "unclaim", "inspect"},
+    "producer": {"put", "acquire", "leave", "renew", "close", "unclaim", "inspect", "look"},
     "consumer": {
         "get",
         "receive",
@@ -124,6 +124,7 @@ SCRIPTS_OF = {
         "begin_delete",
         "finish_delete",
         "inspect",
+        "look",
         "purge",
     },
     "operator": {
@@ -182,8 +183,8 @@ async def test_users_of_the_docs_keep_their_leases_while_their_event_loop_is_blo
         async with (
             AsyncQueue("orders", url=urls["producer"]) as feeding,
             AsyncQueue("orders", url=urls["consumer"]) as working,
-            feeding.producer(exclusive=True, close=False, lease=1) as producer,
-            working.consumer(lease=1) as consumer,
+            feeding.producer(exclusive=True, close=False, lease=3) as producer,
+            working.consumer(lease=3) as consumer,
         ):
             await producer.put(b"1")
             assert await anext(consumer) == b"1"

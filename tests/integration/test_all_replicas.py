@@ -200,7 +200,7 @@ async def test_a_replica_that_becomes_the_primary_is_not_written_to_before_its_o
                 until(lambda: b"connected_slaves:1" in ask(first, "INFO", "replication"), "it is connected")
                 with pytest.raises(DurabilityError, match="replicas have not been counted yet"):
                     await queue.put(b"3")
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(90):
                     while queue.client.replicas is None:
                         with contextlib.suppress(DurabilityError):
                             await queue.put(b"4", force=True)

@@ -21,6 +21,7 @@ from apressure import (
     QueueInUseError,
     QueueOpenError,
 )
+from apressure.connection import rounds
 from apressure.queue.engine import waits
 from tests.integration.conftest import (
     Opener,
@@ -117,6 +118,7 @@ async def test_wait_closed_notices_that_the_server_was_emptied(
 ) -> None:
     queue = await open_queue(scripting=scripting)
     monkeypatch.setattr(waits, "SLICE", 0.1)  # instead of five seconds
+    monkeypatch.setattr(rounds, "ROUND", 0.1)
     waiting = await blocking(db, queue.wait_closed())
     db.flushall()
     await fails(QueueDoesNotExistError, waiting)

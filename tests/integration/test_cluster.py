@@ -21,7 +21,7 @@ from apressure import (
     ServerUnavailableError,
     pipe,
 )
-from tests.integration.conftest import eventually, in_time, refusals
+from tests.integration.conftest import PATIENCE, eventually, in_time, refusals
 from tests.integration.waits import waits
 from tests.servers import SERVERS, admin, blocked_clients
 from tests.topologies import Nodes, cluster, heard, must_be_empty
@@ -240,7 +240,7 @@ async def test_steps_wait_while_a_slot_is_on_its_way(nodes: Nodes) -> None:
         finally:
             if nodes.owners[slot] != to:
                 nodes.end_migration(slot, to)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             got, _, delivery, exists, _ = await asyncio.gather(*tasks)
         await delivery.ack()
         assert exists
@@ -264,7 +264,7 @@ async def test_puts_and_gets_go_on_while_a_slot_moves(nodes: Nodes) -> None:
             async with other.consumer() as consumer:
                 got.extend([item async for item in consumer])
 
-        async with asyncio.timeout(40), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
             group.create_task(keep_putting())
             group.create_task(keep_getting())
             for _ in range(2):

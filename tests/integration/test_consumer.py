@@ -17,7 +17,17 @@ from apressure import (
     QueueInUseError,
     ScriptingRefusedError,
 )
-from tests.integration.conftest import Opener, blocking, cancelled, eventually, everything, fails, in_time, open_two
+from tests.integration.conftest import (
+    PATIENCE,
+    Opener,
+    blocking,
+    cancelled,
+    eventually,
+    everything,
+    fails,
+    in_time,
+    open_two,
+)  # fmt: skip
 
 ITEMS = [b"%d" % index for index in range(10)]
 
@@ -44,7 +54,7 @@ async def test_the_loop_waits_for_a_producer(open_queue: Opener, bound: int) -> 
 
     async with asyncio.TaskGroup() as group:
         group.create_task(produce())
-        async with asyncio.timeout(10), queue.consumer() as consumer:
+        async with asyncio.timeout(PATIENCE), queue.consumer() as consumer:
             assert [item async for item in consumer] == ITEMS
 
 
@@ -402,9 +412,9 @@ async def test_a_body_that_waits_for_nothing_keeps_its_lease(open_queue: Opener)
     await queue.put_many(ITEMS * 3)
     await queue.close()
     seen = 0
-    async with queue.consumer(prefetch=30, lease=2.0) as consumer:
+    async with queue.consumer(prefetch=30, lease=4) as consumer:
         async for _ in consumer:
-            time.sleep(0.1)
+            time.sleep(0.15)
             seen += 1
     assert seen == 30
     assert (await queue.statistics()).consumed_messages == 30

@@ -22,7 +22,7 @@ from apressure import (
 from apressure.embedded import EmbeddedServer
 from apressure.queue.engine.plain import Plain
 from tests.chaos.support import no_complaints
-from tests.integration.conftest import Opener, cancelled, eventually, fails, in_time
+from tests.integration.conftest import PATIENCE, Opener, cancelled, eventually, fails, in_time
 from tests.servers import SERVERS, frozen
 
 Make = Callable[..., EmbeddedServer]
@@ -108,7 +108,7 @@ async def test_a_frozen_server_leaves_the_outcome_unknown_and_loses_nothing(
         assert isinstance(raised, OutcomeUnknownError)
         assert raised.name == "jobs"
     if name == "delete":
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while await queue.exists():
                 await asyncio.sleep(0.01)
         return

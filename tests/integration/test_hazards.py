@@ -26,7 +26,7 @@ from apressure.connection.wire.request import Request
 from apressure.queue.engine.keys import Keys
 from apressure.queue.engine.sending import script
 from apressure.queue.engine.steps import Steps
-from tests.integration.conftest import Opener, open_two
+from tests.integration.conftest import PATIENCE, Opener, in_time, open_two
 
 BASE = "__pressure__:jobs"
 
@@ -159,7 +159,7 @@ async def test_two_tokens_of_a_role_are_never_two_holders(open_queue: Opener, ad
     """A step-by-step client of an earlier life of the queue gives its role back to the new one."""
     queue, other = await open_two(open_queue)
     admin.lpush(f"{BASE}:consumer_free", 0)
-    async with queue.consumer(), asyncio.timeout(10):
+    async with queue.consumer(), asyncio.timeout(PATIENCE):
         assert admin.llen(f"{BASE}:consumer_free") == 0
         assert (await other.statistics()).consumer.state == "leased"
     assert admin.llen(f"{BASE}:consumer_free") == 1
@@ -181,6 +181,7 @@ async def test_a_blocking_command_outlives_the_wait_that_made_it(open_queue: Ope
     assert await queue.get() == b"1"
 
 
+@pytest.mark.usefixtures("long_slices")
 async def test_what_was_put_while_a_step_said_empty_is_not_slept_through(open_queue: Opener) -> None:
     """A wake-up between the answer of a step and the wait for the next one counts."""
     queue, other = await open_two(open_queue)
@@ -189,8 +190,7 @@ async def test_what_was_put_while_a_step_said_empty_is_not_slept_through(open_qu
         if number % 3:
             await asyncio.sleep(random.random() * 0.002)
         await other.put(b"%d" % number)
-        async with asyncio.timeout(4):  # less than a slice
-            assert await getting == b"%d" % number
+        assert await in_time(getting) == b"%d" % number
 
 
 async def test_closing_a_client_gives_back_the_roles_that_its_blocks_hold(url: str) -> None:

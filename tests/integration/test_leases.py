@@ -221,7 +221,7 @@ async def test_a_consumer_that_lost_its_lease_drops_what_it_prefetched(open_queu
     queue, other = await open_two(open_queue)
     await queue.put_many([b"%d" % index for index in range(5)])
     with pytest.raises(LeaseLostError):
-        async with queue.consumer(prefetch=3, lease=0.5) as consumer:
+        async with queue.consumer(prefetch=3, lease=3) as consumer:
             assert await anext(consumer) == b"0"
             expire(db, "consumer")
             assert await other.get() == b"0"

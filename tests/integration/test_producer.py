@@ -14,7 +14,17 @@ from apressure import (
     QueueInUseError,
     ScriptingRefusedError,
 )
-from tests.integration.conftest import Opener, blocking, cancelled, eventually, everything, fails, in_time, open_two
+from tests.integration.conftest import (
+    Opener,
+    blocking,
+    cancelled,
+    eventually,
+    everything,
+    fails,
+    in_time,
+    open_two,
+    outlived,
+)  # fmt: skip
 
 
 class BodyError(Exception):
@@ -201,13 +211,12 @@ async def test_the_block_uses_the_role_through_its_own_object(open_queue: Opener
         assert await queue.get() == b"y"
 
 
-async def test_the_lease_is_renewed_while_the_program_works(open_queue: Opener) -> None:
+async def test_the_lease_is_renewed_while_the_program_works(open_queue: Opener, db: redis.Redis) -> None:
     queue, other = await open_two(open_queue)
-    async with queue.producer(exclusive=True, lease=0.3) as producer:
-        for _ in range(4):
-            await asyncio.sleep(0.15)
-            with pytest.raises(QueueInUseError):
-                await other.put_nowait(b"x")
+    async with queue.producer(exclusive=True, lease=2) as producer:
+        await outlived(db, "producer")
+        with pytest.raises(QueueInUseError):
+            await other.put_nowait(b"x")
         await producer.put(b"mine")
 
 

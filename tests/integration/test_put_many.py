@@ -239,7 +239,7 @@ async def test_a_timeout_tells_how_many_were_accepted(open_queue: Opener, count:
 
 async def test_a_timeout_behind_another_producer_tells_that_too(open_queue: Opener, db: redis.Redis) -> None:
     queue = await open_queue(bound=4)
-    task = await blocking(db, queue.put_many(numbers(10), timeout=1.0))
+    task = await blocking(db, queue.put_many(numbers(10), timeout=4))
     db.rpop("__pressure__:jobs:producer_free")
     db.set("__pressure__:jobs:producer", "plain-client:7")
     assert db.rpop("__pressure__:jobs") == b"0"

@@ -245,7 +245,7 @@ async def test_without_scripts_a_refusal_strands_no_role(make_server: Make, kind
             with state(server), pytest.raises(ServerError, match="nothing was written"):
                 await in_time(queue.get())
             assert await in_time(queue.get()) == b"1"
-            await asyncio.wait((putting,), timeout=8)
+            await in_time(asyncio.wait((putting,)))
             await eventually(lambda: db.llen("__pressure__:jobs:producer_free") == 1)
             if putting.exception() is None:
                 assert await in_time(queue.get()) == b"2"

@@ -24,7 +24,7 @@ from apressure import (
     ServerUnavailableError,
 )
 from apressure.embedded import EmbeddedServer
-from tests.integration.conftest import eventually, fails, in_time, refusals
+from tests.integration.conftest import PATIENCE, eventually, fails, in_time, refusals
 from tests.integration.waits import waits
 from tests.relay import relay
 from tests.servers import SERVERS, admin, blocked_clients
@@ -211,7 +211,7 @@ async def test_no_put_is_lost_or_doubled_by_a_new_primary(watched: Watched) -> N
                 await queue.put(item)
                 put.append(item)
 
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE):
             task = asyncio.create_task(keep_putting())
             await eventually(lambda: len(put) > 10)
             await changed(watched, Watched.failover)
@@ -229,7 +229,7 @@ async def test_plain_commands_find_a_new_primary(watched: Watched) -> None:
     async with a_queue(watched.url, scripting=False) as queue:
         await queue.put(b"1")
         await changed(watched, Watched.switch)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 with contextlib.suppress(PressureError):  # its connection ended
                     assert await queue.get() == b"1"

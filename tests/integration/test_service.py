@@ -801,7 +801,7 @@ async def test_a_server_that_was_away_finds_the_service_again(
             await eventually(lambda: work.begun)
             os.kill(server.pid, signal.SIGSTOP)
             await eventually(lambda: work.cancelled)
-            await eventually(lambda: len(caplog.records) == 2)  # it has tried again in vain
+            await eventually(lambda: len(caplog.records) >= 2)  # it has tried again in vain
             os.kill(server.pid, signal.SIGCONT)
             await work.let_go(b"0")
             await queue.close()

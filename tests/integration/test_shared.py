@@ -291,7 +291,7 @@ async def test_two_members_of_one_client_are_two(open_queue: Opener, db: redis.R
 async def test_a_long_lease_of_a_member_that_left_keeps_nobody_waiting(open_queue: Opener, db: redis.Redis) -> None:
     one, two = await open_some(open_queue, 2)
     await one.put(b"1")
-    async with two.consumer(shared=True, lease=1):
+    async with two.consumer(shared=True, lease=5):
         async with one.consumer(shared=True, ack="manual") as consumer:
             delivery = await in_time(anext(consumer))
             await delivery.extend(3600)

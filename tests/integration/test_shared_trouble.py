@@ -419,11 +419,11 @@ async def test_members_work_on_a_full_server(make_server: Callable[..., Embedded
         await one.put_many([b"%d" % number for number in range(10)])
         await one.put(b"x" * 100)
         with admin(server) as db:
-            async with one.consumer(shared=True, ack="manual", prefetch=1, lease=1) as first:
+            async with one.consumer(shared=True, ack="manual", prefetch=1, lease=5) as first:
                 await in_time(anext(first))
                 db.config_set("maxmemory", "1")
                 await fails(OutOfMemoryError, one.put(b"y"))
-                async with two.consumer(shared=True, ack="manual", prefetch=1, lease=1) as second:
+                async with two.consumer(shared=True, ack="manual", prefetch=1, lease=5) as second:
                     for number in range(1, 4):
                         delivery = await in_time(anext(second))
                         assert delivery.item == b"%d" % number

@@ -165,7 +165,7 @@ async def test_a_lease_is_renewed_over_tls_while_the_event_loop_is_blocked(
         await queue.create()
         await queue.put(b"1")
         with admin(secure.server) as db:
-            async with queue.consumer(lease=1) as consumer:
+            async with queue.consumer(lease=3) as consumer:
                 assert await anext(consumer) == b"1"
                 renewed_while_blocked(db, "apressure:__pressure__:jobs:consumer_lease")
         await queue.delete()

@@ -6,13 +6,14 @@ import asyncio
 import hashlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any, cast
 
 import pytest
 
 from apressure import Client
+from apressure.connection.rounds import Look, Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.queue.engine.answers import read
@@ -79,8 +80,18 @@ async def sent(call: Callable[[Steps, Series], Any]) -> Request:
     return request
 
 
-def ignore(_: Any) -> None:
+def ignore(*_: Any) -> None:
     """An answer that nobody waits for."""
+
+
+class OneRound(Rounds):
+    """Sends one look, as for a queue in which an operation waits."""
+
+    def send(self, keys: Keys) -> None:
+        self._send([Look(keys.for_look(), (b"WHY", TOKEN, PLACE), ignore)])
+
+    def _answered(self, looks: Sequence[Look], reply: Any) -> None:
+        pass
 
 
 HELD, TOKEN, PLACE = b"HELD", b"TOKEN", b"PLACE"
@@ -185,6 +196,10 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
     ),
     "inspect": (lambda steps, series: steps.inspect(), {}),
     "peek": (lambda steps, series: steps.peek(-1), {-1: "index"}),
+    "look": (
+        lambda steps, series: OneRound(steps.connection, lambda: script("look")).send(steps.keys),
+        {b"WHY": "why it waits"},
+    ),
 }  # fmt: skip
 
 
@@ -233,6 +248,12 @@ async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
     request = await sent(CALLS[name][0])
     keys = Keys("__pressure__", "jobs")
     sent_keys = request.call.keys
+    if name == "look":
+        assert sent_keys == keys.for_look()
+        assert [key.rpartition(b":")[2].decode() for key in sent_keys if key != keys.messages] == re.findall(
+            r":?\b(\w+)(?:,|$)", header(name)["KEYS"].partition("wait: ")[2].replace("the messages, ", "")
+        )
+        return
     series = sent_keys[21].rpartition(b":")[2].decode()
     assert sent_keys[:22] == keys.for_script(series)
     more = {

@@ -21,11 +21,12 @@ NOT_EXECUTED = TEMPORARY_CODES - {"OOM", "MISCONF", "READONLY"}
 UNREADABLE = "invalid bulk length"
 """The text of the reply to a message that is too large for the server. No try of that command was executed."""
 
+# Patterns are not compiled here: that would take time at the import.
 # Redis before 7 puts this before the error of a command that a script ran.
-_FROM_SCRIPT = re.compile(r"ERR Error running script .*?@user_script: ?\d+: -?([A-Z]+ .*)", re.DOTALL)
+_FROM_SCRIPT = r"(?s)ERR Error running script .*?@user_script: ?\d+: -?([A-Z]+ .*)"
 
 # Later versions put this behind the error.
-_AT_SCRIPT = re.compile(r",? script: [0-9a-f]{40}, on @user_script:\d+\.?$")
+_AT_SCRIPT = r",? script: [0-9a-f]{40}, on @user_script:\d+\.?$"
 
 _KINDS: dict[str, type[ServerError]] = {
     "NOAUTH": AuthenticationError,
@@ -58,15 +59,15 @@ _NOTHING_WRITTEN = {
 _ADVICE |= {code: f"{advice}; nothing was written" for code, advice in _NOTHING_WRITTEN.items()}
 
 # Some proxies put ERR before the server's words.
-_FROM_PROXY = re.compile(rf"ERR (?=({'|'.join(_ADVICE)}) )")
+_FROM_PROXY = rf"ERR (?=({'|'.join(_ADVICE)}) )"
 
 
 def error_from_reply(text: str) -> ServerError:
     """Return the exception for the text of an error reply; its message says what to do."""
-    wrapped = _FROM_SCRIPT.match(text)
+    wrapped = re.match(_FROM_SCRIPT, text)
     if wrapped:
         text = wrapped[1].strip()
-    text = _FROM_PROXY.sub("", _AT_SCRIPT.sub("", text))
+    text = re.sub(_FROM_PROXY, "", re.sub(_AT_SCRIPT, "", text))
     code = text.partition(" ")[0]
     if "unknown command" in text.lower():
         name = text.partition("'")[2].partition("'")[0] or text.partition("`")[2].partition("`")[0]

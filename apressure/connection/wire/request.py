@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,6 @@ class NotSentError(Exception):
     """The answer to a request that was withdrawn before it was sent."""
 
 
-@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Request:
     """One step that is to be sent, perhaps more than once, and answered.
 
@@ -33,14 +31,29 @@ class Request:
         refusals: How often the server gave a temporary refusal.
     """
 
-    call: Call
-    arguments: list[Argument]
-    on_reply: Callable[[Any], None]
-    resend: bool
-    again: int | None = None
-    whole: bool = False
-    changed: Callable[[Any], bool] | None = None
-    reply_lost: bool = dataclasses.field(default=False, init=False)
-    number: int = dataclasses.field(default=0, init=False)
-    until: float = dataclasses.field(default=0.0, init=False)
-    refusals: int = dataclasses.field(default=0, init=False)
+    __slots__ = (
+        "again", "arguments", "call", "changed", "number", "on_reply", "refusals", "reply_lost", "resend", "until",
+        "whole",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        call: Call,
+        arguments: list[Argument],
+        on_reply: Callable[[Any], None],
+        resend: bool,
+        again: int | None = None,
+        whole: bool = False,
+        changed: Callable[[Any], bool] | None = None,
+    ) -> None:
+        self.call = call
+        self.arguments = arguments
+        self.on_reply = on_reply
+        self.resend = resend
+        self.again = again
+        self.whole = whole
+        self.changed = changed
+        self.reply_lost = False
+        self.number = 0
+        self.until = 0.0
+        self.refusals = 0

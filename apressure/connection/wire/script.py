@@ -20,8 +20,9 @@ if type(answer) == 'number' then return TAG .. ' ' .. answer end
 return {TAG, answer}
 """
 
-_COMMENT = re.compile(r"--.*")
-_FUNCTION = re.compile(r"^local function (\w+)\(.*\n(?:.*\n)*?end\n", re.MULTILINE)
+# Not compiled here: that would take time at the import.
+_COMMENT = r"--.*"
+_FUNCTION = r"(?m)^local function (\w+)\(.*\n(?:.*\n)*?end\n"
 
 
 class Script:
@@ -84,15 +85,15 @@ def used(prelude: str, step: str) -> str:
 
     A server creates each function whenever the script runs, which would cost more than most steps do.
     """
-    functions = {match[1]: match[0] for match in _FUNCTION.finditer(prelude)}
+    functions = {match[1]: match[0] for match in re.finditer(_FUNCTION, prelude)}
     needed: set[str] = set()
     unread = [step]
     while unread:
-        words = set(re.findall(r"\w+", _COMMENT.sub("", unread.pop())))
+        words = set(re.findall(r"\w+", re.sub(_COMMENT, "", unread.pop())))
         found = words & functions.keys() - needed
         needed |= found
         unread += (functions[name] for name in found)
-    return _FUNCTION.sub(lambda match: match[0] if match[1] in needed else "", prelude)
+    return re.sub(_FUNCTION, lambda match: match[0] if match[1] in needed else "", prelude)
 
 
 def answer_of(reply: Any, tag: bytes, channel: Channel) -> Any:

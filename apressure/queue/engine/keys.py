@@ -128,6 +128,19 @@ class Keys:
         head = b"apressure:" + self._base
         return (head + b":turns", head + b":watch")
 
+    def for_look(self) -> tuple[bytes, ...]:
+        """The KEYS of a wait in `lua/look.lua`."""
+        return (
+            self.bound,
+            self.messages,
+            self.closed,
+            self.not_full,
+            *self.ours[:4],
+            self.inflight,
+            self.apart,
+            *self.line(),
+        )
+
     def for_script(self, sequence: str) -> tuple[bytes, ...]:
         """The KEYS of every script, as `lua/prelude.lua` names them."""
         return (*self.specified, *self.ours, self.operation(sequence))

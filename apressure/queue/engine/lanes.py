@@ -76,6 +76,7 @@ class Lane(ABC, Generic[E]):
     """
 
     _role: ClassVar[Role]
+    _token = b""
 
     def __init__(self, steps: Steps, waits: Waits) -> None:
         self._steps = steps
@@ -197,7 +198,7 @@ class Lane(ABC, Generic[E]):
         if not self._entries:
             self._waits.drop(wait)
             return
-        self._parked = self._waits.park(wait, self._noted)
+        self._parked = self._waits.park(wait, self._noted, self._token)
         wait.tell(self._notice, self._parked)
         self._parked.on_wake = self._woken
         self._parked.add_done_callback(self._woken)  # where no waiter woke: the end of a lease, for example

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from apressure import background, validation
 from apressure.connection.client import Client
 from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError, Role
+from apressure.queue.engine import sending
 from apressure.queue.engine.batching import MAX_MESSAGES, Get, GetLane, Got, Put, PutLane
 from apressure.queue.engine.dead_letters import DeadLetters, beside
 from apressure.queue.engine.engine import Engine
 from apressure.queue.engine.keys import Keys
 from apressure.queue.engine.steps import Steps
 from apressure.queue.engine.waits import Wait, Waits
-from apressure.queue.leases.lease import Lease
-from apressure.queue.leases.receiving import Received
 from apressure.settle import note_accepted, note_sent, wait_shielded
+
+if TYPE_CHECKING:
+    from apressure.queue.leases.lease import Lease
+    from apressure.queue.leases.receiving import Received
 
 
 class Scripted(Engine):
@@ -35,7 +38,8 @@ class Scripted(Engine):
         super().__init__(client, keys, name, owns_client)
         self.dead = dead
         self.steps = Steps(client, keys, name)
-        self.waits = Waits(self.steps.connection.node, keys, self.steps.unclaim, self.steps.resign)
+        rounds = client.rounds_on(self.steps.connection, lambda: sending.script("look"))
+        self.waits = Waits(self.steps.connection.node, keys, self.steps.unclaim, self.steps.resign, rounds)
         self._put_lanes: set[PutLane] = set()
         self._puts = self.put_lane()
         self._forced = self.put_lane(force=True)
@@ -97,6 +101,8 @@ class Scripted(Engine):
         self, max_items: int, timeout: float | None, seconds: float, max_hold: float
     ) -> tuple[Lease, list[Received]]:
         """Receive messages under the lease of `receive`, which ends when none of them is in flight."""
+        from apressure.queue.leases.lease import Lease  # here, since many programs only get or put
+
         validation.timeout(timeout)
         self.check()
         self.check_own("consumer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import secrets
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -117,7 +117,7 @@ class Sender:
 
     def series(self) -> Series:
         """Return a new series of numbered steps."""
-        return Series(self.keys, secrets.token_hex(8))
+        return Series(self.keys, os.urandom(8).hex())
 
     def unclaim(self, role: Role) -> None:
         """Give back a role's token that was claimed and not used."""

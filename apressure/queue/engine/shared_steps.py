@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
@@ -11,7 +12,9 @@ from apressure.connection.wire.request import Request
 from apressure.queue.engine.dead_letters import DeadLetters
 from apressure.queue.engine.sending import ONLY_CONSUMER, OnAnswer, Sender, Series, acknowledged, undoing
 from apressure.queue.engine.waits import Wait
-from apressure.queue.leases.acknowledgements import Range
+
+if TYPE_CHECKING:
+    from apressure.queue.leases.acknowledgements import Range
 
 
 class SharedSteps(Sender):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
@@ -20,7 +20,9 @@ from apressure.queue.engine.keys import Keys
 from apressure.queue.engine.sending import ONLY_CONSUMER, ONLY_PRODUCER, OnAnswer, Series, acknowledged, undoing
 from apressure.queue.engine.shared_steps import SharedSteps
 from apressure.queue.engine.waits import Wait
-from apressure.queue.leases.acknowledgements import Range
+
+if TYPE_CHECKING:
+    from apressure.queue.leases.acknowledgements import Range
 
 
 class Steps(SharedSteps):

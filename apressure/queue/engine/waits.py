@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import secrets
-from collections.abc import Awaitable, Callable
+import functools
+import os
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal, NamedTuple, TypeVar
 
+from apressure.connection.rounds import OVERDUE, Look, Rounds
 from apressure.connection.server import Node
 from apressure.connection.waiter import LONG_SLICE, SLICE, Parked, Waiter, park
 from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError, QueueInUseError, QueueOpenError, Role
@@ -19,8 +21,14 @@ T = TypeVar("T")
 Reason = Literal["full", "few", "empty", "watch", "turn", "draining", "open", "producer", "consumer", "share"]
 Noted = list[int]
 
+_MANY: Final = 8
+"""How many looks a queue object keeps for the next wait: one for each reason, and some for leases."""
+
 ROLE_OF: Final[dict[Reason, Role]] = {"producer": "producer", "consumer": "consumer", "share": "consumer"}
 """The role that a wait with this reason is for."""
+
+LOOKED_AT: Final = frozenset[Reason](("full", "empty", "watch", "turn", "open"))
+"""The reasons for which `lua/look.lua` says when it is time to try again."""
 
 
 class Wait(NamedTuple):
@@ -77,6 +85,7 @@ class Waits:
         hand_back: Called with a role whose token was claimed, and is not needed any more.
         resign: Called when nobody waits for messages here any more, with this client's place in the line, and whether
             its turn had come.
+        rounds: Look at the queue for those that wait. None, and each of them tries its step again after a slice.
 
     Attributes:
         place: This client's place in the line, as the server knows it.
@@ -89,23 +98,33 @@ class Waits:
         keys: Keys,
         hand_back: Callable[[Role], None],
         resign: Callable[[bytes, bool], None],
+        rounds: Rounds | None = None,
     ) -> None:
-        def peek(key: bytes, seconds: int = SLICE) -> Waiter:
-            return Waiter(node, key, key, seconds)
+        patient = rounds is not None
+        seconds = LONG_SLICE if patient else SLICE
+
+        def peek(key: bytes, seconds: int = seconds) -> Waiter:
+            return Waiter(node, key, key, seconds, patient=patient)
+
+        def line(source: bytes, destination: bytes | None, turn: bool) -> Waiter:
+            return Waiter(node, source, destination, seconds, lambda: self._leave_line(turn), patient)
 
         def claim(role: Role) -> Waiter:
             return Waiter(node, keys.free(role), keys.claim(role), on_unwanted=lambda: hand_back(role))
 
         self._closed = peek(keys.closed, LONG_SLICE)
-        self._messages = Waiter(node, keys.messages, keys.messages, on_unwanted=lambda: self._leave_line(False))
-        self._turns = Waiter(node, keys.line()[0], None, on_unwanted=lambda: self._leave_line(True))
+        self._messages = line(keys.messages, keys.messages, False)
+        self._turns = line(keys.line()[0], None, True)
         self._resign = resign
         self._watching = False
         self.in_line = False
-        self.place = secrets.token_hex(8).encode()
+        self.place = os.urandom(8).hex().encode()
         self._not_full = peek(keys.not_full)
         self._claims: dict[Role, Waiter] = {"producer": claim("producer"), "consumer": claim("consumer")}
-        self._parked: set[asyncio.Future[None]] = set()
+        self._parked: dict[asyncio.Future[None], Look | None] = {}
+        self._looks: dict[tuple[Reason, bytes], Look] = {}
+        self._rounds = rounds
+        self._looked_at = keys.for_look()
         self._waiters: dict[Reason, tuple[Waiter, ...]] = {
             "full": (self._not_full, self._closed),
             "few": (self._closed,),  # the permit is there, for a single message: only time helps
@@ -127,25 +146,60 @@ class Waits:
         """Return what `park` needs after the step that is about to be sent: how often each waiter has woken."""
         return [waiter.generation for waiter in self._all]
 
-    def park(self, wait: Wait, noted: Noted) -> Parked:
+    def park(self, wait: Wait, noted: Noted, token: bytes = b"") -> Parked:
         """Return a future that completes when it is time to try the step again. Cancel it to stop waiting.
 
         Its exception says that the server cannot be reached.
+
+        Args:
+            wait: What the step has answered.
+            noted: What `note` returned before the step.
+            token: The token of the lease that the step works under; empty if it has none.
         """
         if self._closed_by is not None:
             ended = Parked(loop=asyncio.get_running_loop())
             ended.set_exception(copy.copy(self._closed_by))
             return ended
-        if wait.reason == "open":
-            seconds: float | None = SLICE  # its waiter has long slices, and FLUSHALL wakes no waiter
-        else:
-            seconds = None if wait.lease is None else wait.lease / 1000 + 0.001
+        seconds = None if wait.lease is None else wait.lease / 1000 + 0.001
+        if patient := self._rounds is not None and wait.reason in LOOKED_AT:
+            self._rounds.add(self)
+            seconds = None
+        elif wait.reason in ("open", "draining"):  # its waiter has long slices, and FLUSHALL wakes no waiter
+            seconds = SLICE if seconds is None else min(seconds, SLICE)
         self._watching = self._watching or wait.reason == "watch"
         waiters = self._waiters[wait.reason]
         future = park(waiters, [noted[self._all.index(waiter)] for waiter in waiters], seconds)
-        self._parked.add(future)
-        future.add_done_callback(self._parked.discard)
+        self._parked[future] = self._look(wait.reason, token) if patient else None
+        future.add_done_callback(self._parked.pop)
         return future
+
+    def looks(self) -> Sequence[Look]:
+        """Return what those that are parked want to know of the queue."""
+        return list({look: None for future, look in self._parked.items() if look is not None and not future.done()})
+
+    def _look(self, reason: Reason, token: bytes) -> Look:
+        look = self._looks.get((reason, token))
+        if look is None:
+            if len(self._looks) > _MANY:
+                self._looks.clear()  # of leases that have ended
+            on_answer = functools.partial(self._looked, reason)
+            look = Look(self._looked_at, (reason, token, self.place), on_answer)
+            self._looks[reason, token] = look
+        look.often = reason in ("turn", "watch")  # until the first look knows whether others wait in line
+        return look
+
+    def _looked(self, reason: Reason, look: Look, answer: int) -> None:
+        if answer > 0:
+            asyncio.get_running_loop().call_later(answer / 1000 + 0.001, self._try_again, look)
+            return
+        if answer == OVERDUE:
+            self._waiters[reason][0].overdue()
+        self._try_again(look)
+
+    def _try_again(self, look: Look) -> None:
+        for future, theirs in list(self._parked.items()):
+            if theirs is look and not future.done():
+                future.set_result(None)
 
     def take_claim(self, role: Role) -> bytes:
         """Return `b"1"` if the role's token has been claimed for the step that is about to be sent."""
@@ -181,7 +235,12 @@ class Waits:
             self._resign(self.place, unused)
 
     async def until(
-        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str, notice: Notice | None = None
+        self,
+        step: Callable[[], Awaitable[T | Wait]],
+        timeout: float | None,
+        name: str,
+        notice: Notice | None = None,
+        token: bytes = b"",
     ) -> T:
         """Try a step, park while it says wait, try again: the shape of every blocking operation.
 
@@ -190,6 +249,7 @@ class Waits:
             timeout: Seconds after which the error of what blocked is raised; 0 for a single try.
             name: The queue's name, for that error.
             notice: Logs waits for a role; None for one of this operation's own.
+            token: The token of the lease that the step works under; empty if it has none.
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
@@ -203,7 +263,7 @@ class Waits:
             if remaining is not None and remaining <= 0:
                 self.drop(answer)
                 raise answer.error(name)
-            parked = self.park(answer, noted)
+            parked = self.park(answer, noted, token)
             answer.tell(notice, parked)
             woken = False
             try:
@@ -239,6 +299,8 @@ class Waits:
         """
         self._closed_by = error
         self._server.remove_reclaimer(self._give_up_one)
+        if self._rounds is not None:
+            self._rounds.discard(self)
         for waiter in (self._closed, self._messages, self._not_full):
             waiter.close()
         self.in_line = self._turns.close() or self._watching

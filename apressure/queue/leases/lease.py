@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import secrets
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,10 @@ from apressure.settle import set_result_once, wait_for_answer, wait_shielded
 
 if TYPE_CHECKING:
     from apressure.queue.engine.scripted import Scripted
+
+
+SHARED = b"shared:1"
+"""The token on the server of a role that has members; each one has a token of its own."""
 
 
 class Lease:
@@ -56,7 +60,7 @@ class Lease:
         self._queue = queue
         self.kept = kept
         self.shared = shared
-        self.token = secrets.token_hex(8).encode()
+        self.token = os.urandom(8).hex().encode()
         """The lease's name on the server."""
         self.term = Term(seconds, clock)
         self.receiving = Receiving(self, queue)
@@ -95,11 +99,12 @@ class Lease:
         deadline = None if timeout is None else loop.time() + timeout
         self.renewal.note_task()
         receiving, queue = self.receiving, self._queue
+        token = SHARED if self.shared else self.token if self.kept or self.unsettled else b""
         step = functools.partial(receiving.step, max_items)
         while True:
             while not receiving.buffer:
                 remaining = None if deadline is None else max(0.0, deadline - loop.time())
-                await queue.waits.until(step, remaining, queue.name, receiving.notice)
+                await queue.waits.until(step, remaining, queue.name, receiving.notice, token)
             if self.term.certain:
                 return receiving.buffer
             await self.assured()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -107,11 +108,14 @@ async def test_deliveries_are_settled_by_hand(make: Make) -> None:
 async def test_a_consumer_renews_the_leases_of_what_it_has(make: Make) -> None:
     queue, other = make(), make()
     await queue.put_many([b"a", b"b"])
-    async with queue.consumer("manual", lease=0.2, prefetch=2) as consumer:
+    async with queue.consumer("manual", lease=2, prefetch=2) as consumer:
         delivery = await anext(consumer)
-        for _ in range(8):
-            with pytest.raises(QueueEmptyError):
-                await other.receive(timeout=0.1)
+        expired = delivery.expires
+        async with asyncio.timeout(PATIENCE):
+            while delivery.expires < expired + timedelta(seconds=2):  # renewed after it would have expired
+                await asyncio.sleep(0.01)
+        with pytest.raises(QueueEmptyError):
+            await other.receive(timeout=0.1)
         await delivery.ack()
         assert (await anext(consumer)).attempts == 1
 
@@ -119,11 +123,11 @@ async def test_a_consumer_renews_the_leases_of_what_it_has(make: Make) -> None:
 async def test_a_renewal_does_not_shorten_a_lease(make: Make) -> None:
     queue = make()
     await queue.put(b"a")
-    async with queue.consumer("manual", lease=0.05) as consumer:
+    async with queue.consumer("manual", lease=3) as consumer:
         delivery = await anext(consumer)
         await delivery.extend(1000)
         expires = delivery.expires
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(1.2)  # a third of the lease is over
         assert delivery.expires == expires
 
 

@@ -37,7 +37,7 @@ async def test_a_publisher_that_is_slow_is_not_taken_for_dead(make: Make, monkey
 
     monkeypatch.setattr(apressure.files.storage.contents, "write", slow)
     publishing = asyncio.create_task(queue.put(b"a"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         while not publishing.done():
             with contextlib.suppress(QueueEmptyError):
                 await (await other.receive(timeout=0.01)).nack()

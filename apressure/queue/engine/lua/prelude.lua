@@ -34,7 +34,8 @@ end
 local CLAIM_MS = 5000          -- a claim that is unused for this long belongs to a dead client
 local LEASE_MS = 86400000      -- the longest lease
 local RECORD_MS = 300000       -- how long the result of a step is kept for its repeat
-local WATCH_MS = 6000          -- a client that waits tries again every 5 seconds
+local WATCH_MS = 4500          -- a client that watches and has not said so for this long is dead
+local LOOK_MS = 2000           -- a client that waits in line looks this often (`ROUND` in connection/rounds.py)
 local SHARED, MEMBER = 'shared:1', 'member:'  -- the token of a lease that has members, and where their records are
 local CHUNK = 1000             -- arguments of one command; Lua's stack holds fewer than 8000
 
