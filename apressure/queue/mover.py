@@ -15,6 +15,7 @@ from apressure.exceptions import DurabilityError, ExactlyOnceError, LeaseLostErr
 from apressure.items import Items
 from apressure.protocols import Move
 from apressure.queue.engine.answers import FULL
+from apressure.queue.engine.dead_letters import DeadLetters
 from apressure.queue.engine.scripted import Scripted
 from apressure.queue.engine.waits import Wait
 
@@ -80,7 +81,9 @@ class AtomicMover:
         claimed = destination.waits.take_claim("producer")
         steps, source = destination.steps, self._source.keys
         try:
-            answer = await steps.move(self._series, source, claimed, token, lost, runs, results)
+            answer = await steps.move(
+                self._series, source, claimed, token, lost, runs, results, self._dead_letters_of(moves)
+            )
         except DurabilityError as error:
             _settle(moves[: error.answer])
             raise
@@ -92,6 +95,11 @@ class AtomicMover:
         _settle(moves[:answer])
         return answer or FULL
 
+    def _dead_letters_of(self, moves: Sequence[Move]) -> DeadLetters | None:
+        """Return where errors are to be forgotten, if any message in flight was redelivered."""
+        dead = self._source.dead
+        return dead if dead is not None and _lease_of(moves).failures.possible else None
+
 
 def _settle(moved: Sequence[Move]) -> None:
     numbers = []
@@ -100,7 +108,9 @@ def _settle(moved: Sequence[Move]) -> None:
             delivery.settled = True
             numbers.append(delivery._number)
     if moved:
-        _lease_of(moved).unsettled.settled(numbers)
+        lease = _lease_of(moved)
+        lease.unsettled.settled(numbers)
+        lease.failures.settled(numbers)
 
 
 def _lease_of(moves: Sequence[Move]) -> Lease:

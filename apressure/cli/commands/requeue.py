@@ -71,7 +71,7 @@ async def _requeue(queue: AsyncQueue[bytes], dead_letters: str, left: int, timeo
     while True:
         try:
             try:
-                moved = await queue.requeue(max(1, min(left, _CHUNK)), 0, dead_letters)
+                moved: int = await queue.requeue(max(1, min(left, _CHUNK)), 0, dead_letters)
             except (QueueFullError, QueueInUseError) as blocked:
                 moved = blocked.accepted or await queue.requeue(1, timeout, dead_letters)
         except PressureError as error:
