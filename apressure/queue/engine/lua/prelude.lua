@@ -607,7 +607,7 @@ local function suspect()
 end
 
 -- Why messages failed is in a hash beside the dead-letter queue, in these fields:
--- 'f' and a digest, for a message that came back: 'time:attempt:error', with the latest attempt that ended with an error.
+-- 'f' and a digest, for a message that came back: 'time:attempt:error', of the latest attempt that ended with an error.
 -- 'd' and a digest, for dead letters: a line 'time:attempts:attempt:error' for each one with that content, the latest
 -- one last; attempt is 0 where no error is known.
 -- Nothing depends on it: other clients take dead letters away and leave the reasons, and it may be missing.
@@ -670,7 +670,8 @@ local function note_failures(errors, key)
   write_reasons(key, values)
 end
 
--- Forget the errors of deliveries that are about to be acknowledged: ranges (first, last, bytes) in values[from..to].
+-- Forget the errors of deliveries that are about to be acknowledged.
+-- values[from..to]: ranges, as for `acknowledge`.
 local function forget_failures(values, from, to, key)
   if not holds_reasons(key) then return end
   local fields = {}

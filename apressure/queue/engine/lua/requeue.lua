@@ -1,10 +1,11 @@
--- Move dead letters back to the end of their queue, as far as there is room: the oldest ones, or those that are chosen, in
--- order up to the first one that is gone. Their reasons are dropped.
+-- Move dead letters back to the end of their queue, as far as there is room, and drop their reasons: the oldest, or
+-- those that are chosen, in order up to the first one that is gone.
 -- KEYS: those of the prelude, of the queue that gets them; then those of the dead-letter queue, with 44 its reasons
 -- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step, 4 '1' if the producer role was claimed,
 --       5 '1' if the dead-letter queue's consumer role was claimed, 6 the most messages to move,
 --       7... chosen dead letters: each the message, and the time of its reason or ''
--- Returns: {'ok', number moved (chosen: 0 if the first one is gone), number of dead letters left} | {'full'} | {'missing'} | {'corrupt', why} | {'closed'} |
+-- Returns: {'ok', number moved (0 if the first chosen one is gone), number of dead letters left} | {'full'} |
+--          {'missing'} | {'corrupt', why} | {'closed'} |
 --          {'busy', role, holder, milliseconds of its lease or -1} (the consumer role is the dead-letter queue's)
 local uid = ARGV[1]
 

@@ -1,6 +1,6 @@
 -- Acknowledge deliveries, give others back, and renew the lease, or end it.
--- KEYS: those of the prelude; where there are errors, or redelivered messages are acknowledged, then 23 the reasons of the
---       dead-letter queue
+-- KEYS: those of the prelude; where there are errors, or redelivered messages are acknowledged, then 23 the reasons of
+--       the dead-letter queue
 -- ARGV: 1 lease token, 2 milliseconds of the lease, 3 '1' to give the role back, and all that is in flight,
 --       4 sequence, 5 '1' if this repeats a step, 6 the first number of deliveries that were never handed out, or 0,
 --       7 number of arguments that acknowledge, 8... acknowledged ranges (first, last, bytes), then

@@ -1,6 +1,6 @@
 -- Settle deliveries of a member of the clients that share the consumer role, and renew its lease, or end it.
--- KEYS: those of the prelude, 23 turns, 24 watch; where there are errors, or redelivered messages are acknowledged, then
---       25 the reasons of the dead-letter queue
+-- KEYS: those of the prelude, 23 turns, 24 watch; where there are errors, or redelivered messages are acknowledged,
+--       then 25 the reasons of the dead-letter queue
 -- ARGV: 1 member's token, 2 milliseconds of the lease, 3 '1' to leave: then all that it has goes back,
 --       4 sequence, 5 '1' if this repeats a step, 6 the first number of those that were never handed out or 0,
 --       7 place of this client in the line, 8 number of arguments that acknowledge,
