@@ -17,6 +17,7 @@ import redis
 
 from apressure import AsyncQueue, Failure, QueueEmptyError, ScriptingRefusedError, pipe, serve
 from apressure.dead_letters import UNKNOWN
+from apressure.queue.engine.requeueing import Chosen, move
 from tests.chaos.proxy import proxy
 from tests.integration.conftest import Opener, in_time
 from tests.integration.test_dead_letters import lose_one
@@ -459,9 +460,14 @@ async def test_requeueing_by_id_when_replies_are_lost(open_queue: Opener, db: re
 
     async with proxy(url, random.Random(1)) as line, AsyncQueue("jobs", url=line.url) as queue:
         assert await queue.dead_letters() == await home.dead_letters()
-        assert await lose_one(line, queue.requeue(ids=[third.id, first.id]), left(2)) == 2
-        assert await home.get_many(5) == [b"a", b"b"]
-        assert await lose_one(line, queue.requeue(ids=[second.id, "gone"]), left(0)) == 2
+        engine = queue._engine.scripted("test")
+        with engine._beside(None) as other:
+            chosen = Chosen([first, third])
+            assert await lose_one(line, move(engine, other, chosen, None), left(2)) == 2
+            assert await home.get_many(5) == [b"a", b"b"]
+            chosen = Chosen([second, first, second])
+            assert await lose_one(line, move(engine, other, chosen, None), left(0)) == 2
+            assert chosen.gone == [first.id]
     assert await home.get_many(5) == [b"twin", b"twin"]
 
 
