@@ -128,6 +128,7 @@ SCRIPTS_OF = {
     },
     "operator": {
         "create",
+        "dead_letters",
         "close",
         "begin_delete",
         "finish_delete",

@@ -106,7 +106,7 @@ def test_dead_shows_why(cli: Commands) -> None:
     (line, other) = cli("dead", "orders").stdout.decode().splitlines()
     name, when, attempts, error, start = line.split("\t")
     assert (attempts, error) == ("1", "ValueError: it [31m failed")
-    assert start == "a b\\x1b[0m\\nc" + "x" * 32 + "…"
+    assert start == "a b\\x1b[0m\\nc" + "x" * 31 + "…"
     assert datetime.fromisoformat(when) > datetime(2024, 1, 1, tzinfo=UTC)
     assert other.split("\t")[2:] == ["1", UNKNOWN, "\\xff[bold]"]
     (first, second) = json.loads(cli("dead", "orders", "--json").stdout)

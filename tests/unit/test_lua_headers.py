@@ -109,8 +109,8 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
     "requeue": (
         lambda steps, series: steps.requeue(series, DEAD.keys, HELD, b"HELD-C", 17, [b"m1", b""]),
         {
-            b"UID": "uid", HELD: "the producer role was claimed", b"HELD-C": "consumer role was claimed", 17: "the most",
-            b"m1": "chosen",
+            b"UID": "uid", HELD: "the producer role was claimed", b"HELD-C": "consumer role was claimed",
+            17: "the most", b"m1": "chosen",
         },
     ),
     "move": (
