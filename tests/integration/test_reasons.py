@@ -452,7 +452,9 @@ async def test_a_letter_that_somebody_takes_meanwhile_is_not_found(open_queue: O
 
 async def test_requeueing_by_id_when_replies_are_lost(open_queue: Opener, db: redis.Redis, url: str) -> None:
     home, dead = await open_queue(), await open_queue("jobs:dead")
-    await dead.put_many([b"a", b"twin", b"b", b"twin"])
+    await dead.put_many([b"0", b"a", b"twin", b"b", b"twin"])
+    assert await home.requeue(ids=[(await home.dead_letters())[0].id]) == 1  # teaches the server the script
+    assert await home.get() == b"0"
     first, second, third, _ = await home.dead_letters()
 
     def left(number: int) -> Callable[[], bool]:
