@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from apressure.codecs import Codec, PydanticCodec, TypedCodec
 from apressure.connection.client import Client
 from apressure.connection.settings import ClientOptions, Durability
+from apressure.dead_letters import DeadLetter, Failure, Requeued
 from apressure.exceptions import (
     AuthenticationError,
     ClientClosedError,
@@ -61,6 +62,7 @@ __all__ = [
     "Codec",
     "ConnectionLimitError",
     "Consumer",
+    "DeadLetter",
     "DeadlineError",
     "DeadlineOutcomeUnknownError",
     "DecodeError",
@@ -68,6 +70,7 @@ __all__ = [
     "Durability",
     "DurabilityError",
     "ExactlyOnceError",
+    "Failure",
     "FileDelivery",
     "FileQueue",
     "FileQueueOptions",
@@ -93,6 +96,7 @@ __all__ = [
     "QueueOpenError",
     "QueueStatistics",
     "ReadOnlyError",
+    "Requeued",
     "RoleStatistics",
     "ScriptingRefusedError",
     "Served",

@@ -74,6 +74,14 @@ class AcknowledgesSoon(Protocol):
         """
 
 
+@runtime_checkable
+class NotesErrors(Protocol):
+    """A delivery that keeps why it failed: optional, so that dead letters show what `serve` and `pipe` know."""
+
+    def note_error(self, error: BaseException | str) -> None:
+        """Keep the error of this attempt, however the message goes back. It matters only if the message goes back."""
+
+
 class Consumer(Protocol[T_co]):
     """A block that receives until the queue is closed and drained: `async with`, then `async for`."""
 

@@ -14,6 +14,7 @@ from apressure.cli.command import command
 from apressure.cli.commands import files
 from apressure.cli.commands.close import close
 from apressure.cli.commands.create import create
+from apressure.cli.commands.dead import dead
 from apressure.cli.commands.delete import delete
 from apressure.cli.commands.demo import demo
 from apressure.cli.commands.doctor import doctor
@@ -73,7 +74,7 @@ def common_options(
         raise typer.Exit(int(Exit.USAGE))
 
 
-for function in (create, put, get, requeue, ls, stat, close, delete, doctor, demo, pipeline):
+for function in (create, put, get, dead, requeue, ls, stat, close, delete, doctor, demo, pipeline):
     app.command(epilog=_SEE)(command(function))
 
 directories = typer.Typer(

@@ -56,7 +56,7 @@ class Core(LoopBound):
         return f"<FileQueue {str(self.path)!r}>"
 
     @property
-    def dead_letters(self) -> str | None:
+    def dead_letter_queue(self) -> str | None:
         """The name of the dead-letter queue, in a directory beside this one; None without `max_attempts`."""
         return None if self.max_attempts is None else self._store.settings.dead_letters
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from apressure import validation
 from apressure.connection.client import Client
+from apressure.dead_letters import DeadLetter, Requeued, checked_ids
 from apressure.exceptions import OperationUnblockedError, QueueAlreadyExistsError
 from apressure.queue.deadline import within
 
@@ -148,8 +150,9 @@ class Administration(Generic[T]):
         timeout: float | None = None,
         source: str | None = None,
         *,
+        ids: Iterable[str] | None = None,
         deadline: float | None = None,
-    ) -> int:
+    ) -> Requeued:
         """Move dead letters back to the end of this queue, the oldest first; their attempts start anew.
 
         It moves the dead letters that are there when it begins, waiting for room where it must. Each chunk is moved in
@@ -157,14 +160,16 @@ class Administration(Generic[T]):
 
         Args:
             max_items: How many at most; None for all.
+            ids: Only these, by the ids that `dead_letters` shows; None for any. Dead letters are looked through for
+                them, the oldest first.
             timeout: Seconds to wait at most for room, and for the two roles that it takes (this queue's producer, the
                 dead-letter queue's consumer); None to wait for ever, 0 to move only what has room now.
-            source: The dead-letter queue's name; None for `dead_letters`, or where that is None for this queue's name
-                with `:dead` behind it. It need not exist.
+            source: The dead-letter queue's name; None for `dead_letter_queue`, or where that is None for this queue's
+                name with `:dead` behind it. It need not exist.
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Returns:
-            How many were moved.
+            How many were moved. Its attribute `not_found` has the ids that no dead letter has (any more).
 
         Raises:
             QueueFullError, QueueInUseError: With `accepted`, how many were moved before the timeout.
@@ -176,10 +181,48 @@ class Administration(Generic[T]):
         Cancelled, some dead letters have been moved, and the others are where they were.
         """
         if deadline is not None:
-            return await within(deadline, self.name, self.requeue(max_items, timeout, source))
+            return await within(deadline, self.name, self.requeue(max_items, timeout, source, ids=ids))
         if max_items is not None:
             validation.whole(max_items, "max_items")
-        return await self._engine.scripted("requeue").requeue(max_items, timeout, source)
+        engine = self._engine.scripted("requeue")
+        if ids is None:
+            return Requeued(await engine.requeue(max_items, timeout, source))
+        if max_items is not None:
+            raise ValueError("give either max_items= or ids=: the ids say how many")
+        return await engine.requeue_chosen(checked_ids(ids).keys(), timeout, source)
+
+    async def dead_letters(
+        self, limit: int | None = 100, source: str | None = None, *, deadline: float | None = None
+    ) -> list[DeadLetter[T]]:
+        """Return this queue's dead letters, the oldest first, with the reason of each. It changes nothing.
+
+        A reason is the last error of the message (what a handler of `serve` or `pipe` or the body of `consumer` raised,
+        or what was given to `nack`), its attempts, and when it was moved. The server keeps the reasons of the latest
+        5,000 dead letters, and of the latest 20 with the same content, until 30 days after the last one. Programs that
+        take messages out of the dead-letter queue may ignore them.
+
+        Args:
+            limit: How many at most; None for all.
+            source: The dead-letter queue's name, as for `requeue`.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            A list; empty where there is no dead-letter queue. It is read in chunks of up to 1 MiB, so dead letters that
+            are moved meanwhile may be missing.
+
+        Raises:
+            TypeError, ValueError: An argument is invalid.
+            ScriptingRefusedError: The queue has `scripting=False`.
+            ServerUnavailableError: The server cannot be reached.
+
+        Cancelled, nothing has changed.
+        """
+        if deadline is not None:
+            return await within(deadline, self.name, self.dead_letters(limit, source), reads=True)
+        if limit is not None:
+            validation.whole(limit, "limit")
+        engine = self._engine.scripted("dead_letters")
+        return await engine.dead_letters(limit, source, self._items.decode)
 
     async def peek(self, *, deadline: float | None = None) -> T:
         """Return the next item without taking it.

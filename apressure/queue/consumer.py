@@ -120,6 +120,8 @@ class Consumer(Generic[T]):
                         self._engine.end_block("consumer")
                         await self._engine.delete(None)
             else:
+                if self._current is not None and isinstance(error, Exception):  # no cancellation: it is no failure
+                    lease.failures.note(self._current[0], error)
                 await self._leave_quietly(lease)
         finally:
             self._current = None

@@ -81,8 +81,20 @@ class Delivery(Generic[T]):
         self.settled = True
         self._lease.unsettled.ack(self._number)
 
-    async def nack(self) -> None:
+    def note_error(self, error: BaseException | str) -> None:
+        """Keep why this attempt failed, however the message goes back: a dead letter shows its latest error.
+
+        Raises:
+            TypeError: The error is neither an exception nor a text.
+        """
+        if not self.settled:
+            self._lease.failures.note(self._number, error)
+
+    async def nack(self, error: BaseException | str | None = None) -> None:
         """Give the message back, first in line. Cancelled, it is given back all the same.
+
+        Args:
+            error: Why; see `AsyncQueue.dead_letters`. None keeps no error of this attempt.
 
         Of several that are given back one after the other, the last one comes first; those that are given back at the
         same time, or by the end of the block, keep their order.
@@ -90,10 +102,11 @@ class Delivery(Generic[T]):
         Raises:
             LeaseLostError: The lease had run out: the message has been given back already.
             RuntimeError: It was acknowledged or given back before.
+            TypeError: The error is neither an exception nor a text.
         """
         self._check()
+        self._lease.nack(self._number, error)
         self.settled = True
-        self._lease.nack(self._number)
         await self._lease.flush()
 
     async def extend(self, seconds: float) -> None:

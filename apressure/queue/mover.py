@@ -15,6 +15,7 @@ from apressure.exceptions import DurabilityError, ExactlyOnceError, LeaseLostErr
 from apressure.items import Items
 from apressure.protocols import Move
 from apressure.queue.engine.answers import FULL
+from apressure.queue.engine.dead_letters import DeadLetters
 from apressure.queue.engine.scripted import Scripted
 from apressure.queue.engine.waits import Wait
 
@@ -82,7 +83,9 @@ class AtomicMover:
         claimed = destination.waits.take_claim("producer")
         steps, source = destination.steps, self._source.keys
         try:
-            answer = await steps.move(self._series, source, claimed, token, lost, runs, results)
+            answer = await steps.move(
+                self._series, source, claimed, token, lost, runs, results, self._dead_letters_of(moves)
+            )
         except DurabilityError as error:
             _settle(moves[: error.answer])
             raise
@@ -94,6 +97,11 @@ class AtomicMover:
         _settle(moves[:answer])
         return answer or FULL
 
+    def _dead_letters_of(self, moves: Sequence[Move]) -> DeadLetters | None:
+        """Return where errors are to be forgotten, if any message in flight was redelivered."""
+        dead = self._source.dead
+        return dead if dead is not None and _lease_of(moves).failures.possible else None
+
 
 def _settle(moved: Sequence[Move]) -> None:
     numbers = []
@@ -102,7 +110,9 @@ def _settle(moved: Sequence[Move]) -> None:
             delivery.settled = True
             numbers.append(delivery._number)
     if moved:
-        _lease_of(moved).unsettled.settled(numbers)
+        lease = _lease_of(moved)
+        lease.unsettled.settled(numbers)
+        lease.failures.settled(numbers)
 
 
 def _lease_of(moves: Sequence[Move]) -> Lease:
@@ -187,13 +197,8 @@ async def mover_between(source: Any, destination: Any) -> AtomicMover:
 
 
 async def _same_server(here: Scripted, there: Scripted) -> bool:
-<<<<<<< HEAD
     """Return whether a key that one client writes is visible to the other. (Addresses have aliases.)"""
-    key = here.keys.operation(secrets.token_hex(16))
-=======
-    """Write a key through one client, and look for it through the other: addresses have aliases."""
     key = here.keys.operation(os.urandom(16).hex())
->>>>>>> idle
     await here.steps.connection.ask(b"SET", key, b":", b"PX", _NONCE_MS)
     found = bool(await there.steps.connection.ask(b"EXISTS", key, reads=True))
     await here.steps.connection.ask(b"DEL", key)

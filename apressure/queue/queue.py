@@ -45,14 +45,16 @@ class AsyncQueue(Administration[T], AsyncClosing):
         max_attempts: How often `consumer` and `receive` deliver a message at most. After that, the next consumer moves
             it to the dead-letter queue. None for no limit.
         dead_letters: The dead-letter queue's name; None for the queue's own with `:dead` behind it.
+        keep_errors: Keep the last error of a message, its type and the first 200 bytes of its text, for
+            `dead_letters`. With False, errors never leave this process.
         **options: The server and the client's options, see `ClientOptions`; not together with `client`.
 
     Attributes:
         name: The queue's name.
         client: The client that it uses.
         max_attempts: How often a message is delivered at most; None for no limit.
-        dead_letters: The dead-letter queue's name; None without a limit. The first dead letter creates that queue, and
-            `AsyncQueue(queue.dead_letters, client=queue.client)` opens it.
+        dead_letter_queue: The dead-letter queue's name; None without a limit. The first dead letter creates that queue,
+            and `AsyncQueue(queue.dead_letter_queue, client=queue.client)` opens it.
 
     Raises:
         TypeError: An argument is of the wrong type, or messages cannot be decoded to the class that is the codec.
@@ -68,22 +70,26 @@ class AsyncQueue(Administration[T], AsyncClosing):
     @overload
     def __init__(
         self: AsyncQueue[bytes], name: str, *, client: Client | None = ..., codec: Literal["raw"] | None = ...,
-        max_attempts: int | None = ..., dead_letters: str | None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., dead_letters: str | None = ..., keep_errors: bool = ...,
+        **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: AsyncQueue[str], name: str, *, client: Client | None = ..., codec: Literal["text"],
-        max_attempts: int | None = ..., dead_letters: str | None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., dead_letters: str | None = ..., keep_errors: bool = ...,
+        **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: AsyncQueue[Any], name: str, *, client: Client | None = ..., codec: Literal["json", "msgpack"],
-        max_attempts: int | None = ..., dead_letters: str | None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., dead_letters: str | None = ..., keep_errors: bool = ...,
+        **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: AsyncQueue[T], name: str, *, client: Client | None = ..., codec: Codec[T] | type[T],
-        max_attempts: int | None = ..., dead_letters: str | None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., dead_letters: str | None = ..., keep_errors: bool = ...,
+        **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     def __init__(
         self,
@@ -93,6 +99,7 @@ class AsyncQueue(Administration[T], AsyncClosing):
         codec: Codec[Any] | type[Any] | str | None = None,
         max_attempts: int | None = None,
         dead_letters: str | None = None,
+        keep_errors: bool = True,
         **options: Unpack[ClientOptions],
     ) -> None:
         if client is not None and options:
@@ -105,8 +112,8 @@ class AsyncQueue(Administration[T], AsyncClosing):
         settings = self.client.settings
         self._items: Items[T] = Items(name, codec_for(codec), settings.max_message_size)
         keys = Keys(self.client.prefix, name)
-        dead = limited(self.client, keys, name, max_attempts, dead_letters)
-        self.dead_letters = None if dead is None else dead.name
+        dead = limited(self.client, keys, name, max_attempts, dead_letters, keep_errors)
+        self.dead_letter_queue = None if dead is None else dead.name
         self._engine: Scripted | Plain
         if settings.scripting:
             self._engine = Scripted(self.client, keys, name, client is None, dead)

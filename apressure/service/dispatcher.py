@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from apressure.backoff import Backoff
 from apressure.exceptions import DurabilityError, PressureError, QueueDoesNotExistError
-from apressure.protocols import Consumer, Delivery, DeliverySource
+from apressure.protocols import Consumer, Delivery, DeliverySource, NotesErrors
 from apressure.service.options import Options
 from apressure.service.pace import Pace
 from apressure.service.tasks import Tasks
@@ -161,6 +161,9 @@ class Dispatcher(ABC):
         first = self._arguments.retry_delay
         pause = Backoff(first, max(MAX_RETRY_DELAY, first)).pause(delivery.attempts - 1)
         settled = "it had settled the delivery before" if delivery.settled else "on_error has settled the delivery"
+        for each in failed:
+            if isinstance(each, NotesErrors):
+                each.note_error(error)
         try:
             for each in failed:
                 await self._call_on_error(each, error)

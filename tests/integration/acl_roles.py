@@ -308,6 +308,13 @@ async def operate(stage: Stage) -> None:
             await (await dead_letters.receive()).nack()
         assert await queue.requeue() == 1
         assert await queue.purge() == 1
+        for _ in range(2):
+            await die_of_it(stage, owner.client)
+        letters = await queue.dead_letters()
+        assert [letter.attempts for letter in letters] == [2, 2]
+        assert await queue.requeue(ids=[letters[1].id]) == 1
+        assert await queue.requeue() == 1
+        assert await queue.purge() == 2
         async with AsyncQueue("orders:dead", client=queue.client) as dead_letters:
             await dead_letters.delete()
         assert await stage.lose_a_reply("begin_delete", []) == 1
@@ -340,7 +347,10 @@ async def die_of_it(stage: Stage, client: Client | None = None) -> None:
     """A message that nobody acknowledges becomes a dead letter."""
     async with AsyncQueue("orders", client=client or stage.queue.client, max_attempts=2) as queue:
         await stage.owner.put(b"deadly")
-        await (await queue.receive()).nack()
+        await (await queue.receive()).nack(ValueError("early"))
+        await (await queue.receive()).ack()
+        await stage.owner.put(b"deadly")
+        await (await queue.receive()).nack(ValueError("early"))
         await (await queue.receive()).nack()
         with contextlib.suppress(QueueEmptyError):
             await queue.receive(timeout=0)

@@ -129,6 +129,7 @@ SCRIPTS_OF = {
     },
     "operator": {
         "create",
+        "dead_letters",
         "close",
         "begin_delete",
         "finish_delete",

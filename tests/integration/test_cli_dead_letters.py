@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import signal
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
+from apressure import AsyncQueue, QueueEmptyError
+from apressure.dead_letters import UNKNOWN
 from tests.integration.commands import Commands, stop, wait_until
 
 # What does not depend on the server runs on one of them.
@@ -90,3 +95,42 @@ def test_errors_of_requeue(cli: Commands, queue: str) -> None:
 )  # fmt: skip
 def test_options_of_get_that_exclude_each_other(cli: Commands, queue: str, options: tuple[str, ...]) -> None:
     cli("get", queue, *options, code=2)
+
+
+def test_dead_shows_why(cli: Commands) -> None:
+    cli.create("orders")
+    cli("dead", "missing", code=3)
+    assert cli("dead", "orders").stdout == b""
+    cli("dead", "orders", "--from", "missing", code=0)
+    asyncio.run(_die(cli.url))
+    (line, other) = cli("dead", "orders").stdout.decode().splitlines()
+    name, when, attempts, error, start = line.split("\t")
+    assert (attempts, error) == ("1", "ValueError: it [31m failed")
+    assert start == "a b\\x1b[0m\\nc" + "x" * 31 + "…"
+    assert datetime.fromisoformat(when) > datetime(2024, 1, 1, tzinfo=UTC)
+    assert other.split("\t")[2:] == ["1", UNKNOWN, "\\xff[bold]"]
+    (first, second) = json.loads(cli("dead", "orders", "--json").stdout)
+    assert first["id"] == name
+    assert first["error"] == {"type": "ValueError", "message": "it [31m failed", "attempt": 1}
+    assert (first["size"], first["start"]) == (46, "a\tb\x1b[0m\nc" + "x" * 37)
+    assert (second["error"], second["start"]) == (None, "\\xff[bold]")
+    assert len(json.loads(cli("dead", "orders", "--limit", "1", "--json").stdout)) == 1
+    cli("dead", "orders", "--limit", "0", code=2)
+    done = cli("requeue", "orders", "--id", second["id"], "--id", "no\x1b", code=1)
+    assert done.stdout == b"requeued 1 from orders:dead to orders\n"
+    assert done.stderr == b"apressure: no dead letter of orders has the id 'no\\\\x1b'\n"
+    assert cli.empty("orders") == [b"\xff[bold]"]
+    moved = json.loads(cli("requeue", "orders", "--id", name, "--json").stdout)
+    assert moved == {"name": "orders", "from": "orders:dead", "requeued": 1, "not_found": []}
+    cli("requeue", "orders", "--id", name, "--max", "1", code=2)
+    cli.delete("orders")
+    cli.delete("orders:dead")
+
+
+async def _die(url: str) -> None:
+    async with AsyncQueue("orders", url=url, max_attempts=1) as queue:
+        for raw, error in ((b"a\tb\x1b[0m\nc" + b"x" * 37, ValueError("it\x1b[31m\nfailed")), (b"\xff[bold]", None)):
+            await queue.put(raw)
+            await (await queue.receive()).nack(error)
+            with contextlib.suppress(QueueEmptyError):
+                await queue.receive(timeout=0)

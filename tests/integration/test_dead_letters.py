@@ -29,8 +29,8 @@ LEASE = "apressure:__pressure__:jobs:consumer_lease"
 
 async def dead_of(open_queue: Opener, queue: AsyncQueue[Any], create: bool = False) -> AsyncQueue[Any]:
     """The dead-letter queue, which the test deletes at its end."""
-    assert queue.dead_letters is not None
-    return await open_queue(queue.dead_letters, create=create)
+    assert queue.dead_letter_queue is not None
+    return await open_queue(queue.dead_letter_queue, create=create)
 
 
 async def fail(queue: AsyncQueue[Any], times: int) -> None:
@@ -57,7 +57,7 @@ async def test_a_message_moves_instead_of_being_delivered_once_more(
     open_queue: Opener, db: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = await open_queue(max_attempts=3)
-    assert (queue.max_attempts, queue.dead_letters) == (3, "jobs:dead")
+    assert (queue.max_attempts, queue.dead_letter_queue) == (3, "jobs:dead")
     await queue.put_many([b"poison", b"good"])
     for attempt in range(1, 4):
         delivery = await queue.receive()
@@ -102,13 +102,13 @@ async def test_the_dead_letter_queue_is_one_like_any_other(open_queue: Opener, d
 
 async def test_the_program_opens_it_with_the_same_client(open_queue: Opener) -> None:
     queue = await open_queue(max_attempts=1, dead_letters="failed", codec="json")
-    assert queue.dead_letters == "failed"
+    assert queue.dead_letter_queue == "failed"
     await queue.put({"a": 1})
     await fail(queue, 1)
     with pytest.raises(QueueEmptyError):
         await queue.receive(timeout=0)
     await dead_of(open_queue, queue)
-    assert await AsyncQueue(queue.dead_letters, client=queue.client, codec="json").get() == {"a": 1}
+    assert await AsyncQueue(queue.dead_letter_queue, client=queue.client, codec="json").get() == {"a": 1}
 
 
 async def test_a_consumer_whose_body_raises(open_queue: Opener) -> None:
@@ -220,7 +220,7 @@ async def test_consumers_without_a_limit_go_on_delivering(open_queue: Opener, db
     await queue.put(b"x")
     await fail(queue, 1)
     unlimited = await open_queue(create=False)
-    assert (unlimited.max_attempts, unlimited.dead_letters) == (None, None)
+    assert (unlimited.max_attempts, unlimited.dead_letter_queue) == (None, None)
     delivery = await unlimited.receive()
     assert delivery.attempts == 2
     await delivery.ack()
@@ -455,4 +455,4 @@ def test_bad_options_are_refused_before_anything_is_done(
 
 def test_in_a_cluster_the_dead_letter_queue_is_in_the_same_slot() -> None:
     queue = AsyncQueue("{jobs}", max_attempts=1, url="redis+cluster://h")
-    assert queue.dead_letters == "{jobs}:dead"
+    assert queue.dead_letter_queue == "{jobs}:dead"

@@ -17,7 +17,9 @@ from apressure import (
     AsyncQueue,
     Client,
     Consumer,
+    DeadLetter,
     Delivery,
+    Failure,
     FileDelivery,
     FileQueue,
     FileQueueStatistics,
@@ -29,6 +31,7 @@ from apressure import (
     QueueFullError,
     QueueInUseError,
     QueueStatistics,
+    Requeued,
     RoleStatistics,
     Served,
     TypedCodec,
@@ -159,8 +162,14 @@ async def questions_have_typed_answers(queue: AsyncQueue[bytes], client: Client)
     assert_type(await queue.closed(), bool)
     assert_type(await queue.unblock(), int)
     assert_type(queue.max_attempts, int | None)
-    assert_type(queue.dead_letters, str | None)
-    assert_type(await queue.requeue(max_items=5, timeout=1, source="failed"), int)
+    assert_type(queue.dead_letter_queue, str | None)
+    assert_type(await queue.requeue(max_items=5, timeout=1, source="failed"), Requeued)
+    assert_type(await queue.requeue(ids=["a"]), Requeued)
+    assert_type((await queue.requeue(ids=["a"])).not_found, tuple[str, ...])
+    (letter,) = await queue.dead_letters()
+    assert_type(letter, DeadLetter[bytes])
+    assert_type(letter.item, bytes)
+    assert_type(letter.error, Failure | None)
     statistics = await queue.statistics()
     assert_type(statistics, QueueStatistics)
     assert_type(statistics.producer, RoleStatistics)
@@ -293,7 +302,7 @@ async def queues_in_directories() -> None:
         assert_type(await queue.ack(message.id), bool)
         assert_type(await queue.statistics(), FileQueueStatistics)
         assert_type(await queue.peek(), bytes)
-        assert_type(queue.dead_letters, str | None)
+        assert_type(queue.dead_letter_queue, str | None)
         async with queue.consumer() as consumer:
             async for item in consumer:
                 assert_type(item, bytes)

@@ -118,8 +118,11 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         },
     ),
     "requeue": (
-        lambda steps, series: steps.requeue(series, DEAD.keys, HELD, b"HELD-C", 17),
-        {b"UID": "uid", HELD: "the producer role was claimed", b"HELD-C": "consumer role was claimed", 17: "the most"},
+        lambda steps, series: steps.requeue(series, DEAD.keys, HELD, b"HELD-C", 17, [b"m1", b""]),
+        {
+            b"UID": "uid", HELD: "the producer role was claimed", b"HELD-C": "consumer role was claimed",
+            17: "the most", b"m1": "chosen",
+        },
     ),
     "move": (
         lambda steps, series: steps.move(
@@ -195,6 +198,7 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         {b"HELD-P": "producer role was claimed", b"HELD-C": "consumer role was claimed"},
     ),
     "inspect": (lambda steps, series: steps.inspect(), {}),
+    "dead_letters": (lambda steps, series: steps.dead_letters(17, 18), {17: "pass over", 18: "most"}),
     "peek": (lambda steps, series: steps.peek(-1), {-1: "index"}),
     "look": (
         lambda steps, series: OneRound(steps.connection, lambda: script("look")).send(steps.keys),
@@ -258,13 +262,15 @@ async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
     assert sent_keys[:22] == keys.for_script(series)
     more = {
         "create": keys.collisions(),
-        "finish_delete": keys.counters,
+        "finish_delete": (keys.reasons, *keys.counters),
         "examine": keys.collisions(),
         "repair": keys.collisions(),
-        "receive": (*DEAD.keys.for_script("none"), *DEAD.keys.collisions()),
-        "requeue": DEAD.keys.for_script("none"),
+        "receive": (*DEAD.keys.as_dead_letters(), *DEAD.keys.collisions()),
+        "requeue": DEAD.keys.as_dead_letters(),
+        "purge": (keys.reasons,),
+        "dead_letters": (keys.reasons,),
         "move": (*DEAD.keys.for_script("none"), DEAD.keys.line()[0]),
-        "receive_shared": (*keys.line(), *DEAD.keys.for_script("none"), *DEAD.keys.collisions()),
+        "receive_shared": (*keys.line(), *DEAD.keys.as_dead_letters(), *DEAD.keys.collisions()),
         **dict.fromkeys(("get", "join", "settle_shared", "resign", "renew_shared"), keys.line()),
     }
     if name == "give_back":

@@ -19,15 +19,21 @@ class DeadLetters(NamedTuple):
         max_attempts: How often a message is delivered at most.
         name: The dead-letter queue's name.
         keys: Its keys.
+        keep_errors: Keep errors beside it.
     """
 
     max_attempts: int
     name: str
     keys: Keys
+    keep_errors: bool = True
 
     def for_script(self) -> tuple[bytes, ...]:
         """The KEYS behind those of the queue itself: the dead-letter queue's, and those that it may collide with."""
-        return (*self.keys.as_second(), *self.keys.collisions())
+        return (*self.keys.as_dead_letters(), *self.keys.collisions())
+
+    def reasons(self) -> tuple[bytes, ...]:
+        """The key for the errors of messages that come back."""
+        return (self.keys.reasons,)
 
 
 def beside(client: Client, keys: Keys, name: str, source: str | None) -> tuple[str, Keys]:
@@ -59,7 +65,7 @@ def beside(client: Client, keys: Keys, name: str, source: str | None) -> tuple[s
 
 
 def limited(
-    client: Client, keys: Keys, name: str, max_attempts: int | None, dead_letters: str | None
+    client: Client, keys: Keys, name: str, max_attempts: int | None, dead_letters: str | None, keep_errors: bool
 ) -> DeadLetters | None:
     """Return the limit of deliveries and the dead-letter queue; None without a limit.
 
@@ -73,4 +79,4 @@ def limited(
         return None
     if not client.settings.scripting:
         raise ScriptingRefusedError("max_attempts needs scripts on the server: open the queue without scripting=False")
-    return DeadLetters(max_attempts, *beside(client, keys, name, dead_letters))
+    return DeadLetters(max_attempts, *beside(client, keys, name, dead_letters), keep_errors)

@@ -145,6 +145,15 @@ class Keys:
         """The KEYS of every script, as `lua/prelude.lua` names them."""
         return (*self.specified, *self.ours, self.operation(sequence))
 
+    @property
+    def reasons(self) -> bytes:
+        """Ours: the hash beside a dead-letter queue that says why messages failed. It expires."""
+        return b"apressure:" + self._base + b":reasons"
+
+    def as_dead_letters(self) -> tuple[bytes, ...]:
+        """The KEYS of this queue in a script that moves dead letters: as `as_second`, with the reasons at the end."""
+        return (*self.specified, *self.ours, self.reasons)
+
     def as_second(self) -> tuple[bytes, ...]:
         """The KEYS of this queue in a script of another one, which moves messages between the two."""
         return self.for_script("none")

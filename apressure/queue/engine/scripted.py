@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from apressure import background, validation
 from apressure.connection.client import Client
+from apressure.dead_letters import DeadLetter, Requeued
 from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError, Role
-from apressure.queue.engine import sending
+from apressure.queue.engine import requeueing, sending
 from apressure.queue.engine.batching import MAX_MESSAGES, Get, GetLane, Got, Put, PutLane
 from apressure.queue.engine.dead_letters import DeadLetters, beside
 from apressure.queue.engine.engine import Engine
 from apressure.queue.engine.keys import Keys
 from apressure.queue.engine.steps import Steps
 from apressure.queue.engine.waits import Wait, Waits
-from apressure.settle import note_accepted, note_sent, wait_shielded
+from apressure.settle import note_sent, wait_shielded
 
 if TYPE_CHECKING:
     from apressure.queue.leases.lease import Lease
@@ -168,59 +169,38 @@ class Scripted(Engine):
         """Move dead letters back to the end of the queue; see `AsyncQueue.requeue`."""
         validation.timeout(timeout)
         self.check("producer")
+        with self._beside(source) as other:
+            return await requeueing.move(self, other, requeueing.Oldest(max_items), timeout)
+
+    async def requeue_chosen(self, ids: Collection[str], timeout: float | None, source: str | None) -> Requeued:
+        """Move the dead letters that have these ids; see `AsyncQueue.requeue`."""
+        validation.timeout(timeout)
+        self.check("producer")
+        with self._beside(source) as other:
+            return await requeueing.move_chosen(self, other, ids, timeout)
+
+    async def dead_letters(
+        self, limit: int | None, source: str | None, decode: Callable[[bytes], Any]
+    ) -> list[DeadLetter[Any]]:
+        """Return dead letters, the oldest first; see `AsyncQueue.dead_letters`."""
+        self.check()
+        with self._beside(source) as other:
+            return [letter async for letter in requeueing.letters(other, limit, decode)]
+
+    @contextlib.contextmanager
+    def _beside(self, source: str | None) -> Iterator[Scripted]:
+        """Open the dead-letter queue for an operation."""
         if source is None and self.dead is not None:
             source = self.dead.name
         source, keys = beside(self.client, self.keys, self.name, source)
         other = Scripted(self.client, keys, source)
         self._others.add(other)
         try:
-            return await self._requeue(other, keys, max_items, timeout)
+            yield other
         finally:
             if other in self._others:
                 self._others.discard(other)
                 other.release(ClientClosedError("the operation has ended"))
-
-    async def _requeue(self, other: Scripted, keys: Keys, max_items: int | None, timeout: float | None) -> int:
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
-        series = self.steps.series()
-        moved, most = 0, max_items
-        waiting = self  # or the other: each of the two queues waits for what is its own
-
-        async def attempt() -> list[int] | Wait | None:
-            chunk = MAX_MESSAGES if most is None else min(MAX_MESSAGES, most - moved)
-            producer, consumer = self.waits.take_claim("producer"), other.waits.take_claim("consumer")
-            try:
-                answer = await self.steps.requeue(series, keys, producer, consumer, chunk)
-            except PressureError:
-                if consumer == b"1":
-                    other.steps.unclaim("consumer")
-                raise
-            if isinstance(answer, Wait) and waiting is not (other if answer.reason == "consumer" else self):
-                return None
-            return answer
-
-        try:
-            while True:
-                remaining = None if deadline is None else max(0.0, deadline - loop.time())
-                answer = await waiting.waits.until(attempt, remaining, waiting.name)
-                if answer is None:
-                    waiting = self if waiting is other else other
-                    continue
-                now, left = answer
-                # Messages that become dead letters meanwhile are left out: a message could go round for ever.
-                most = now + left if most is None else min(most, moved + now + left)
-                moved += now
-                if moved >= most:
-                    return moved
-        except asyncio.CancelledError:
-            note_accepted(moved)
-            raise
-        except PressureError as error:
-            error.accepted = moved
-            if moved:
-                error.add_note(f"{moved} dead letters were moved before")
-            raise
 
     def end(self, error: PressureError) -> int:
         others = sum(other.end(error) for other in self._others)

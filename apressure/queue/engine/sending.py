@@ -79,11 +79,15 @@ class Series:
         self.number = 0
         self._calls: dict[str, Call] = {}
 
-    def call(self, name: str, more: Callable[[], tuple[bytes, ...]] = tuple) -> Call:
-        """Return the call of a script with this series' keys, and `more` behind them: the same ones each time."""
-        if name not in self._calls:
-            self._calls[name] = script(name).on((*self.keys, *more()))
-        return self._calls[name]
+    def call(self, name: str, more: Callable[[], tuple[bytes, ...]] = tuple, variant: str = "") -> Call:
+        """Return the call of a script with this series' keys, and `more` behind them: the same ones each time.
+
+        `variant` names calls of the same script with other keys behind them.
+        """
+        known = variant or name
+        if known not in self._calls:
+            self._calls[known] = script(name).on((*self.keys, *more()))
+        return self._calls[known]
 
     def next(self) -> int:
         """Return the number of the step that is about to be sent."""

@@ -77,15 +77,20 @@ class SharedSteps(Sender):
         leave: bool,
         unseen: int,
         acks: Sequence[Range],
-        nacks: Sequence[int],
+        nacks: Sequence[Argument],
         on_answer: OnAnswer,
+        dead: DeadLetters | None = None,
     ) -> None:
         """`settle` for a member of the clients that share the role."""
         arguments: list[Argument] = [
             token, lease, b"1" if leave else b"0", series.next(), b"0", unseen, place, 3 * len(acks),
             *itertools.chain.from_iterable(acks), *nacks,
         ]  # fmt: skip
-        call = series.call("settle_shared", self.keys.line)
+        if dead is None:
+            call = series.call("settle_shared", self.keys.line)
+        else:
+            reasons = dead.reasons
+            call = series.call("settle_shared", lambda: (*self.keys.line(), *reasons()), "settle_shared, reasons")
         self._send(call, arguments, on_answer, True, 4, "consumer", whole=bool(nacks) or leave)
 
     def renew_shared(

@@ -57,16 +57,23 @@ class Steps(SharedSteps):
         lost: bool,
         runs: Sequence[int],
         results: Sequence[bytes],
+        dead: DeadLetters | None = None,
     ) -> int | Wait:
         """Put results here, and acknowledge their inputs in the source. Answers with how many units it moved.
 
         `token` is the token of the lease on the source, or of a member's share. `runs` describes the units, as the
-        script says, and `results` has the results of all units, in order. `lost` is as in `put`.
+        script says, and `results` has the results of all units, in order. `lost` is as in `put`. `dead` is given where
+        redelivered messages are moved: their errors are forgotten.
         """
         arguments: list[Argument] = [
             self._uid, series.next(), b"0", claimed, token, b"2" if lost else b"0", len(runs), *runs, *results,
         ]  # fmt: skip
-        call = series.call("move", lambda: (*source.as_second(), source.line()[0]))
+        turns = source.line()[0]
+        if dead is None:
+            call = series.call("move", lambda: (*source.as_second(), turns))
+        else:
+            reasons = dead.reasons
+            call = series.call("move", lambda: (*source.as_second(), turns, *reasons()), "move, forgetting")
         claims = ONLY_PRODUCER if claimed == b"1" else ()
         return await self._ask(call, arguments, 2, "producer", claims)  # type: ignore[no-any-return]
 
@@ -127,20 +134,23 @@ class Steps(SharedSteps):
         leave: bool,
         unseen: int,
         acks: Sequence[Range],
-        nacks: Sequence[int],
+        nacks: Sequence[Argument],
         on_answer: OnAnswer,
+        dead: DeadLetters | None = None,
     ) -> None:
         """Acknowledge and give back deliveries. Answers with how many were settled.
 
         It renews the lease. With `leave` it ends the lease, and gives back all messages in flight. Deliveries with the
-        number `unseen` or a higher one were never handed out, and do not count as attempts; 0 if all were.
+        number `unseen` or a higher one were never handed out, and do not count as attempts; 0 if all were. An error may
+        follow a number in `nacks` (see the script). `dead` is given where there are errors, or some to be forgotten.
         """
         arguments: list[Argument] = [
             token, lease, b"1" if leave else b"0", series.next(), b"0", unseen, 3 * len(acks),
             *itertools.chain.from_iterable(acks), *nacks,
         ]  # fmt: skip
         whole = bool(nacks) or leave
-        self._send(series.call("settle"), arguments, on_answer, True, 4, "consumer", whole=whole)
+        call = series.call("settle") if dead is None else series.call("settle", dead.reasons, "settle, reasons")
+        self._send(call, arguments, on_answer, True, 4, "consumer", whole=whole)
 
     def leave(self, series: Series, token: bytes, lease: int, leave: bool, on_answer: OnAnswer) -> None:
         """Renew an exclusive producer's lease, or end it."""
@@ -197,27 +207,42 @@ class Steps(SharedSteps):
         """Remove all keys once both roles are free (specification: Delete, the second half)."""
         flags = (claimed_producer, claimed_consumer)
         claims = [role for role, claimed in zip(ROLES, flags, strict=True) if claimed == b"1"]
-        call = self._unnumbered.call("finish_delete", lambda: self.keys.counters)
+        call = self._unnumbered.call("finish_delete", lambda: (self.keys.reasons, *self.keys.counters))
         answer = await self._ask(call, [*flags], claims=claims)
         return 1 if isinstance(answer, list) else answer  # a new queue of the name: the old one is gone
 
     async def requeue(
-        self, series: Series, source: Keys, claimed_producer: bytes, claimed_consumer: bytes, max_items: int
+        self,
+        series: Series,
+        source: Keys,
+        claimed_producer: bytes,
+        claimed_consumer: bytes,
+        max_items: int,
+        chosen: Sequence[bytes] = (),
     ) -> list[int] | Wait:
         """Move dead letters from their queue to this one. Answers with [number moved, number left], or a `Wait`.
 
         The consumer role in a `Wait` is the dead-letter queue's. When this raises, the caller must give back its claim
-        on that role.
+        on that role. `chosen` has the message of each dead letter to move, and the time of its reason or nothing; moved
+        are those before the first one that is gone.
         """
-        arguments: list[Argument] = [self._uid, series.next(), b"0", claimed_producer, claimed_consumer, max_items]
-        call = series.call("requeue", source.as_second)
+        arguments: list[Argument] = [
+            self._uid, series.next(), b"0", claimed_producer, claimed_consumer, max_items, *chosen,
+        ]  # fmt: skip
+        call = series.call("requeue", source.as_dead_letters)
         claims = ONLY_PRODUCER if claimed_producer == b"1" else ()
         return await self._ask(call, arguments, 2, "producer", claims)  # type: ignore[no-any-return]
 
     async def purge(self, series: Series, max_items: int) -> list[int] | Wait:
         """Delete waiting messages. Answers with [number deleted, number left], or a `Wait` for the consumer role."""
         arguments: list[Argument] = [series.next(), b"0", max_items]
-        return await self._ask(series.call("purge"), arguments, again=1)  # type: ignore[no-any-return]
+        call = series.call("purge", lambda: (self.keys.reasons,))
+        return await self._ask(call, arguments, again=1)  # type: ignore[no-any-return]
+
+    async def dead_letters(self, passed: int, most: int) -> list[list[bytes]]:
+        """Look into this queue for dead letters, the oldest first. Answers with [messages, reasons]."""
+        call = self._unnumbered.call("dead_letters", lambda: (self.keys.reasons,))
+        return await self._ask(call, [passed, most])  # type: ignore[no-any-return]
 
     async def inspect(self) -> list[Any]:
         """Return everything that statistics show."""

@@ -19,8 +19,9 @@ from apressure import background
 from apressure.connection.wire.request import Request
 from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, ServerError
 from apressure.queue.engine.waits import Wait
-from apressure.queue.leases.acknowledgements import AcknowledgementTracker, firsts
+from apressure.queue.leases.acknowledgements import AcknowledgementTracker, Range, firsts
 from apressure.queue.leases.clock import Clock, Term, since_boot
+from apressure.queue.leases.failures import Failures
 from apressure.queue.leases.receiving import Received, Receiving
 from apressure.queue.leases.renewal import Renewal
 from apressure.queue.leases.settling import Settling
@@ -67,6 +68,8 @@ class Lease:
         self._settling = Settling(self, queue)
         self.unsettled = AcknowledgementTracker(on_first=self._settling.send_soon)
         """The messages in flight, by their numbers."""
+        self.failures = Failures(queue.dead)
+        """Why messages are given back."""
         self.renewal = Renewal(self, queue.client.renewer, queue.steps, "consumer", max_hold, shared)
         self.unsure: DurabilityError | None = None
         """Too few replicas confirmed a step that no caller waited for: the next caller gets this."""
@@ -123,8 +126,10 @@ class Lease:
             await self.flush()
         return self.term.certain_until
 
-    def nack(self, number: int) -> None:
-        """Give a message back, first in line, with the next step that leaves."""
+    def nack(self, number: int, error: BaseException | str | None = None) -> None:
+        """Give a message back, first in line, with the next step that leaves; and say why."""
+        if error is not None:
+            self.failures.note(number, error)
         self._settling.give_back(number)
 
     def return_buffer(self) -> None:
@@ -155,6 +160,15 @@ class Lease:
             else:
                 ranges.append((first, last))
         return ranges
+
+    def take_acknowledgements(self) -> list[Range]:
+        """Return the acknowledgements for a step that receives.
+
+        Errors are forgotten by the step that settles, so acknowledgements of redelivered messages leave with that one.
+        """
+        if self._settling.answer is None and self.failures.known(self.unsettled.acks):
+            self._settling.send()
+        return self.unsettled.take()
 
     async def flush(self) -> None:
         """Wait until everything that was acknowledged, given back or extended so far is settled on the server.
@@ -216,14 +230,18 @@ class Lease:
             # this step before them.
             acks = [*self._settling.carried, *self.receiving.carried, *self.unsettled.take()]
             nacks, unseen = self._settling.take()
+            given_back, dead = self.failures.take(acks, nacks, leave=True)
             unseen = unseen or self.receiving.unseen
             self.unsettled.clear()
+            self.failures.clear()
             self.receiving.buffer.clear()
             earlier = self.error
             if earlier is None or isinstance(earlier, ServerError):  # the server refused a step: the role is ours still
                 answer: asyncio.Future[Any] = loop.create_future()
                 on_answer = functools.partial(set_result_once, answer)
-                self._settling.settle(self._settling.series, self.token, 0, True, unseen, acks, nacks, on_answer)
+                self._settling.settle(
+                    self._settling.series, self.token, 0, True, unseen, acks, given_back, on_answer, dead
+                )
                 self.error = earlier or closing
                 if await wait(answer) and isinstance(answer.result(), Exception):
                     self.error = earlier or closing or answer.result()
@@ -265,6 +283,7 @@ class Lease:
             self.error = error
         self.stop()
         self.unsettled.clear()
+        self.failures.clear()
         if first and self.on_lost is not None:
             self.on_lost(error)
 

@@ -97,7 +97,7 @@ class Receiving:
 
     def _ask(self, max_items: int, ahead: bool = False) -> asyncio.Future[Any]:
         lease = self._lease
-        acks = lease.unsettled.take()
+        acks = lease.take_acknowledgements()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.answer = answer
         self.carried = acks
@@ -153,6 +153,8 @@ class Receiving:
         numbers = range(begin, begin + len(messages))
         self.buffer.extend(zip(numbers, messages, tried or itertools.repeat(1), strict=False))
         self._lease.unsettled.receive(numbers, map(len, messages))
+        if tried:
+            self._lease.failures.arrived(numbers, tried)
         self._next = numbers.stop
         self._received += len(messages)
         if dead_letters and self._queue.dead is not None:

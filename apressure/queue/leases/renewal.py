@@ -162,15 +162,11 @@ class Renewal:
             self.standstill.end()
         if self._stuck or self._pending or not self._lease.renewable:
             return min(third, RETRY)
-<<<<<<< HEAD
-        return min(self.pause(), third, self.standstill.most / 3)
-=======
         pause = self.pause()
         if pause <= 0:
             return 0.0
         # Not for each lease at its very moment: the thread looks at all of them, and there may be a thousand.
-        return min(max(pause, third / 10), third, self.max_hold / 3)
->>>>>>> idle
+        return min(max(pause, third / 10), third, self.standstill.most / 3)
 
     def renew(self, connection: ReconnectingConnection) -> None:
         """Renew the lease over this connection. Called in the renewer's thread."""

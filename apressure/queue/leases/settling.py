@@ -111,6 +111,7 @@ class Settling:
         acks = self.carried = lease.unsettled.take()
         nacks, unseen = self.take()
         self._carried_nacks = nacks
+        given_back, dead = lease.failures.take(acks, nacks)
         milliseconds = lease.term.milliseconds
         confirm = lease.term.sent(milliseconds)
 
@@ -129,4 +130,4 @@ class Settling:
             self.send()
             set_result_once(answer, unsure)
 
-        self.settle(self.series, lease.token, milliseconds, False, unseen, acks, nacks, on_answer)
+        self.settle(self.series, lease.token, milliseconds, False, unseen, acks, given_back, on_answer, dead)

@@ -1,8 +1,8 @@
 -- Receive messages: they are in flight under this client's lease. Acknowledge earlier ones in the same step.
 -- Statistics count a message when it is acknowledged. A message that has reached the limit of deliveries becomes a dead
 -- letter: it moves to another queue, and counts as consumed here and as produced there.
--- KEYS: those of the prelude; with a limit also those of the dead-letter queue, and from 45 on the keys of which none
---       may exist when that is created (each the :bound of a queue that it collides with)
+-- KEYS: those of the prelude; with a limit also those of the dead-letter queue, with 44 its reasons, and from 45 on the
+--       keys of which none may exist when that is created (each the :bound of a queue that it collides with)
 -- ARGV: 1 uid, 2 lease token, 3 '1' if the role may be taken for this (a receive by hand), 4 '1' if it was claimed,
 --       5 the most messages to receive, 6 milliseconds of the lease, 7 the sequence number to go on with,
 --       8 limit of deliveries of a message or 0, 9 sequence, 10 '1' if this repeats a step,

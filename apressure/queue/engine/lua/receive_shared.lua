@@ -1,6 +1,6 @@
 -- Deliver messages to a member of the clients that share the consumer role, acknowledging others on the way.
--- KEYS: those of the prelude, 23 turns, 24 watch; with a limit also those of the dead-letter queue, and from 47 on the
---       keys of which none may exist when it is made (each the :bound of a queue that it collides with)
+-- KEYS: those of the prelude, 23 turns, 24 watch; with a limit also those of the dead-letter queue (46 its reasons),
+--       and from 47 on the keys of which none may exist when it is made (each the :bound of a queue it collides with)
 -- ARGV: 1 uid, 2 member's token, 3 the most messages to receive, 4 milliseconds of the lease, 5 sequence,
 --       6 '1' if this repeats a step, 7 limit of deliveries of a message or 0,
 --       8 place of this client in the line, or '' if it does not wait,

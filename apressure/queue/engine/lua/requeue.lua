@@ -1,8 +1,11 @@
--- Move dead letters back to the end of their queue, the oldest first, as far as there is room.
--- KEYS: those of the prelude, of the queue that gets them; then those of the dead-letter queue
+-- Move dead letters back to the end of their queue, as far as there is room, and drop their reasons: the oldest, or
+-- those that are chosen, in order up to the first one that is gone.
+-- KEYS: those of the prelude, of the queue that gets them; then those of the dead-letter queue, with 44 its reasons
 -- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step, 4 '1' if the producer role was claimed,
---       5 '1' if the dead-letter queue's consumer role was claimed, 6 the most messages to move
--- Returns: {'ok', number moved, number of dead letters left} | {'full'} | {'missing'} | {'corrupt', why} | {'closed'} |
+--       5 '1' if the dead-letter queue's consumer role was claimed, 6 the most messages to move,
+--       7... chosen dead letters: each the message, and the time of its reason or ''
+-- Returns: {'ok', number moved (0 if the first chosen one is gone), number of dead letters left} | {'full'} |
+--          {'missing'} | {'corrupt', why} | {'closed'} |
 --          {'busy', role, holder, milliseconds of its lease or -1} (the consumer role is the dead-letter queue's)
 local uid = ARGV[1]
 
@@ -42,19 +45,37 @@ switch_to(23)
 entered, refusal = enter(CONSUMER, ARGV[5], '')
 if not entered then return finish(refusal) end
 switch_to(1)
-local most = math.min(tonumber(ARGV[6]), left)
+local most = math.min(#ARGV > 6 and (#ARGV - 6) / 2 or left, tonumber(ARGV[6]))
 if bound > 0 then most = math.min(most, places(bound, call('LLEN', LIST))) end
 
 ignore_memory_limit()  -- it needs no memory: it puts each message here that it takes there
+if ARGV[7] and not call('LPOS', KEYS[23], ARGV[7]) then return finish({'ok', 0, left}) end
 if most <= 0 then
   normalise(bound)
   return finish({'full'})
 end
 switch_to(23)
+local reasons = holds_reasons(KEYS[44]) and call('HLEN', KEYS[44]) > 0 and KEYS[44]
+local messages, bytes, chosen = {}, 0, #ARGV > 6
+if chosen then
+  call('LREM', KEYS[FREE + CONSUMER], 0, '')  -- changes nothing; but a user without the right to LREM fails here
+  for i = 7, 6 + 2 * most, 2 do
+    if not call('LPOS', LIST, ARGV[i]) then break end
+    -- Of several with the same content, any one will do: the time says which reason goes with it.
+    call('LREM', LIST, -1, ARGV[i])
+    messages[#messages + 1] = ARGV[i]
+    bytes = bytes + #ARGV[i]
+    if reasons and ARGV[i + 1] ~= '' then drop_reason(reasons, ARGV[i], ARGV[i + 1]) end
+  end
+else
+  local chunks
+  local _
+  chunks, _, bytes = pop(most)
+  messages = flat(chunks)
+  attempts_of(messages)  -- forgets them: they start again at 1
+  for i = 1, reasons and #messages or 0 do drop_reason(reasons, messages[i]) end
+end
 call('SET', KEYS[HOLDER + CONSUMER], uid)
-local chunks, _, bytes = pop(most)
-local messages = flat(chunks)
-attempts_of(messages)  -- forgets them: they start again at 1
 count(CONSUMER, #messages, bytes)
 normalise(dead_bound, nil, nil, true)
 switch_to(1)

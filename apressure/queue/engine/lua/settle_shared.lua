@@ -1,9 +1,11 @@
 -- Settle deliveries of a member of the clients that share the consumer role, and renew its lease, or end it.
--- KEYS: those of the prelude, 23 turns, 24 watch
+-- KEYS: those of the prelude, 23 turns, 24 watch; where there are errors, or redelivered messages are acknowledged,
+--       then 25 the reasons of the dead-letter queue
 -- ARGV: 1 member's token, 2 milliseconds of the lease, 3 '1' to leave: then all that it has goes back,
 --       4 sequence, 5 '1' if this repeats a step, 6 the first number of those that were never handed out or 0,
 --       7 place of this client in the line, 8 number of arguments that acknowledge,
---       9... acknowledged ranges (first, last, bytes), then numbers to give back
+--       9... acknowledged ranges (first, last, bytes), then what to give back, each a number or 'number:error';
+--       with 3, errors only say why what goes back failed
 -- Returns: number of deliveries settled | {'missing'} | {'corrupt', why} | {'lost'}
 if ARGV[5] == '1' then
   local before = recall(ARGV[4])
@@ -23,10 +25,15 @@ ignore_memory_limit()
 local last_ack, unseen = 8 + tonumber(ARGV[8]), tonumber(ARGV[6])
 if unseen == 0 then unseen = nil end
 local acks, returned = owned_acks(me, ARGV, 9, last_ack), {}
-for i = last_ack + 1, #ARGV do
-  local number = tonumber(ARGV[i])
-  if owns(me, number, number) then returned[#returned + 1] = number end
+local given_back, errors = read_returned(last_ack + 1, leave)
+for i = 1, #given_back do
+  if owns(me, given_back[i], given_back[i]) then returned[#returned + 1] = given_back[i] end
 end
+for number in pairs(errors or {}) do
+  if not owns(me, number, number) then errors[number] = nil end
+end
+if errors then note_failures(errors, KEYS[25]) end
+forget_failures(acks, 1, #acks, KEYS[25])
 local settled = acknowledge(acks, 1, #acks)
 if leave then returned = numbers_in(me.ranges) end
 settled = settled + put_back(returned, unseen)

@@ -1,0 +1,38 @@
+-- Look at dead letters, the oldest first, and at the reason of each. Writes nothing.
+-- KEYS: those of the prelude, of the dead-letter queue; then 23 the reasons
+-- ARGV: 1 how many to pass over, 2 the most to return (up to about 1 MiB of them)
+-- Returns: {'ok', {messages}, {the reason of each: 'time:attempts:attempt:error', or ''}} | {'missing'}
+if call('EXISTS', BOUND) == 0 then return {'missing'} end
+local passed, most, length = tonumber(ARGV[1]), tonumber(ARGV[2]), call('LLEN', LIST)
+most = math.min(most, length - passed)
+local messages, reasons, bytes, chunk = {}, {}, 0, 1
+while #messages < most and bytes < 1048576 do
+  local first = passed + #messages + 1
+  local last = first + math.min(chunk, most - #messages) - 1
+  local some = call('LRANGE', LIST, -last, -first)
+  if #some == 0 then break end
+  for i = #some, 1, -1 do
+    messages[#messages + 1] = some[i]
+    bytes = bytes + #some[i]
+  end
+  chunk = bytes < 65536 and math.min(2 * chunk, 200) or 1
+end
+
+local known, given = holds_reasons(KEYS[23]), {}
+for i = 1, #messages do
+  local lines = known and lines_of(KEYS[23], letter_field(messages[i])) or {}
+  local place = 1
+  if #lines > 1 then
+    -- Several have, or had, this content. The oldest may have been taken away without their reasons: the newest of them
+    -- has the latest reason.
+    place = nil
+    for j, index in ipairs(call('LPOS', LIST, messages[i], 'COUNT', #lines)) do
+      if index == length - passed - i then place = j end
+    end
+  elseif given[messages[i]] then
+    place = nil
+  end
+  given[messages[i]] = true
+  reasons[i] = place and lines[#lines + 1 - place] or ''
+end
+return {'ok', messages, reasons}
