@@ -1,0 +1,78 @@
+"""What became of each message, and what a queue is left with."""
+
+from __future__ import annotations
+
+import asyncio
+
+from apressure import AsyncQueue, PressureError
+from tests.simulation.world import URL, Sim
+
+
+class Ledger:
+    """Who was handed out which message, and which acknowledgements were confirmed.
+
+    Attributes:
+        put: The messages that were put for certain.
+        perhaps: Those whose put ended with an error that leaves it open.
+    """
+
+    def __init__(self) -> None:
+        self.put: set[bytes] = set()
+        self.perhaps: set[bytes] = set()
+        self._attempts: dict[bytes, list[int]] = {}
+        self._acked: dict[bytes, int] = {}
+
+    def handed_out(self, message: bytes, attempts: int) -> None:
+        """A consumer has it."""
+        self._attempts.setdefault(message, []).append(attempts)
+
+    def acked(self, message: bytes, attempts: int) -> None:
+        """The server has confirmed an acknowledgement."""
+        assert message not in self._acked, f"{message!r} was acknowledged twice"
+        self._acked[message] = attempts
+
+    def got(self, message: bytes) -> None:
+        """A `get` has it: it was acknowledged by that."""
+        self.acked(message, max(self._attempts.get(message, [0])) + 1)
+        self._attempts.setdefault(message, []).append(self._acked[message])
+
+    def check(self) -> None:
+        """Everything was handed out; again only if it had not been acknowledged, and then it was marked."""
+        missing = self.put - self._attempts.keys()
+        assert not missing, f"lost: {sorted(missing)}"
+        strangers = self._attempts.keys() - self.put - self.perhaps
+        assert not strangers, f"never put: {sorted(strangers)}"
+        for message, attempts in self._attempts.items():
+            assert len(set(attempts)) == len(attempts), f"{message!r} came again unmarked: attempts {attempts}"
+            acked = self._acked.get(message)
+            assert acked is None or max(attempts) <= acked, f"{message!r}, acknowledged as {acked}, came: {attempts}"
+
+
+async def check_left(sim: Sim, name: str, messages: int | None = None) -> None:
+    """A queue that was closed and drained holds nothing, its roles are free, and it can be deleted without a trace.
+
+    Args:
+        sim: The world.
+        name: The queue's.
+        messages: How many messages were put into it; None if that is not known exactly.
+    """
+
+    async def look() -> None:
+        async with AsyncQueue[bytes](name, url=URL) as queue:
+            while True:
+                seen = await queue.statistics()
+                if seen.producer.state == seen.consumer.state == "free":
+                    break
+                await asyncio.sleep(1)  # a dead connection may have claimed a role
+                try:
+                    await queue.get_nowait()  # heals what it finds
+                except PressureError:
+                    continue
+            assert (seen.length, seen.in_flight, seen.members) == (0, 0, ()), seen
+            assert seen.produced_messages == seen.consumed_messages, seen
+            assert messages in {None, seen.produced_messages}, seen
+            await queue.delete()
+
+    await sim.process("the one who looks", look)
+    left = sim.lasting_keys()
+    assert not left, f"keys left: {left}"
