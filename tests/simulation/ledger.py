@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from apressure import AsyncQueue, PressureError
 from tests.simulation.world import URL, Sim
@@ -19,6 +20,8 @@ class Ledger:
     def __init__(self) -> None:
         self.put: set[bytes] = set()
         self.perhaps: set[bytes] = set()
+        self.doubts = 0
+        """Gets whose outcome is not known: each may have taken a message."""
         self._attempts: dict[bytes, list[int]] = {}
         self._acked: dict[bytes, int] = {}
 
@@ -39,7 +42,7 @@ class Ledger:
     def check(self) -> None:
         """Everything was handed out; again only if it had not been acknowledged, and then it was marked."""
         missing = self.put - self._attempts.keys()
-        assert not missing, f"lost: {sorted(missing)}"
+        assert len(missing) <= self.doubts, f"lost: {sorted(missing)}"
         strangers = self._attempts.keys() - self.put - self.perhaps
         assert not strangers, f"never put: {sorted(strangers)}"
         for message, attempts in self._attempts.items():
@@ -48,30 +51,28 @@ class Ledger:
             assert acked is None or max(attempts) <= acked, f"{message!r}, acknowledged as {acked}, came: {attempts}"
 
 
-async def check_left(sim: Sim, name: str, messages: int | None = None) -> None:
-    """A queue that was closed and drained holds nothing, its roles are free, and it can be deleted without a trace.
+async def check_left(sim: Sim, **messages: int | None) -> None:
+    """Queues that were closed and drained hold nothing, their roles are free, and they can be deleted without a trace.
 
     Args:
         sim: The world.
-        name: The queue's.
-        messages: How many messages were put into it; None if that is not known exactly.
+        messages: How many messages were put into each queue; None if that is not known exactly.
     """
 
     async def look() -> None:
-        async with AsyncQueue[bytes](name, url=URL) as queue:
-            while True:
-                seen = await queue.statistics()
-                if seen.producer.state == seen.consumer.state == "free":
-                    break
-                await asyncio.sleep(1)  # a dead connection may have claimed a role
-                try:
-                    await queue.get_nowait()  # heals what it finds
-                except PressureError:
-                    continue
-            assert (seen.length, seen.in_flight, seen.members) == (0, 0, ()), seen
-            assert seen.produced_messages == seen.consumed_messages, seen
-            assert messages in {None, seen.produced_messages}, seen
-            await queue.delete()
+        for name, count in messages.items():
+            async with AsyncQueue[bytes](name, url=URL) as queue:
+                while True:
+                    seen = await queue.statistics()
+                    if seen.producer.state == seen.consumer.state == "free":
+                        break
+                    await asyncio.sleep(1)  # a dead connection may have claimed a role
+                    with contextlib.suppress(PressureError):
+                        await queue.get_nowait()  # heals what it finds
+                assert (seen.length, seen.in_flight, seen.members) == (0, 0, ()), seen
+                assert seen.produced_messages == seen.consumed_messages, seen
+                assert count in {None, seen.produced_messages}, seen
+                await queue.delete()
 
     await sim.process("the one who looks", look)
     left = sim.lasting_keys()

@@ -9,6 +9,7 @@ from typing import Any
 from apressure import (
     AsyncQueue,
     LeaseLostError,
+    OutcomeUnknownError,
     QueueClosedError,
     QueueDoesNotExistError,
     QueueEmptyError,
@@ -93,8 +94,10 @@ class Members:
         """A `get` is busy while members are there; without them it takes messages, which are nobody else's then."""
         async with AsyncQueue[bytes](NAME, url=URL) as queue:
             with contextlib.suppress(QueueEmptyError, QueueInUseError, QueueClosedError, QueueDoesNotExistError):
-                message = await queue.get(timeout=self.sim.seconds(2))
-                self.ledger.got(message)
+                try:
+                    self.ledger.got(await queue.get(timeout=self.sim.seconds(2)))
+                except OutcomeUnknownError:
+                    self.ledger.doubts += 1
 
     async def trouble(self, times: int) -> None:
         """Faults at random, one after the other, beside each other."""
@@ -151,7 +154,7 @@ async def together(sim: Sim) -> None:
     await putting
     await members.ended()
     members.ledger.check()
-    await check_left(sim, NAME, len(members.ledger.put))
+    await check_left(sim, jobs=len(members.ledger.put))
 
 
 async def deleted(sim: Sim) -> None:
