@@ -8,7 +8,7 @@ from typing import Any
 
 from apressure import AsyncQueue, LeaseLostError, QueueClosedError
 from tests.simulation.ledger import Ledger, check_left
-from tests.simulation.world import URL, Sim, run
+from tests.simulation.world import URL, Sim, connected, run
 
 NAME = "jobs"
 
@@ -21,7 +21,8 @@ async def taken_over(sim: Sim) -> None:
 
     async def consume() -> None:
         prefetch, by_hand = (None, 1, 3)[sim.draw(3)], sim.draw(3) == 0
-        async with AsyncQueue[bytes](NAME, url=URL) as queue:
+        async with connected() as client:
+            queue = AsyncQueue[bytes](NAME, client=client)
             while True:
                 try:
                     if by_hand:
@@ -48,8 +49,8 @@ async def taken_over(sim: Sim) -> None:
             ledger.acked(delivery.raw, delivery.attempts)
 
     async def put() -> None:
-        async with AsyncQueue[bytes](NAME, url=URL) as queue:
-            number = 0
+        async with connected() as client:
+            queue, number = AsyncQueue[bytes](NAME, client=client), 0
             while number < count:
                 # An exclusive producer has a lease, too.
                 with contextlib.suppress(LeaseLostError):
@@ -101,7 +102,9 @@ async def taken_over(sim: Sim) -> None:
 async def blocked(sim: Sim) -> None:
     """A handler that blocks the event loop keeps its lease, however long it takes."""
     sim.names = (NAME.encode(),)
-    lease, shared = 1 + sim.seconds(2), sim.draw(2) == 0
+    # Time for the lease thread to connect, and to send a script.
+    lease, shared = 1 + sim.seconds(2) + 20 * sim.latency, sim.draw(2) == 0
+    began = {name: asyncio.Event() for name in ("one", "two")}
     handled: list[tuple[str, bytes, int]] = []
 
     async def consume(name: str) -> None:
@@ -109,6 +112,7 @@ async def blocked(sim: Sim) -> None:
             AsyncQueue[bytes](NAME, url=URL) as queue,
             queue.consumer(lease=lease, shared=shared, prefetch=1) as consumer,
         ):
+            began[name].set()
             async for item in consumer:
                 handled.append((name, item, consumer.attempts))
                 await asyncio.sleep(sim.seconds(1))
@@ -118,7 +122,9 @@ async def blocked(sim: Sim) -> None:
         await queue.put_many([b"%d" % number for number in range(6)])
         await queue.close()
         tasks = [sim.process(name, lambda name=name: consume(name)) for name in ("one", "two")]  # type: ignore[misc]
-        for name in ("one", "two"):
+        for name, task in zip(("one", "two"), tasks, strict=True):
+            waiting = asyncio.create_task(began[name].wait())
+            await asyncio.wait((waiting, task), return_when="FIRST_COMPLETED")
             await asyncio.sleep(sim.seconds(1))
             await sim.stop(name, lease + sim.seconds(10), threads=False)
         await asyncio.gather(*tasks)

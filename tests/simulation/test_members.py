@@ -16,7 +16,7 @@ from apressure import (
     QueueInUseError,
 )
 from tests.simulation.ledger import Ledger, check_left
-from tests.simulation.world import URL, Sim, run
+from tests.simulation.world import URL, Sim, connected, run
 
 NAME = "jobs"
 
@@ -44,9 +44,9 @@ class Members:
         manual, prefetch = self.sim.draw(2) == 0, (None, 1, 3)[self.sim.draw(3)]
 
         async def work() -> None:
-            async with AsyncQueue[bytes](NAME, url=URL) as queue:
+            async with connected() as client:
                 with contextlib.suppress(QueueDoesNotExistError):
-                    await self._consume(queue, shared, manual, prefetch)
+                    await self._consume(AsyncQueue(NAME, client=client), shared, manual, prefetch)
 
         self.tasks[name] = self.sim.process(name, work)
         return name
@@ -92,7 +92,8 @@ class Members:
 
     async def get_beside(self) -> None:
         """A `get` is busy while members are there; without them it takes messages, which are nobody else's then."""
-        async with AsyncQueue[bytes](NAME, url=URL) as queue:
+        async with connected() as client:
+            queue = AsyncQueue[bytes](NAME, client=client)
             with contextlib.suppress(QueueEmptyError, QueueInUseError, QueueClosedError, QueueDoesNotExistError):
                 try:
                     self.ledger.got(await queue.get(timeout=self.sim.seconds(2)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from apressure import AsyncQueue, LeaseLostError, Many, QueueClosedError, pipe
 from tests.simulation.ledger import check_left
-from tests.simulation.world import URL, Sim, run
+from tests.simulation.world import URL, Sim, connected, run
 
 SOURCE, DESTINATION = "raw", "done"
 
@@ -38,7 +38,8 @@ async def exactly_once(sim: Sim) -> None:
 
     async def stage() -> None:
         while True:
-            async with AsyncQueue[bytes](SOURCE, url=URL) as source, AsyncQueue[bytes](DESTINATION, url=URL) as end:
+            async with connected() as client:
+                source, end = (AsyncQueue[bytes](name, client=client) for name in (SOURCE, DESTINATION))
                 with contextlib.suppress(LeaseLostError):
                     await pipe(source, transform, end, **options)
                     return

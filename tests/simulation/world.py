@@ -14,7 +14,7 @@ import contextlib
 import contextvars
 import functools
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Final
 
 import fakeredis
@@ -24,6 +24,7 @@ from fakeredis._helpers import SimpleError, SimpleString
 from fakeredis._socket import AsyncFakeSocket
 from simloom._context import current_host
 
+from apressure import Client, ServerUnavailableError
 from apressure.connection import renewer
 from apressure.queue.leases.clock import since_boot
 
@@ -46,6 +47,8 @@ class Sim:
     def __init__(self, world: simloom.World) -> None:
         self.store = fakeredis.FakeServer()
         self.faults: dict[str, int] = {}
+        self.latency = 0.0
+        """The longest time, in seconds, that something is on its way."""
         self.names: tuple[bytes, ...] = ()
         """The queues whose bounds are watched."""
         self.blocked: list[tuple[_Socket, bytes, list[bytes]]] = []
@@ -63,7 +66,9 @@ class Sim:
 
     async def start(self) -> None:
         """Start the server."""
-        self._world.net.set_latency(0.0001, 0.002)
+        # On a slow network, more faults hit a step that is on its way.
+        self.latency = (0.002, 0.05, 0.3)[self.draw(3)]
+        self._world.net.set_latency(0.0001, self.latency)
 
         async def serve() -> None:
             await asyncio.get_running_loop().create_server(lambda: _Connection(self), "server", 6379)
@@ -264,6 +269,20 @@ def _encoded(reply: Any) -> bytes:
     return b"*%d\r\n" % len(reply) + b"".join(map(_encoded, reply))
 
 
+@contextlib.asynccontextmanager
+async def connected() -> AsyncIterator[Client]:
+    """Open a client. One whose very first connection breaks fails, and is begun again, as a supervisor would do it."""
+    while True:
+        client = Client(URL)
+        try:
+            await client.__aenter__()
+            break
+        except ServerUnavailableError:
+            await client.aclose()
+    async with client:
+        yield client
+
+
 def thread_of(name: str) -> str:
     """Return the host of a process's lease thread."""
     return f"{name}'s thread"
@@ -321,10 +340,15 @@ def run(work: Callable[[Sim], Coroutine[Any, Any, Any]], seed: int) -> dict[str,
             async with asyncio.timeout(END):
                 await work(sim)
             assert not sim.broken, sim.broken
+            complaints = world._loop.unhandled_exceptions
+            assert not complaints, complaints
             faults.update(sim.faults)
         finally:
             sim.end()
 
     with simulated():
-        simloom.run(main, seed=seed, virtual_time=True, seed_randomness=True, gc_interval=0)
+        # Crashed processes are cancelled after the end: what they complain about then is of no interest.
+        simloom.run(
+            main, seed=seed, virtual_time=True, seed_randomness=True, gc_interval=0, on_unhandled="record"
+        )
     return faults
