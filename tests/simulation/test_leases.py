@@ -31,7 +31,7 @@ async def taken_over(sim: Sim) -> None:
                         async with queue.consumer("manual", lease=lease, prefetch=prefetch) as consumer:
                             async for delivery in consumer:
                                 ledger.handed_out(delivery.raw, delivery.attempts)
-                                await asyncio.sleep(sim.seconds(0.5))
+                                await asyncio.sleep(sim.seconds((0, 0.1, 1, 2)[sim.draw(4)]))
                                 await delivery.ack()
                                 ledger.acked(delivery.raw, delivery.attempts)
                         return
@@ -44,7 +44,7 @@ async def taken_over(sim: Sim) -> None:
         while True:
             delivery = await queue.receive(lease=lease)
             ledger.handed_out(delivery.raw, delivery.attempts)
-            await asyncio.sleep(sim.seconds(0.5))
+            await asyncio.sleep(sim.seconds((0, 0.1, 1, 2)[sim.draw(4)]))
             await delivery.ack()
             ledger.acked(delivery.raw, delivery.attempts)
 
@@ -61,7 +61,7 @@ async def taken_over(sim: Sim) -> None:
                             number += 1
                             await producer.put(message)
                             ledger.put.add(message)
-                            await asyncio.sleep(sim.seconds(0.2))
+                            await asyncio.sleep(sim.seconds(0.5))
             await queue.close()
 
     def begin() -> None:

@@ -59,7 +59,7 @@ class Members:
                     async with queue.consumer("manual", shared=shared, lease=self.lease, prefetch=prefetch) as some:
                         async for delivery in some:
                             ledger.handed_out(delivery.raw, delivery.attempts)
-                            await asyncio.sleep(sim.seconds(0.5))
+                            await self._work()
                             if sim.draw(8) == 0:
                                 await delivery.nack()
                                 continue
@@ -69,12 +69,15 @@ class Members:
                 async with queue.consumer(shared=shared, lease=self.lease, prefetch=prefetch) as consumer:
                     async for item in consumer:
                         ledger.handed_out(item, consumer.attempts)
-                        await asyncio.sleep(sim.seconds(0.5))
+                        await self._work()
                         if not shared and sim.draw(4) == 0:
                             return  # it leaves, and members get in
                 return
             except LeaseLostError:
                 continue  # what it had comes again
+
+    async def _work(self) -> None:
+        await asyncio.sleep(self.sim.seconds((0, 0.1, 2, 2)[self.sim.draw(4)]))
 
     async def put(self, count: int) -> None:
         """Put messages until all are put, or the queue is closed or deleted."""
@@ -86,7 +89,7 @@ class Members:
                 except (QueueClosedError, QueueDoesNotExistError):
                     return
                 self.ledger.put.add(message)
-                await asyncio.sleep(self.sim.seconds(0.2))
+                await asyncio.sleep(self.sim.seconds(0.5))
             with contextlib.suppress(QueueClosedError, QueueDoesNotExistError):
                 await queue.close()
 
@@ -141,7 +144,7 @@ class Members:
 async def together(sim: Sim) -> None:
     """The queue is closed at some time, by its producer or before."""
     members = Members(sim)
-    count = 5 + sim.draw(15)
+    count = 10 + sim.draw(20)
     async with AsyncQueue[bytes](NAME, url=URL) as queue:
         await queue.create((0, 1, 2, 5)[sim.draw(4)])
     for _ in range(2 + sim.draw(3)):

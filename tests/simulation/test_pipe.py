@@ -31,7 +31,7 @@ async def exactly_once(sim: Sim) -> None:
     tasks: dict[str, asyncio.Task[Any]] = {}
 
     async def transform(found: Any) -> Any:
-        await asyncio.sleep(sim.seconds(0.5))
+        await asyncio.sleep(sim.seconds((0, 0.1, 1, 2)[sim.draw(4)]))
         if sim.draw(20) == 0:
             raise ValueError("as it happens")
         return Many([result for item in (found if batch else [found]) for result in results_of(item)])
@@ -52,7 +52,7 @@ async def exactly_once(sim: Sim) -> None:
         async with AsyncQueue[bytes](SOURCE, url=URL) as queue:
             for item in items:
                 await queue.put(item)
-                await asyncio.sleep(sim.seconds(0.2))
+                await asyncio.sleep(sim.seconds(0.5))
             await queue.close()
 
     async def read() -> None:
