@@ -78,6 +78,7 @@ class Cast:
     """Who takes part, and how much can happen: the product of all is large.
 
     Attributes:
+        members: How many members the server has at most, also dead ones.
         messages: How many there are.
         numbers: How many deliveries one lease makes at most.
         old: There is a client of the version before.
@@ -86,8 +87,9 @@ class Cast:
         closes: The queue may be closed.
     """
 
-    messages: int = 2
-    numbers: int = 3
+    members: int = 2
+    messages: int = 1
+    numbers: int = 2
     old: bool = False
     plain: bool = False
     losses: bool = False
@@ -384,14 +386,14 @@ def _answered(state: State, step: Step, reply: Reply) -> State:
     state = _with(state, step.who, client._replace(hand=hand, buffer=client.buffer + fresh, sequence=sequence))
     record = _record(state, client.token)
     if state.stray is None and record is not None:
-        state = _write(state, record._replace(sequence=0))  # nobody else will ask
+        state = _write(state, record._replace(sequence=0, last=()))  # nobody else will ask
     return state
 
 
 def _of_member(state: State, who: int, cast: Cast, design: Design) -> Iterator[tuple[str, State]]:
     client, me = state.clients[who], f"member {who}"
     if client.phase != "member":
-        yield from _of_candidate(state, who, client, design)
+        yield from _of_candidate(state, who, client, cast, design)
         return
     yield f"{me} crashes", _with(state, who, Client())
     if client.pending is not None:
@@ -422,7 +424,7 @@ def _of_member(state: State, who: int, cast: Cast, design: Design) -> Iterator[t
     yield from _sent(state, Step(who, "leave", client.token, unseen=unseen), f"{me} leaves", cast, design)
 
 
-def _of_candidate(state: State, who: int, client: Client, design: Design) -> Iterator[tuple[str, State]]:
+def _of_candidate(state: State, who: int, client: Client, cast: Cast, design: Design) -> Iterator[tuple[str, State]]:
     """A client that wants to be a member: it waits for the role in the claim list if another client has it."""
     me, others = f"member {who}", tuple(waiter for waiter in state.blocked if waiter != who)
     if client.phase == "waiting":
@@ -452,6 +454,8 @@ def _of_candidate(state: State, who: int, client: Client, design: Design) -> Ite
         healed = healed._replace(number=1)
     elif held:
         healed = _unclaim(healed)
+    if len(healed.records) >= cast.members:
+        return  # (not a rule: more of them would only make the search longer)
     used = {one.token for one in (*healed.clients, *healed.records)} | {healed.stray.token if healed.stray else 0}
     token = next(fresh for fresh in range(1, 8) if fresh not in used)
     joined = _write(healed, Record(token, False, 0, (), ()))
