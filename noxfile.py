@@ -48,6 +48,18 @@ def chaos(session: nox.Session) -> None:
     run_pytest(session, "tests/chaos", "tests/spark/test_kills.py", "tests/spark/test_pipeline.py", "--timeout=7200")
 
 
+@nox.session(python="3.12")
+def simulate(session: nox.Session) -> None:
+    """Run clients in a simulated world, one run for each seed. `nox -s simulate -- --seeds 2000` takes half an hour.
+
+    `nox -s simulate -- --seed 17 -k pipe` repeats the run of a seed.
+    """
+    install_wheel(session, group("simulation"), spark=False)
+    session.env["PYTHONHASHSEED"] = "0"  # the order of sets follows from it
+    seeds = [] if any(word.startswith("--seed") for word in session.posargs) else ["--seeds=200"]
+    run_pytest(session, "tests/simulation", "-n", "auto", *seeds)
+
+
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure, as ratios to redis-py and to other libraries in the same run. `nox -s bench -- --quick` takes a minute.
