@@ -51,26 +51,20 @@ class Design:
     Attributes:
         share_comes_back: What a late member had goes back when its record is removed.
         late_steps_are_refused: A settlement is refused if the client's record is gone.
-        only_own: A settlement settles only what the record of its client has.
         returns_are_marked: What goes back was delivered, for all that anybody knows.
         buffer_is_assured: A client asks the server before it hands out what it received long ago.
         receives_are_ordered: A receive that arrives after its repeat, or after a later one, is refused.
-        repeats_bring_the_same: A repeated receive is answered from the member's record.
         latest_deadline: The lease's deadline is the latest one of the members, not the earliest.
         last_returns_role: With the last member the role goes back.
-        deleted_ends_all: A member that finds the queue deleted ends the lease of all.
     """
 
     share_comes_back: bool = True
     late_steps_are_refused: bool = True
-    only_own: bool = True
     returns_are_marked: bool = True
     buffer_is_assured: bool = True
     receives_are_ordered: bool = True
-    repeats_bring_the_same: bool = True
     latest_deadline: bool = True
     last_returns_role: bool = True
-    deleted_ends_all: bool = True
 
 
 @dataclass(frozen=True)
@@ -78,6 +72,7 @@ class Cast:
     """Who takes part, and how much can happen: the product of all is large.
 
     Attributes:
+        clients: How many want to be members.
         members: How many members the server has at most, also dead ones.
         messages: How many there are.
         numbers: How many deliveries one lease makes at most.
@@ -87,6 +82,7 @@ class Cast:
         closes: The queue may be closed.
     """
 
+    clients: int = len(MEMBERS)
     members: int = 2
     messages: int = 1
     numbers: int = 2
@@ -126,7 +122,7 @@ class Client(NamedTuple):
     Attributes:
         phase: `"idle"`, `"waiting"` (its BLMOVE is outstanding), `"served"`, `"member"`.
         token: The token that it remembers, 0 without.
-        sequence: Of its latest receive. Earlier ones only matter while one of them is still on its way.
+        sequence: Of its latest receive; 0 as long as no earlier one is on its way.
         buffer: What it received and has not handed out.
         hand: What it has handed out and not settled.
         pending: A step without an answer, which it repeats; None without.
@@ -251,13 +247,6 @@ def _heal(state: State, design: Design) -> State:
     return state
 
 
-def _drop(state: State, design: Design, token: int) -> State:
-    """The queue is gone: a member's step ends the lease, and drops what is in flight."""
-    if design.deleted_ends_all or len(state.records) == 1:
-        return _release(state)
-    return state._replace(records=tuple(record for record in state.records if record.token != token))
-
-
 def _serve(state: State) -> State:
     """What the server does after a command: the token goes to who waits longest for it."""
     if not state.free or not state.blocked:
@@ -283,7 +272,7 @@ Reply = tuple[str, Deliveries]
 def _receive(state: State, step: Step, repeated: bool, cast: Cast, design: Design) -> tuple[State, Reply]:
     me = _record(state, step.token)
     if state.life != "there":
-        return (_drop(state, design, step.token) if me else _heal(state, design)), ("missing", ())
+        return (_release(state) if me else _heal(state, design)), ("missing", ())
     if me is None:
         return state, ("lost", ())
     late = step.sequence < me.sequence or (step.sequence == me.sequence and not repeated)
@@ -291,7 +280,7 @@ def _receive(state: State, step: Step, repeated: bool, cast: Cast, design: Desig
         return state, ("lost", ())
     me = me._replace(late=False)
     state = _write(state, me)
-    if step.sequence == me.sequence and me.last and design.repeats_bring_the_same:
+    if step.sequence == me.sequence and me.last:
         return state, ("ok", me.last)
     state = _heal_members(state, design)
     state = _acknowledge(state, me, step)
@@ -317,23 +306,14 @@ def _acknowledge(state: State, me: Record, step: Step) -> State:
 def _settle(state: State, step: Step, design: Design) -> tuple[State, Reply]:
     me = _record(state, step.token)
     if state.life != "there":
-        return (_drop(state, design, step.token) if me else _heal(state, design)), ("missing", ())
+        return (_release(state) if me else _heal(state, design)), ("missing", ())
     if me is None:
         if design.late_steps_are_refused:
             return state, ("lost", ())
         # It settles numbers that are another member's by now, or nobody's.
         state = state._replace(acked=tuple(sorted((*state.acked, *_messages(state, step)))))
         return state, ("ok", ())
-    if not design.only_own:
-        for record in state.records:
-            state = _acknowledge(state, record, step)
-            state = _write(
-                state, record._replace(owned=tuple(one for one in record.owned if one[0] not in step.acks))
-            )
-        me = _record(state, step.token)
-        assert me is not None
-    else:
-        state = _acknowledge(state, me, step)
+    state = _acknowledge(state, me, step)
     backs = tuple(one for one in me.owned if one[0] in step.backs or step.kind == "leave")
     backs = tuple(one for one in backs if one[0] not in step.acks)
     state = _back(state, backs, design, step.unseen)
@@ -365,7 +345,10 @@ def _sent(state: State, step: Step, what: str, cast: Cast, design: Design) -> It
     yield what, _answered(after, step, reply)
     if cast.losses and state.stray is None:
         client = state.clients[step.who]
-        yield f"{what}; the connection is lost", _with(state, step.who, client._replace(pending=step))._replace(stray=step)
+        yield (
+            f"{what}; the connection is lost",
+            _with(state, step.who, client._replace(pending=step))._replace(stray=step),
+        )
 
 
 def _answered(state: State, step: Step, reply: Reply) -> State:
@@ -382,11 +365,13 @@ def _answered(state: State, step: Step, reply: Reply) -> State:
     settled = {*step.acks, *step.backs}
     hand = tuple(one for one in client.hand if one[0] not in settled)
     fresh = tuple(one for one in got if one not in client.buffer and one not in hand)
-    sequence = 0 if state.stray is None else min(client.sequence + (step.kind == "receive"), 2)
-    state = _with(state, step.who, client._replace(hand=hand, buffer=client.buffer + fresh, sequence=sequence))
+    state = _with(state, step.who, client._replace(hand=hand, buffer=client.buffer + fresh))
     record = _record(state, client.token)
-    if state.stray is None and record is not None:
-        state = _write(state, record._replace(sequence=0, last=()))  # nobody else will ask
+    late = state.stray is not None and state.stray.token == client.token
+    if record is not None and (step.kind == "receive" or not late):
+        # Nobody repeats this receive. Its number only matters to an earlier one that is on its way.
+        state = _write(state, record._replace(sequence=2 * late, last=()))
+        state = _with(state, step.who, state.clients[step.who]._replace(sequence=2 * late))
     return state
 
 
@@ -506,6 +491,18 @@ def _of_plain(state: State) -> Iterator[tuple[str, State]]:
             yield "the plain client pops a message", state._replace(queue=state.queue[1:], taken=taken)
 
 
+def _without_stray(state: State) -> State:
+    """No original is on its way any more: the numbers of receives can begin anew, unless one is to be repeated."""
+    assert state.stray is not None
+    who, record = state.stray.who, _record(state, state.stray.token)
+    client = state.clients[who]
+    if client.pending is None and client.token == state.stray.token:
+        state = _with(state, who, client._replace(sequence=0))
+        if record is not None:
+            state = _write(state, record._replace(sequence=0, last=()))
+    return state._replace(stray=None)
+
+
 def _of_nobody(state: State, cast: Cast, design: Design) -> Iterator[tuple[str, State]]:
     """What happens even if all clients are dead: time, the network, and a step of a client that is no member."""
     for record in state.records:
@@ -514,9 +511,9 @@ def _of_nobody(state: State, cast: Cast, design: Design) -> Iterator[tuple[str, 
     if state.claim_until == 1:
         yield "the claim runs out", state._replace(claim_until=2)
     if state.stray is not None:
-        yield "the original is lost", state._replace(stray=None)
-        after, _ = _execute(state._replace(stray=None), state.stray, False, cast, design)
-        yield "the original arrives", after
+        yield "the original is lost", _without_stray(state)
+        after, _ = _execute(state, state.stray, False, cast, design)
+        yield "the original arrives", _without_stray(after)
     if (healed := _heal(state, design)) != state:
         yield "a step of somebody heals", healed
 
@@ -525,7 +522,7 @@ def _transitions(state: State, cast: Cast, design: Design) -> Iterator[tuple[str
     """What can happen next: its name, the state after, and whether it needs nobody in particular to be alive."""
     for what, after in _of_nobody(state, cast, design):
         yield what, _serve(after), True
-    for who in MEMBERS:
+    for who in range(cast.clients):
         for what, after in _of_member(state, who, cast, design):
             yield what, _serve(after), False
     for what, after in _of_old(state, design) if cast.old else ():
@@ -567,7 +564,7 @@ def _broken(state: State, cast: Cast) -> str:
     return ""
 
 
-def search(cast: Cast, design: Design = Design()) -> Result:  # noqa: B008 (it is frozen)
+def search(cast: Cast, design: Design = Design()) -> Result:
     """Walk all states.
 
     From every state in which no plain client has the role, it must get free by time and healing alone, even if every

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import functools
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Final
@@ -382,7 +381,5 @@ def run(work: Callable[[Sim], Coroutine[Any, Any, Any]], seed: int) -> dict[str,
 
     with simulated():
         # Crashed processes are cancelled after the end: what they complain about then is of no interest.
-        simloom.run(
-            main, seed=seed, virtual_time=True, seed_randomness=True, gc_interval=0, on_unhandled="record"
-        )
+        simloom.run(main, seed=seed, virtual_time=True, seed_randomness=True, gc_interval=0, on_unhandled="record")
     return faults
