@@ -151,7 +151,7 @@ def waiting_on(full: AsyncQueue[bytes], empty: AsyncQueue[bytes]) -> list[Corout
     return [
         full.put(b"late"), full.put_many([b"late"] * 3), full.wait_closed(),
         empty.get(), empty.get_many(3), empty.receive(), iterate(empty), consume(empty), empty.wait_closed(),
-        consume(empty, shared=True),
+        consume(AsyncQueue("empty", client=empty.client), shared=True),
     ]  # fmt: skip
 
 
@@ -166,7 +166,7 @@ async def start_waiting(url: str, clients: list[Client]) -> list[asyncio.Task[An
         for work in waiting_on(*(AsyncQueue(name, client=clients[number % len(clients)]) for name in ("full", "empty")))
     ]
     await asyncio.sleep(0.2)
-    assert not any(task.done() for task in tasks)
+    assert not [task for task in tasks if task.done()]
     return tasks
 
 
