@@ -45,7 +45,22 @@ def chaos(session: nox.Session) -> None:
     """Run the long form of the random kills and cancellations."""
     install_wheel(session, group("test"))
     session.env["APRESSURE_CHAOS"] = "long"
-    run_pytest(session, "tests/chaos", "tests/spark/test_kills.py", "tests/spark/test_pipeline.py", "--timeout=7200")
+    run_pytest(
+        session, "tests/chaos", "tests/spark/test_kills.py", "tests/spark/test_pipeline.py",
+        "tests/property/test_member_model.py", "--timeout=7200",
+    )  # fmt: skip
+
+
+@nox.session(python="3.12")
+def simulate(session: nox.Session) -> None:
+    """Run clients in a simulated world, one run for each seed. `nox -s simulate -- --seeds 2000` takes half an hour.
+
+    `nox -s simulate -- --seed 17 -k pipe` repeats the run of a seed.
+    """
+    install_wheel(session, group("simulation"), spark=False)
+    session.env["PYTHONHASHSEED"] = "0"  # the order of sets follows from it
+    seeds = [] if any(word.startswith("--seed") for word in session.posargs) else ["--seeds=200"]
+    run_pytest(session, "tests/simulation", "-n", "auto", *seeds)
 
 
 @nox.session

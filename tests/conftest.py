@@ -110,6 +110,12 @@ def pytest_runtest_makereport(
     return report
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("simulation", "the simulated world of tests/simulation")
+    group.addoption("--seeds", type=int, default=0, help="how many simulated runs; 0 leaves the simulation out")
+    group.addoption("--seed", type=int, default=None, help="repeat the run of one seed")
+
+
 def pytest_report_header() -> list[str]:
     lines = [f"apressure: {Path(apressure.__path__[0])}"]
     for kind in SERVERS:
@@ -143,3 +149,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line("everything ran")
     elif REQUIRE_ALL:
         terminalreporter.line("APRESSURE_REQUIRE_ALL is set: the run fails for what was left out", red=True)
+    if not config.getoption("seeds") and config.getoption("seed") is None:
+        terminalreporter.line("not part of this run: the simulation (nox -s simulate, with Python 3.12 or later)")

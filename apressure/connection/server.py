@@ -248,7 +248,7 @@ class Node:
             connected: Returns the channel to use, or opens one.
             drop: Called with a channel to a server that does not have the data, or no longer has it.
             command: The command.
-            reads: It changes nothing: send it again if its reply was lost, too.
+            reads: It may run twice: send it again if its reply was lost, too.
 
         Raises:
             ServerError: The server refused it.

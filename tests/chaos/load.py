@@ -93,6 +93,7 @@ class Load:
         self._rng = rng
         self._durable = durable
         self._pause = pause
+        self._shared = rng.random() < 0.5  # a member, alone: the order is the same
         self._stack = contextlib.AsyncExitStack()
         self._stop = asyncio.Event()
         self._putting: dict[str, list[asyncio.Task[None]]] = {ROLE: [], ONCE: []}
@@ -206,7 +207,8 @@ class Load:
     async def _consume(self, queue: AsyncQueue[bytes]) -> None:
         while True:
             try:
-                async with queue.consumer(prefetch=self._rng.choice((None, 1, 3)), lease=LEASE) as consumer:
+                prefetch = self._rng.choice((None, 1, 3))
+                async with queue.consumer(prefetch=prefetch, lease=LEASE, shared=self._shared) as consumer:
                     async for message in consumer:
                         self.trace.got(message, consumer.attempts)
                         await asyncio.sleep(self._rng.uniform(0, self._pause / 2))

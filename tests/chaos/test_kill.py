@@ -18,7 +18,7 @@ from apressure.embedded import EmbeddedServer
 from apressure.queue.doctor import recovery
 from tests.chaos.load import tidy
 from tests.chaos.support import PATIENCE, Account, Recorder, Row, check_server, check_tidy, drain, no_complaints, often
-from tests.chaos.workers import GET_MANY, PLAIN, PUT_MANY
+from tests.chaos.workers import GET_MANY, LEASE, PLAIN, PUT_MANY
 
 ROOT = Path(__file__).parents[2]
 PRODUCERS = {"put": often(17, 10), "put_many": often(17, 10), "exclusive": often(16, 10)}
@@ -59,6 +59,12 @@ class Nursery:
         assert await self._ask(f"start {tag} {kind} {name} {tag} {log}") == "started"
         return tag
 
+    async def stand_still(self, worker: str, seconds: float) -> None:
+        """Stop a worker (SIGSTOP), and let it go on."""
+        assert await self._ask(f"stop {worker}") == "stop"
+        await asyncio.sleep(seconds)
+        assert await self._ask(f"go {worker}") == "go"
+
     async def kill(self, worker: str) -> None:
         """Kill a worker; one that has ended by itself is an error, whose traceback is in the captured output."""
         assert await self._ask(f"kill {worker}") == str(-signal.SIGKILL)
@@ -88,10 +94,12 @@ async def kill_in_turn(
     afterwards: Callable[[], Awaitable[None]] | None = None,
     name: str | None = None,
     prefix: str = "",
+    still: float = 0.0,
 ) -> tuple[list[Path], int]:
     """Let one worker of a kind live after the other. Returns their logs, and how many were stuck.
 
     The queue is called as the kind, or by `name`; the workers as the kind with their number, or with `prefix` too.
+    Half of the workers stand still for up to `still` seconds before, and go on for a moment.
     """
     logs: list[Path] = []
     stuck = 0
@@ -106,6 +114,9 @@ async def kill_in_turn(
             # The one before it died with the role: it must be free again, at the latest when the lease has ended.
             stuck += not await _grows(log)
             await asyncio.sleep(rng.uniform(0, 0.03))
+        if still and rng.random() < 0.5:
+            await nursery.stand_still(worker, rng.uniform(0, still))
+            await asyncio.sleep(rng.uniform(0, 0.2))  # late, it learns that its lease is lost, and comes back
         await nursery.kill(worker)
         if afterwards is not None:
             await afterwards()
@@ -293,8 +304,13 @@ def settle_at_least_once(account: Account, noted: list[Note]) -> Row:
 MEMBERS = 4
 
 
-async def members_die(url: str, nursery: Nursery, name: str, times: int, rng: random.Random, folder: Path) -> Row:
-    """Clients that share the role die at the same time as others work; each is replaced. Nobody waits for the dead."""
+async def members_die(
+    url: str, nursery: Nursery, name: str, times: int, rng: random.Random, folder: Path, still: float = 0.0
+) -> Row:
+    """Clients that share the role die at the same time as others work; each is replaced. Nobody waits for the dead.
+
+    With `still`, half of them stand still for up to so many seconds before, and go on late.
+    """
     account = Account()
     async with AsyncQueue(name, url=url) as queue:
         await queue.create(rng.choice((5, 50)))
@@ -312,6 +328,7 @@ async def members_die(url: str, nursery: Nursery, name: str, times: int, rng: ra
                     own,
                     name=name,
                     prefix=f"m{member}",
+                    still=still,
                 )
                 lives.append(group.create_task(dying))
         feeding.cancel()
@@ -360,6 +377,17 @@ async def test_members_that_share_the_role_are_killed(
     async with no_complaints(), nursery(url) as hatchery:
         row = await members_die(url, hatchery, "together", often(40, 10), rng, tmp_path)
     recorder.add("killed consumer: role, shared by four", server.software, row)
+    assert row.clean(), row
+    await check_server(server)
+
+
+async def test_members_that_share_the_role_stand_still(
+    server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, tmp_path: Path
+) -> None:
+    """For longer than their lease, too: then others get what they had, and they learn it when they go on."""
+    async with no_complaints(), nursery(url) as hatchery:
+        row = await members_die(url, hatchery, "still", often(8, 20), rng, tmp_path, still=2.5 * LEASE)
+    recorder.add("killed consumer: role, shared by four, that stood still", server.software, row)
     assert row.clean(), row
     await check_server(server)
 

@@ -1,8 +1,9 @@
 """Clients that are there to be killed: `python -m tests.chaos.workers URL`.
 
 The process imports everything once, then forks a worker for each line `start ID KIND QUEUE TAG LOG` of its input, and
-kills one for each `kill ID`, with an answer in one line each. A worker opens a client of its own, works for ever, and
-notes what it knows with one `write` a line, so that nothing of it is lost with the worker:
+kills one for each `kill ID`, with an answer in one line each. `stop ID` and `go ID` have one stand still, and go on. A
+worker opens a client of its own, works for ever, and notes what it knows with one `write` a line, so that nothing of it
+is lost with the worker:
 
 * `put MESSAGE`: the put returned.
 * `got MESSAGE ATTEMPTS`: the message was handed out.
@@ -157,6 +158,9 @@ def main(url: str, run: Callable[..., None] = run) -> None:
                     os._exit(1)  # no worker ends by itself
             workers[identity] = pid
             print("started", flush=True)
+        elif command in {"stop", "go"}:
+            os.kill(workers[identity], signal.SIGSTOP if command == "stop" else signal.SIGCONT)
+            print(command, flush=True)
         else:
             pid = workers.pop(identity)
             os.kill(pid, signal.SIGKILL)

@@ -84,7 +84,7 @@ class ReconnectingConnection:
     async def ask(self, *command: bytes | str | int, reads: bool = False) -> Any:
         """Run a command of administration on this connection.
 
-        It is sent again if the server says that it was not executed. With `reads`, for a command that changes nothing,
+        It is sent again if the server says that it was not executed. With `reads`, for a command that may run twice,
         it is also sent again if its reply was lost.
 
         Raises:

@@ -48,7 +48,7 @@ async def test_reference_put_blocked_while_we_end_the_queue(url: str, db: redis.
         await queue.create(1)
         await queue.put(b"1")
         blocked = asyncio.create_task(outcome_of(in_thread(url, lambda one: one.put(b"2", PATIENCE))))
-        await eventually(lambda: snapshot(db, PREFIX, NAME)[":producer_free"] == 0)
+        await eventually(lambda: snapshot(db, PREFIX, NAME)[":producer"] == b"reference")
         with pytest.raises(QueueInUseError) as caught:
             await queue.close(timeout=SOON)
         assert (caught.value.role, caught.value.holder) == ("producer", "reference")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -18,6 +19,7 @@ from apressure import (
 from tests.chaos.proxy import proxy
 from tests.integration.conftest import PATIENCE, Opener, cancelled, eventually, everything, in_time
 from tests.integration.pipe.conftest import OUT, Held, Pair, Pipe, begun, drained, items, same, tidy
+from tests.relay import relay
 
 
 @pytest.mark.parametrize("turns", [*range(40), 0.002, 0.005, 0.01])
@@ -86,6 +88,32 @@ async def test_over_a_bad_line(pipe: Pipe, two: Pair, url: str) -> None:
     await in_time(draining)
     assert got == items(300)
     await tidy(source, destination)
+
+
+async def test_a_connection_that_breaks_at_the_start(pipe: Pipe, two: Pair, url: str) -> None:
+    """A pipe first finds out whether both queues are on one server. The reply is lost, and the pipe asks again."""
+    _, arrived = await two(3)
+    address = urlsplit(url)
+    assert address.port is not None
+    with relay(address.port) as line:
+        through = address._replace(netloc=f"127.0.0.1:{line.port}").geturl()
+        async with Client(through) as client:
+            source, destination = (AsyncQueue[bytes](name, client=client) for name in ("in", "out"))
+            await source.exists()
+            cuts = []
+
+            def cut(data: bytes) -> bytes:
+                if data != b"+OK\r\n":  # the reply to SET
+                    return data
+                cuts.append(data)
+                line.rewrite = bytes
+                line.abort(tuple(line._open))
+                return data
+
+            line.rewrite = cut
+            done = await in_time(pipe(source, same, destination))
+            assert (done.handled, done.exactly_once, len(cuts)) == (3, True, 1)
+    assert await drained(arrived) == items(3)
 
 
 async def test_a_lost_lease_puts_nothing(pipe: Pipe, two: Pair, open_queue: Opener, db: redis.Redis) -> None:

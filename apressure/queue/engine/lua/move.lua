@@ -1,8 +1,8 @@
 -- Put results into a queue, and acknowledge their inputs in another queue: both, or neither.
 -- A unit is some deliveries and all their results: they are moved together. Units are moved in order, as far as there
 -- is room. A step whose deliveries are no longer all in flight moves nothing, so that nothing is put twice.
--- KEYS: those of the prelude, of the destination; then those of the source, and 45 turns of the source; where redelivered
---       messages are moved, then 46 the reasons of the source's dead-letter queue
+-- KEYS: those of the prelude, of the destination; then those of the source, and 45 turns of the source; where messages
+--       are moved that were redelivered, then 46 the reasons of the source's dead-letter queue
 -- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step, 4 '1' if the producer role was claimed,
 --       5 token of the lease on the source, or of a member where it is shared, 6 '2' if the permit is long overdue (see
 --       put.lua),

@@ -1,0 +1,81 @@
+"""What became of each message, and what a queue is left with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from apressure import AsyncQueue, PressureError
+from tests.simulation.world import URL, Sim
+
+
+class Ledger:
+    """Who was handed out which message, and which acknowledgements were confirmed.
+
+    Attributes:
+        put: The messages that were put for certain.
+        perhaps: Those whose put ended with an error that leaves it open.
+    """
+
+    def __init__(self) -> None:
+        self.put: set[bytes] = set()
+        self.perhaps: set[bytes] = set()
+        self.doubts = 0
+        """Gets whose outcome is not known: each may have taken a message."""
+        self._attempts: dict[bytes, list[int]] = {}
+        self._acked: dict[bytes, int] = {}
+
+    def handed_out(self, message: bytes, attempts: int) -> None:
+        """A consumer has it."""
+        before = self._attempts.setdefault(message, [])
+        assert attempts > max(before, default=0), f"{message!r} came as attempt {attempts} after {before}"
+        assert message not in self._acked, f"{message!r} came as attempt {attempts} after it was acknowledged"
+        before.append(attempts)
+
+    def acked(self, message: bytes, attempts: int) -> None:
+        """The server has confirmed an acknowledgement."""
+        assert message not in self._acked, f"{message!r} was acknowledged twice"
+        self._acked[message] = attempts
+
+    def got(self, message: bytes) -> None:
+        """A `get` has it: it was acknowledged by that."""
+        self.acked(message, max(self._attempts.get(message, [0])) + 1)
+        self._attempts.setdefault(message, []).append(self._acked[message])
+
+    def check(self) -> None:
+        """Everything was handed out; again only if it had not been acknowledged, and then it was marked."""
+        missing = self.put - self._attempts.keys()
+        assert len(missing) <= self.doubts, f"lost: {sorted(missing)}"
+        strangers = self._attempts.keys() - self.put - self.perhaps
+        assert not strangers, f"never put: {sorted(strangers)}"
+        for message, attempts in self._attempts.items():
+            acked = self._acked.get(message)
+            assert acked is None or max(attempts) <= acked, f"{message!r}, acknowledged as {acked}, came: {attempts}"
+
+
+async def check_left(sim: Sim, **messages: int | None) -> None:
+    """Queues that were closed and drained hold nothing, their roles are free, and they can be deleted without a trace.
+
+    Args:
+        sim: The world.
+        messages: How many messages were put into each queue; None if that is not known exactly.
+    """
+
+    async def look() -> None:
+        for name, count in messages.items():
+            async with AsyncQueue[bytes](name, url=URL) as queue:
+                while True:
+                    seen = await queue.statistics()
+                    if seen.producer.state == seen.consumer.state == "free":
+                        break
+                    await asyncio.sleep(1)  # a dead connection may have claimed a role
+                    with contextlib.suppress(PressureError):
+                        await queue.get_nowait()  # heals what it finds
+                assert (seen.length, seen.in_flight, seen.members) == (0, 0, ()), seen
+                assert seen.produced_messages == seen.consumed_messages, seen
+                assert count in {None, seen.produced_messages}, seen
+                await queue.delete()
+
+    await sim.process("the one who looks", look)
+    left = sim.lasting_keys()
+    assert not left, f"keys left: {left}"
