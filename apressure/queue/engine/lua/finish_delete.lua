@@ -9,7 +9,7 @@ if call('EXISTS', BOUND) == 1 then
   return {'recreated'}
 end
 -- No key is left: this step was carried out before, and its reply was lost.
-if call('EXISTS', unpack(KEYS, 1, 21)) == 0 then
+if call('EXISTS', unpack(KEYS, 1, 22)) == 0 then
   redis.pcall('SET', OP, ':', 'PX', RECORD_MS)  -- a write, for a WAIT that follows (see recall)
   return 1
 end
@@ -20,8 +20,8 @@ local entered, refusal = enter(PRODUCER, '0', '')
 if entered then entered, refusal = enter(CONSUMER, '0', '') end
 if not entered then return refusal end
 -- (`jobs:stats_produced_bytes` is a legal name of another queue: a list there has its messages.)
-for i = 23, #KEYS do
+for i = 24, #KEYS do
   if type(redis.pcall('GET', KEYS[i])) == 'string' then call('DEL', KEYS[i]) end
 end
-call('DEL', unpack(KEYS, 1, 21))
+call('DEL', unpack(KEYS, 1, 22))
 return 1

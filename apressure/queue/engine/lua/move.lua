@@ -24,7 +24,7 @@ end
 
 local before = recall(ARGV[2], ARGV[3])
 if before then return before end
-switch_to(23)
+switch_to(24)
 local _, source_wrong = check(CONSUMER)
 if source_wrong then return finish(source_wrong[1] == 'missing' and {'lost'} or source_wrong) end
 in_flight()  -- raises an error where a key is of the wrong type
@@ -46,7 +46,7 @@ if bound > 0 then
 end
 local units, results, freed, ranges, next_unit = 0, 0, 0, {}, 0
 local i = 8
-switch_to(23)
+switch_to(24)
 while i <= last_run do
   local given, each, count_of = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   local fit = given
@@ -94,7 +94,7 @@ if results > 0 then
   count(PRODUCER, results, bytes)  -- first: a user without the right to count puts nothing
   length = push('LPUSH', LIST, ARGV, last_run + 1, last_run + results)
 end
-switch_to(23)
+switch_to(24)
 acknowledge(ranges, 1, #ranges)
 if call('HGET', KEYS[LEASE + CONSUMER], 'hold') ~= '1' and call('EXISTS', INFLIGHT, APART) == 0 then
   call('DEL', KEYS[LEASE + CONSUMER])  -- received by hand: the role goes back with the last message

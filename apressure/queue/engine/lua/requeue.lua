@@ -8,7 +8,7 @@ local uid = ARGV[1]
 
 -- Return an answer, and give back both claims: a client that waits for one of the roles keeps none on the other.
 local function finish(answer)
-  switch_to(23)
+  switch_to(24)
   unclaim(CONSUMER, ARGV[5])
   switch_to(1)
   unclaim(PRODUCER, ARGV[4])
@@ -16,14 +16,14 @@ local function finish(answer)
 end
 
 local before = recall(ARGV[2], ARGV[3])
-if before then return {'ok', before, call('LLEN', KEYS[23])} end
+if before then return {'ok', before, call('LLEN', KEYS[24])} end
 local bound, wrong = check(PRODUCER)
 if wrong then
   refuse(wrong, PRODUCER, '0', '', bound)
   return finish(wrong)
 end
 local closed = call('EXISTS', CLOSED)
-switch_to(23)
+switch_to(24)
 local dead_bound, dead_wrong = check(CONSUMER)
 if dead_wrong and dead_wrong[1] ~= 'missing' then
   refuse(dead_wrong, CONSUMER, '0', '', dead_bound)
@@ -38,7 +38,7 @@ if closed == 1 then return finish({'closed'}) end
 if left == 0 then return finish({'ok', 0, 0}) end
 local entered, refusal = enter(PRODUCER, ARGV[4], '')
 if not entered then return finish(refusal) end
-switch_to(23)
+switch_to(24)
 entered, refusal = enter(CONSUMER, ARGV[5], '')
 if not entered then return finish(refusal) end
 switch_to(1)
@@ -50,7 +50,7 @@ if most <= 0 then
   normalise(bound)
   return finish({'full'})
 end
-switch_to(23)
+switch_to(24)
 call('SET', KEYS[HOLDER + CONSUMER], uid)
 local chunks, _, bytes = pop(most)
 local messages = flat(chunks)

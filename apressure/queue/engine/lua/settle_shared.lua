@@ -1,10 +1,11 @@
 -- Settle deliveries of a member of the clients that share the consumer role, and renew its lease, or end it.
--- KEYS: those of the prelude, 23 turns, 24 watch
+-- KEYS: those of the prelude, 24 turns, 25 watch
 -- ARGV: 1 member's token, 2 milliseconds of the lease, 3 '1' to leave: then all that it has goes back,
 --       4 sequence, 5 '1' if this repeats a step, 6 the first number of those that were never handed out or 0,
 --       7 place of this client in the line, 8 number of arguments that acknowledge,
 --       9... acknowledged ranges (first, last, bytes), then numbers to give back
--- Returns: number of deliveries settled | {'missing'} | {'corrupt', why} | {'lost'}
+-- Returns: number of deliveries settled | {'ok', that number, 'paused'} (the queue is paused) | {'missing'} |
+--          {'corrupt', why} | {'lost'}
 if ARGV[5] == '1' then
   local before = recall(ARGV[4])
   if before then return before end
@@ -51,4 +52,5 @@ end
 -- Members that wait for the end learn that it may have come.
 if settled > 0 and left > 0 and call('EXISTS', CLOSED) == 1 then wake(left) end
 record(ARGV[4], settled)
+if not leave and call('EXISTS', PAUSED) == 1 then return {'ok', settled, 'paused'} end
 return settled
