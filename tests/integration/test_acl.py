@@ -136,6 +136,8 @@ SCRIPTS_OF = {
         "peek",
         "purge",
         "requeue",
+        "pause",
+        "resume",
         "examine",
         "repair",
     },

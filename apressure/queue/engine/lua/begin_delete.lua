@@ -9,6 +9,6 @@ call('LLEN', CLOSED)
 if call('DEL', BOUND) == 0 then return {'missing'} end
 if call('LPUSH', NOT_FULL, 0) > 1 then call('LTRIM', NOT_FULL, 0, 0) end
 call('LPUSH', CLOSED, 0, 0)
-wake_paused(KEYS[24])
+if call('EXISTS', PAUSED) == 1 then wake_paused(KEYS[24]) end
 record(ARGV[1], 1)
 return 1
