@@ -563,6 +563,8 @@ async def test_a_step_whose_reply_was_lost_is_repeated_and_comes_too_late_withou
         async def run(again: bytes, call: Any = call, head: list[bytes] = head) -> Any:
             return await steps._ask(call, [*head, 1, again])
 
+        if name == "resume":
+            await queue.pause()
         assert [await run(b"0"), await run(b"1"), await run(b"0")] == [1, 1, 1]
         assert (await queue.statistics()).paused == (name == "pause")
         await (queue.resume if name == "pause" else queue.pause)()

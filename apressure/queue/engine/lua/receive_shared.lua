@@ -38,7 +38,8 @@ if sequence == me.sequence and me.count > 0 then
 end
 heal_members_in_time(bound)
 local function due()
-  return math.max(1, (natural(call('HGET', KEYS[LEASE + CONSUMER], 'earliest')) or 0) - now())
+  local earliest = natural(call('HGET', KEYS[LEASE + CONSUMER], 'earliest')) or 0
+  return math.max(1, earliest - now())
 end
 
 local hand_to = 10 + tonumber(ARGV[10])

@@ -4,7 +4,7 @@
 --       4 sequence, 5 '1' if this repeats a step, 6 the first number of those that were never handed out or 0,
 --       7 place of this client in the line, 8 number of arguments that acknowledge,
 --       9... acknowledged ranges (first, last, bytes), then numbers to give back
--- Returns: number of deliveries settled | {'ok', that number, 'paused'} (the queue is paused) | {'missing'} |
+-- Returns: number of deliveries settled | {'ok', that number, 1} (the queue is paused) | {'missing'} |
 --          {'corrupt', why} | {'lost'}
 if ARGV[5] == '1' then
   local before = recall(ARGV[4])
@@ -52,5 +52,5 @@ end
 -- Members that wait for the end learn that it may have come.
 if settled > 0 and left > 0 and call('EXISTS', CLOSED) == 1 then wake(left) end
 record(ARGV[4], settled)
-if not leave and call('EXISTS', PAUSED) == 1 then return {'ok', settled, 'paused'} end
+if not leave and call('EXISTS', PAUSED) == 1 then return {'ok', settled, 1} end
 return settled
