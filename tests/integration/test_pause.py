@@ -157,14 +157,15 @@ async def test_each_way_of_consuming_waits_until_the_queue_is_resumed(
 ) -> None:
     await open_queue("out")
     queue, operator = await open_queue(), await open_queue(create=False)
-    await queue.put_many([b"1", b"2"])
+    await operator.put_many([b"1", b"2", b"3", b"4"])
+    await queue.get_many(2)  # the usual case of a get begins with the second one
     assert await operator.pause()
     task = await blocking(db, take(queue))
     await quiet(db)
     assert not task.done()
     assert (await operator.statistics()).length == 2
     assert await operator.resume()
-    assert await in_time(task) == b"1"
+    assert await in_time(task) == b"3"
 
 
 @pytest.mark.usefixtures("long_slices")
@@ -272,6 +273,23 @@ async def test_what_is_in_hand_can_be_settled(open_queue: Opener, db: redis.Redi
         again = await in_time(task)
         assert (again.item, again.attempts) == (b"2", 2)
         await again.ack()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_loop_stops_between_two_items(open_queue: Opener, db: redis.Redis, shared: bool) -> None:
+    """The step that acknowledges an item brings no other one."""
+    queue, operator = await open_queue(), await open_queue(create=False)
+    await queue.put_many([b"1", b"2", b"3", b"4"])
+    async with queue.consumer(prefetch=1, shared=shared, lease=600) as consumer:
+        assert [await step(consumer), await step(consumer)] == [b"1", b"2"]
+        await operator.pause()
+        task = await blocking(db, step(consumer))
+        await quiet(db)
+        assert not task.done()
+        statistics = await operator.statistics()
+        assert (statistics.consumed_messages, statistics.length, statistics.in_flight) == (2, 2, 0)
+        await operator.resume()
+        assert await in_time(task) == b"3"
 
 
 @pytest.mark.parametrize("shared", [False, True])
