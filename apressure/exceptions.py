@@ -81,7 +81,7 @@ class QueueFullError(QueueError, asyncio.QueueFull, TimeoutError):
 
 
 class QueueEmptyError(QueueError, asyncio.QueueEmpty, TimeoutError):
-    """The queue stayed empty until the timeout."""
+    """The queue stayed empty, or paused, until the timeout."""
 
 
 class QueueOpenError(QueueError, TimeoutError):

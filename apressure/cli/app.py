@@ -20,9 +20,11 @@ from apressure.cli.commands.demo import demo
 from apressure.cli.commands.doctor import doctor
 from apressure.cli.commands.get import get
 from apressure.cli.commands.ls import ls
+from apressure.cli.commands.pause import pause
 from apressure.cli.commands.pipeline import pipeline
 from apressure.cli.commands.put import put
 from apressure.cli.commands.requeue import requeue
+from apressure.cli.commands.resume import resume
 from apressure.cli.commands.stat import stat
 from apressure.cli.exits import MEANINGS, Exit, one_line
 from apressure.cli.options import Common, Json, Prefix, Url, complain
@@ -74,7 +76,7 @@ def common_options(
         raise typer.Exit(int(Exit.USAGE))
 
 
-for function in (create, put, get, dead, requeue, ls, stat, close, delete, doctor, demo, pipeline):
+for function in (create, put, get, dead, requeue, ls, stat, pause, resume, close, delete, doctor, demo, pipeline):
     app.command(epilog=_SEE)(command(function))
 
 directories = typer.Typer(

@@ -58,6 +58,7 @@ def as_dict(statistics: QueueStatistics) -> dict[str, Any]:
         "length": statistics.length,
         "bound": statistics.bound,
         "closed": statistics.closed,
+        "paused": statistics.paused,
         "in_flight": statistics.in_flight,
         "producer": _role_dict(statistics.producer),
         "consumer": _role_dict(statistics.consumer),
@@ -135,7 +136,7 @@ def queues_table(found: Iterable[QueueStatistics]) -> RenderableType:
             Text(f"{statistics.length:,}", style="red" if full else ""),
             Text(f"{statistics.bound:,}" if statistics.bound else "none", style="" if statistics.bound else "dim"),
             Text(f"{statistics.in_flight:,}", style="" if statistics.in_flight else "dim"),
-            Text(_state_text(statistics), style="yellow" if statistics.closed else "green"),
+            Text(_state_text(statistics), style="yellow" if statistics.closed or statistics.paused else "green"),
             _role_short(statistics.producer),
             _role_short(statistics.consumer, len(statistics.members)),
         )
@@ -152,7 +153,7 @@ def statistics_view(statistics: QueueStatistics, rates: tuple[float, float] | No
     head = Text.assemble(
         (printable(statistics.name), "bold"),
         "  ",
-        (_state_text(statistics), "yellow" if statistics.closed else "green"),
+        (_state_text(statistics), "yellow" if statistics.closed or statistics.paused else "green"),
     )
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
@@ -190,6 +191,8 @@ def statistics_view(statistics: QueueStatistics, rates: tuple[float, float] | No
 
 
 def _state_text(statistics: QueueStatistics) -> str:
+    if statistics.paused:
+        return "closed, paused" if statistics.closed else "paused"
     return "closed" if statistics.closed else "open"
 
 

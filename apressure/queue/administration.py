@@ -269,6 +269,53 @@ class Administration(Generic[T]):
         self._engine.check("producer")
         return await self._engine.close(timeout)
 
+    async def pause(self, *, deadline: float | None = None) -> bool:
+        """Pause the queue: its consumers take no further message until `resume`, in all processes.
+
+        This stops `get`, `receive`, consumers, `serve`, `pipe` and Spark where they read from the queue. They wait as
+        if it were empty, also when it is closed. Messages in hand can be settled, and leases are renewed. A consumer
+        gives back what it has prefetched: when it next settles a message or renews its lease, that is after a third of
+        the lease at most. Puts go on up to the bound. The pause lasts until `resume`, `delete` or `create`.
+
+        Clients that are not apressure's, and those with `scripting=False`, do not know of the pause.
+
+        Args:
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            Whether it was not paused before.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+            ScriptingRefusedError: The queue has `scripting=False`.
+
+        Cancelled, the queue is paused or not; pausing it again is safe.
+        """
+        if deadline is not None:
+            return await within(deadline, self.name, self.pause())
+        self._engine.check()
+        return await self._engine.scripted("pause").steps.pause()
+
+    async def resume(self, *, deadline: float | None = None) -> bool:
+        """End a pause: all consumers that wait for that wake at once.
+
+        Args:
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            Whether the queue was paused.
+
+        Raises:
+            QueueDoesNotExistError, OutcomeUnknownError, ScriptingRefusedError: As for `pause`.
+
+        Cancelled, the queue is paused or not; resuming it again is safe.
+        """
+        if deadline is not None:
+            return await within(deadline, self.name, self.resume())
+        self._engine.check()
+        return await self._engine.scripted("resume").steps.resume()
+
     async def wait_closed(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Wait until the queue is closed; messages may be left in it.
 

@@ -51,6 +51,8 @@ class QueueStatistics:
         length: Messages that wait in the queue.
         bound: The most messages that may wait; 0 for no bound.
         closed: Whether the queue is closed.
+        paused: Whether it is paused: consumers of apressure get nothing. With `scripting=False`, also False where the
+            user has no rights to apressure's keys.
         producer: The client that has the producer role.
         consumer: The client that has the consumer role; one of them, if several share it.
         members: The clients that share the consumer role, in the order in which they joined.
@@ -67,6 +69,7 @@ class QueueStatistics:
     length: int
     bound: int
     closed: bool
+    paused: bool
     producer: RoleStatistics
     consumer: RoleStatistics
     members: tuple[MemberStatistics, ...]
@@ -85,16 +88,17 @@ def from_snapshot(name: str, snapshot: list[Any], waiting_putters: int, waiting_
     Raises:
         ServerError: The bound or a statistic is not an integer.
     """
-    bound, length, closed, in_flight, counters, producer, consumer, *members = snapshot
+    bound, length, closed, in_flight, counters, producer, consumer, members, paused = snapshot
     produced_messages, produced_bytes, consumed_messages, consumed_bytes = counters
     return QueueStatistics(
         name=name,
         length=length,
         bound=max(0, _number(name, "bound", bound)),
         closed=bool(closed),
+        paused=bool(paused),
         producer=_role(producer),
         consumer=_role(consumer),
-        members=tuple(map(_member, sorted(members[0] if members else (), key=lambda member: int(member[1])))),
+        members=tuple(map(_member, sorted(members, key=lambda member: int(member[1])))),
         produced_messages=_number(name, "stats:produced_messages", produced_messages),
         produced_bytes=_number(name, "stats:produced_bytes", produced_bytes),
         consumed_messages=_number(name, "stats:consumed_messages", consumed_messages),

@@ -277,7 +277,7 @@ async def _operation(
     await queue.create()
     await queue.put_many(MESSAGE for _ in range(length + (0 if what == "put" else OPERATIONS)))
     entry = b"1:" + hashlib.sha1(MESSAGE, usedforsecurity=False).hexdigest().encode()
-    key = Keys(queue.prefix, queue.name).ours[-1]
+    key = Keys(queue.prefix, queue.name).redelivered
     for done in range(0, redelivered, 1000):
         db.rpush(key, *[entry] * min(1000, redelivered - done))
     if what == "put":

@@ -121,13 +121,15 @@ class Stage:
         self.db.set(f"{OURS}:{role}_claim_until", 1)
         self.db.lpush(f"{KEY}:not_full", 1)
 
-    async def lose_a_reply(self, name: str, arguments: list[bytes], uid: bool = False) -> Any:
+    async def lose_a_reply(
+        self, name: str, arguments: list[bytes], uid: bool = False, more: tuple[bytes, ...] = ()
+    ) -> Any:
         """Carry out a step and, since its reply was lost, once more."""
         steps = self.queue._engine.steps  # type: ignore[union-attr]
         series = steps.series()
         for again in (b"0", b"1"):
             numbered: list[Any] = [*([steps._uid] if uid else []), 1, again, *arguments]
-            answer = await steps._ask(series.call(name), numbered)
+            answer = await steps._ask(series.call(name, lambda: more), numbered)
         return answer
 
     def forget_scripts(self) -> None:
@@ -215,6 +217,9 @@ async def consume(stage: Stage) -> None:
         assert await stage.lose_a_reply("give_back", [b"", b"0"]) == 1
         assert await queue.get_many(9) == [b"0"]
         await die_of_it(stage)
+        await owner.pause()
+        await owner.put(b"4")
+        assert await stage.while_waiting(queue.get(), owner.resume) == b"4"
         await owner.put_many([b"5", b"6"])
         async with queue.consumer(delete=True) as consumer:
             assert await anext(consumer) == b"5"
@@ -294,6 +299,8 @@ async def operate(stage: Stage) -> None:
         stage.db.delete(*stage.db.keys(f"{OURS}:redelivered.damaged-*"))
         await queue.delete()
         await queue.create(bound=2)
+        assert await queue.pause()
+        assert await queue.resume()
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(owner.producer(exclusive=True, close=False))
             await stage.while_waiting(queue.close(), stack.aclose)
@@ -317,7 +324,7 @@ async def operate(stage: Stage) -> None:
         assert await queue.purge() == 2
         async with AsyncQueue("orders:dead", client=queue.client) as dead_letters:
             await dead_letters.delete()
-        assert await stage.lose_a_reply("begin_delete", []) == 1
+        assert await stage.lose_a_reply("begin_delete", [], more=(queue._engine.keys.resumed,)) == 1
         await stage.owner.create(exist_ok=True)
         await queue.delete()
     else:

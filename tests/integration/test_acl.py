@@ -138,6 +138,8 @@ SCRIPTS_OF = {
         "peek",
         "purge",
         "requeue",
+        "pause",
+        "resume",
         "examine",
         "repair",
     },

@@ -101,6 +101,18 @@ async def test_everything_that_a_queue_does(nodes: Nodes) -> None:
             assert [item async for item in consumer] == [b"3"]
 
 
+async def test_a_pause(nodes: Nodes) -> None:
+    async with a_queue(nodes.url) as queue:
+        assert await queue.pause()
+        await queue.put(b"1")
+        getting = asyncio.create_task(queue.get())
+        await eventually(lambda: sum(map(blocked_clients, nodes.servers)) == 1)
+        assert not getting.done()
+        assert await queue.resume()
+        assert await in_time(getting) == b"1"
+        assert not (await queue.statistics()).paused
+
+
 async def test_all_of_it_with_a_client_of_ones_own(nodes: Nodes) -> None:
     theirs = redis_py.asyncio.RedisCluster(host="127.0.0.1", port=nodes.servers[0].port)
     async with (

@@ -88,7 +88,7 @@ async def fill(queue: AsyncQueue[bytes], db: redis.Redis, length: int, redeliver
     await queue.put_many(MESSAGE for _ in range(length))
     entry = b"1:" + hashlib.sha1(MESSAGE, usedforsecurity=False).hexdigest().encode()
     if redelivered:
-        db.rpush(Keys(queue.prefix, queue.name).ours[-1], *[entry] * redelivered)
+        db.rpush(Keys(queue.prefix, queue.name).redelivered, *[entry] * redelivered)
 
 
 @pytest.mark.parametrize("bound", [0, 10 * MANY])

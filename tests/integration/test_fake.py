@@ -104,6 +104,17 @@ def test_fakeredis_without_lua_says_what_to_install() -> None:
     assert "fakeredis[lua]>=2.40" in (Path(__file__).parents[2] / "pyproject.toml").read_text()
 
 
+async def test_a_pause(queue: AsyncQueue[bytes]) -> None:
+    assert await queue.pause()
+    await queue.put(b"1")
+    await fails(QueueEmptyError, queue.get_nowait(), "is paused")
+    getting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0.02)
+    assert not getting.done()
+    assert await queue.resume()
+    assert await in_time(getting) == b"1"
+
+
 async def test_a_codec(queue: AsyncQueue[bytes]) -> None:
     async with AsyncQueue("objects", client=queue.client, codec="json") as objects:
         await objects.create()

@@ -55,6 +55,7 @@ values: list[st.SearchStrategy[Any]] = [
     mostly(None, ["in flight"]),
     mostly(None, {"1": "2:apart"}, {"1": "apart"}, {"x": "1:apart", "nan": "x:", "2": ""}),
     mostly(None, ["1:x"], ["x", "1:", ":", "-1:x", "inf:x"]),
+    mostly(None, "1:another", ["x"]),  # paused
     st.sampled_from([None, "1:1", "6:2"]) | mostly("6:1", "7:3", "7:0", "8:1", ":", "x"),
 ]
 states = st.tuples(*values)
@@ -168,7 +169,7 @@ def test_a_usual_case_does_what_its_step_does(url: str, name: str) -> None:
     assert usual > 20  # otherwise the states are not what they are meant to be
 
 
-USUAL: list[Any] = [["b", "a"], "5", "me", "me", ["1"], ["1"], "5", "5", "5", "5", ["1"], *[None] * 10, "6:1"]
+USUAL: list[Any] = [["b", "a"], "5", "me", "me", ["1"], ["1"], "5", "5", "5", "5", ["1"], *[None] * 11, "6:1"]
 USUAL_OF = {
     "put": USUAL,
     "get": [*USUAL, None, None],
@@ -204,8 +205,9 @@ CHANGES: dict[int, tuple[Any, ...]] = {
                                         *({**ours, "next": n} for n in (3, 5, "04", "x", 10**12))),
     14: (["1"],), 15: (["1"],), 16: ("1", str(FAR)), 17: ("1", str(FAR)),
     18: (["x"], ["e", "dd", "ccc"]), 19: ({"1": "2:x"}, {"1": "x", "x": "1"}), 20: (["1:x"], ["x"]),
-    21: (None, "", ":", "x", "7:0", "7:1", "8:1", "6:", "6:x", "10:1"),
-    22: (["1"], "x"), 23: ({"id": "here"}, *watches),
+    21: ("1:other", ["x"]),
+    22: (None, "", ":", "x", "7:0", "7:1", "8:1", "6:", "6:x", "10:1"),
+    23: (["1"], "x"), 24: ({"id": "here"}, *watches),
 }  # fmt: skip
 PUT, GET = ["me", 7, 0, 0, "", 0, "x"], ["me", 0, 1, "", "here"]
 RECEIVE = ["me", "mine", 0, 0, 1, 5000, 4, 0, 7, 0, 2, 2, 3]

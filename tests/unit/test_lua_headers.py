@@ -193,6 +193,8 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         {b"UID": "uid", HELD: "was claimed", TOKEN: "lease token"},
     ),
     "begin_delete": (lambda steps, series: steps.begin_delete(), {}),
+    "pause": (lambda steps, series: steps.pause(), {b"UID": "uid"}),
+    "resume": (lambda steps, series: steps.resume(), {}),
     "finish_delete": (
         lambda steps, series: steps.finish_delete(b"HELD-P", b"HELD-C"),
         {b"HELD-P": "producer role was claimed", b"HELD-C": "consumer role was claimed"},
@@ -258,8 +260,8 @@ async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
             r":?\b(\w+)(?:,|$)", header(name)["KEYS"].partition("wait: ")[2].replace("the messages, ", "")
         )
         return
-    series = sent_keys[21].rpartition(b":")[2].decode()
-    assert sent_keys[:22] == keys.for_script(series)
+    series = sent_keys[22].rpartition(b":")[2].decode()
+    assert sent_keys[:23] == keys.for_script(series)
     more = {
         "create": keys.collisions(),
         "finish_delete": (keys.reasons, *keys.counters),
@@ -272,11 +274,12 @@ async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
         "move": (*DEAD.keys.for_script("none"), DEAD.keys.line()[0]),
         "receive_shared": (*keys.line(), *DEAD.keys.as_dead_letters(), *DEAD.keys.collisions()),
         **dict.fromkeys(("get", "join", "settle_shared", "resign", "renew_shared"), keys.line()),
+        **dict.fromkeys(("begin_delete", "pause", "resume"), (keys.resumed,)),
     }
     if name == "give_back":
-        more[name] = (keys.operation(sent_keys[22].rpartition(b":")[2].decode()),)
-        assert sent_keys[22] != sent_keys[21]  # the record of the get is not that of the step itself
-    assert sent_keys[22:] == more.get(name, ())
+        more[name] = (keys.operation(sent_keys[23].rpartition(b":")[2].decode()),)
+        assert sent_keys[23] != sent_keys[22]  # the record of the get is not that of the step itself
+    assert sent_keys[23:] == more.get(name, ())
 
 
 @each

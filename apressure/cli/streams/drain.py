@@ -133,4 +133,5 @@ class Drain:
             except TimeoutError:
                 if not patience.expired():
                     raise
-        raise QueueEmptyError(f"the queue {self._queue.name!r} is empty", name=self._queue.name)
+        state = "paused" if (await self._queue.statistics()).paused else "empty"
+        raise QueueEmptyError(f"the queue {self._queue.name!r} is {state}", name=self._queue.name)

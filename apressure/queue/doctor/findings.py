@@ -6,6 +6,8 @@ with it. So two snapshots are compared, and only what has not moved between them
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 
 from apressure.exceptions import ROLES, Role
@@ -44,6 +46,7 @@ def diagnose(earlier: Snapshot | None, snapshot: Snapshot) -> tuple[Finding, ...
             findings += _hidden(earlier, snapshot, role)
         findings += _permits(earlier, snapshot)
         findings += _overfull(snapshot)
+        findings += _paused(snapshot)
     elif any(map(snapshot.there, snapshot.keys.specified)):
         findings += _half_deleted(earlier, snapshot)
     elif snapshot.anything:
@@ -326,6 +329,20 @@ def _overfull(snapshot: Snapshot) -> Iterator[Finding]:
             "overfull",
             f"{length} messages wait, more than the bound of {bound}: forced puts and messages that came back do that.",
         )
+
+
+def _paused(snapshot: Snapshot) -> Iterator[Finding]:
+    state = snapshot.at[snapshot.keys.paused]
+    if state.kind == "none":
+        return
+    since, _, uid = state.value.partition(b":")
+    ago = f" for {duration(snapshot.now - int(since))}" if re.fullmatch(rb"[0-9]{1,13}", since) else ""
+    by = f" by {text_of(uid)!r}" if uid else ""
+    yield remark(
+        "paused",
+        f"The queue has been paused{by}{ago}: consumers of apressure take nothing.",
+        f"To let them go on: apressure resume {shlex.quote(snapshot.name)}.",
+    )
 
 
 def _half_deleted(earlier: Snapshot | None, snapshot: Snapshot) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from apressure.queue.engine.waits import Reason, Wait
 
 _NOT_NOW: dict[bytes, Reason] = {
     b"full": "full", b"few": "few", b"empty": "empty", b"watch": "watch", b"turn": "turn", b"draining": "draining",
+    b"paused": "paused",
 }  # fmt: skip
 EMPTY = Wait("empty")
 FULL = Wait("full")
@@ -66,7 +67,7 @@ def read(answer: Any, name: str, role: Role | None) -> Any:
             return answer[1] if len(answer) == 2 else answer[1:]
         case b"messages":
             return answer[1] if len(answer) == 2 else list(itertools.chain.from_iterable(answer[1:]))
-        case b"full" | b"few" | b"empty" | b"watch" | b"turn" | b"draining":
+        case b"full" | b"few" | b"empty" | b"watch" | b"turn" | b"draining" | b"paused":
             return Wait(_NOT_NOW[answer[0]], None, *answer[1:])
         case b"large":
             return ValueError(

@@ -34,6 +34,7 @@ _OURS = {
     "inflight": "list",
     "apart": "hash",
     "redelivered": "list",
+    "paused": "string",
 }
 _COUNTERS = tuple(suffix.replace("stats:", "stats_") for suffix in _SPECIFIED if suffix.startswith(":stats:"))
 
@@ -56,6 +57,8 @@ class Keys:
         inflight: Ours: the list of the latest messages that were received and are not acknowledged yet.
         apart: Ours: the hash of those among them that later ones have overtaken, or that had been delivered before.
         redelivered: Ours: the list that says how often messages that came back have been delivered.
+        paused: Ours: the string that pauses the queue; it says since when, and which client did that.
+        resumed: Ours: the list that consumers wait for while the queue is paused. It expires.
 
     Raises:
         TypeError: The name is not a string.
@@ -79,7 +82,8 @@ class Keys:
         self.statistics = self.specified[6:10]
         self.not_full, self.closed = self.specified[10:]
         self.ours = tuple(b"apressure:" + base + b":" + word.encode() for word in _OURS)
-        self.inflight, self.apart, self.redelivered = self.ours[6:]
+        self.inflight, self.apart, self.redelivered, self.paused = self.ours[6:]
+        self.resumed = b"apressure:" + base + b":resumed"
 
     def holder(self, role: str) -> bytes:
         """The string that names the role's holder, or its last one."""

@@ -84,7 +84,10 @@ class Plain(Engine):
             holder = await self._ask(b"GET", keys.holder(role)) or b""
             roles.append([holder, await self._ask(b"LLEN", keys.free(role)), 0, b"", b"", b""])
         length, ended = await self._ask(b"LLEN", keys.messages), await self._ask(b"EXISTS", keys.closed)
-        return [bound, length, ended, 0, counters, *roles]
+        paused = False
+        with contextlib.suppress(PermissionDeniedError):
+            paused = await self._ask(b"EXISTS", keys.paused)
+        return [bound, length, ended, 0, counters, *roles, [], paused]
 
     async def peek(self, index: int) -> bytes:
         if not await self.exists():

@@ -37,13 +37,13 @@ def _changed(answer: Any) -> bool:
 
 def acknowledged(answer: Any) -> bool:
     """The same for a receive with acknowledgements: it has carried them out, even if it received nothing."""
-    return answer[:1] in ([b"ok"], [b"empty"], [b"watch"], [b"turn"], [b"draining"], [b"closed"])
+    return answer[:1] in ([b"ok"], [b"empty"], [b"watch"], [b"turn"], [b"draining"], [b"paused"], [b"closed"])
 
 
 _DURABLE = dict.fromkeys(
     (
         "put", "get", "receive", "receive_shared", "settle", "settle_shared", "move", "purge", "requeue", "create",
-        "close", "finish_delete",
+        "close", "finish_delete", "pause", "resume",
     ),
     _changed,
 )  # fmt: skip

@@ -201,7 +201,7 @@ class Steps(SharedSteps):
     async def begin_delete(self) -> None:
         """End the queue's existence and wake all that wait (specification: Delete, the first half)."""
         series = self.series()
-        await self._ask(series.call("begin_delete"), [series.next(), b"0"], again=1)
+        await self._ask(series.call("begin_delete", self._resumed), [series.next(), b"0"], again=1)
 
     async def finish_delete(self, claimed_producer: bytes, claimed_consumer: bytes) -> int | Wait:
         """Remove all keys once both roles are free (specification: Delete, the second half)."""
@@ -243,6 +243,19 @@ class Steps(SharedSteps):
         """Look into this queue for dead letters, the oldest first. Answers with [messages, reasons]."""
         call = self._unnumbered.call("dead_letters", lambda: (self.keys.reasons,))
         return await self._ask(call, [passed, most])  # type: ignore[no-any-return]
+
+    async def pause(self) -> bool:
+        """Have consumers take nothing. Answers with whether that is new."""
+        series = self.series()
+        return bool(await self._ask(series.call("pause", self._resumed), [self._uid, series.next(), b"0"], again=2))
+
+    async def resume(self) -> bool:
+        """End a pause. Answers with whether there was one."""
+        series = self.series()
+        return bool(await self._ask(series.call("resume", self._resumed), [series.next(), b"0"], again=1))
+
+    def _resumed(self) -> tuple[bytes, ...]:
+        return (self.keys.resumed,)
 
     async def inspect(self) -> list[Any]:
         """Return everything that statistics show."""

@@ -18,7 +18,7 @@ from apressure.queue.engine.notices import Notice
 
 T = TypeVar("T")
 
-Reason = Literal["full", "few", "empty", "watch", "turn", "draining", "open", "producer", "consumer", "share"]
+Reason = Literal["full", "few", "empty", "watch", "turn", "draining", "paused", "open", "producer", "consumer", "share"]
 Noted = list[int]
 
 _MANY: Final = 8
@@ -38,7 +38,8 @@ class Wait(NamedTuple):
         reason: Why the step cannot go on: the queue is full, has too few free places, is empty or still open, or
             another client holds the role. `"watch"`: it is empty, and this client is the one that watches it. `"turn"`:
             it is empty, and another client watches it. `"draining"`: it is closed and empty, and other members have
-            messages in hand. `"share"`: a client that does not share the consumer role holds it.
+            messages in hand. `"paused"`: consumers are to take nothing. `"share"`: a client that does not share the
+            consumer role holds it.
         holder: Who holds the role, as the server shows it.
         lease: Milliseconds until the next try is worth it in any case: the lease of the holder or another member
             expires, or the client that watches counts as dead. None where there is no such time.
@@ -62,6 +63,8 @@ class Wait(NamedTuple):
             return QueueFullError(f"the queue {name!r} is full", name=name, accepted=accepted)
         if self.reason in ("empty", "watch", "turn", "draining"):
             return QueueEmptyError(f"the queue {name!r} is empty", name=name)
+        if self.reason == "paused":
+            return QueueEmptyError(f"the queue {name!r} is paused: consumers get nothing before resume()", name=name)
         if self.reason == "open":
             return QueueOpenError(f"the queue {name!r} is still open", name=name)
         role = ROLE_OF[self.reason]
@@ -75,7 +78,7 @@ class Wait(NamedTuple):
 
 
 class Waits:
-    """The waiters of one queue: at most six, each with a connection that its first wait opens.
+    """The waiters of one queue: at most seven, each with a connection that its first wait opens.
 
     Of the clients that wait for messages, one watches the queue, and the others wait in line, so that a put wakes one.
 
@@ -120,6 +123,7 @@ class Waits:
         self.in_line = False
         self.place = os.urandom(8).hex().encode()
         self._not_full = peek(keys.not_full)
+        self._resumed = peek(keys.resumed)
         self._claims: dict[Role, Waiter] = {"producer": claim("producer"), "consumer": claim("consumer")}
         self._parked: dict[asyncio.Future[None], Look | None] = {}
         self._looks: dict[tuple[Reason, bytes], Look] = {}
@@ -132,12 +136,15 @@ class Waits:
             "watch": (self._messages, self._closed),
             "turn": (self._turns, self._closed),
             "draining": (self._turns,),
+            "paused": (self._resumed,),
             "open": (self._closed,),
             "producer": (self._claims["producer"],),
             "consumer": (self._claims["consumer"],),
             "share": (self._claims["consumer"], self._turns),
         }
-        self._all = (self._closed, self._messages, self._turns, self._not_full, *self._claims.values())
+        self._all = (
+            self._closed, self._messages, self._turns, self._not_full, self._resumed, *self._claims.values(),
+        )  # fmt: skip
         self._server = node.server
         self._closed_by: PressureError | None = None
         self._server.add_reclaimer(self._give_up_one)
@@ -164,7 +171,7 @@ class Waits:
         if patient := self._rounds is not None and wait.reason in LOOKED_AT:
             self._rounds.add(self)
             seconds = None
-        elif wait.reason in ("open", "draining"):  # its waiter has long slices, and FLUSHALL wakes no waiter
+        elif wait.reason in ("open", "draining", "paused"):  # its waiter has long slices, and FLUSHALL wakes no waiter
             seconds = SLICE if seconds is None else min(seconds, SLICE)
         self._watching = self._watching or wait.reason == "watch"
         waiters = self._waiters[wait.reason]
@@ -301,7 +308,7 @@ class Waits:
         self._server.remove_reclaimer(self._give_up_one)
         if self._rounds is not None:
             self._rounds.discard(self)
-        for waiter in (self._closed, self._messages, self._not_full):
+        for waiter in (self._closed, self._messages, self._not_full, self._resumed):
             waiter.close()
         self.in_line = self._turns.close() or self._watching
         return [role for role, waiter in self._claims.items() if waiter.close()]

@@ -70,7 +70,7 @@ class Lease:
         """The messages in flight, by their numbers."""
         self.failures = Failures(queue.dead)
         """Why messages are given back."""
-        self.renewal = Renewal(self, queue.client.renewer, queue.steps, "consumer", max_hold, shared)
+        self.renewal = Renewal(self, queue.client.renewer, queue.steps, "consumer", max_hold, shared, self.paused)
         self.unsure: DurabilityError | None = None
         """Too few replicas confirmed a step that no caller waited for: the next caller gets this."""
         self.error: Exception | None = None
@@ -137,6 +137,11 @@ class Lease:
         while self.receiving.buffer:
             number, _, _ = self.receiving.buffer.pop()
             self._settling.give_back(number, unseen=True)
+
+    def paused(self) -> None:
+        """The queue is paused: what was not handed out goes back. Called on the event loop."""
+        if self.error is None:
+            self.return_buffer()
 
     def last(self, seconds: float) -> None:
         """Let the lease last for that long from its next renewal; messages in flight keep a longer one."""

@@ -127,6 +127,9 @@ class Receiving:
                     lease.return_buffer()  # the caller gets the error instead
             elif isinstance(reply, Exception):
                 lease.unsettled.take_back(acks)  # acknowledging twice does no harm, forgetting it would
+            outcome = reply.answer if isinstance(reply, DurabilityError) else reply
+            if isinstance(outcome, Wait) and outcome.reason == "paused":
+                lease.paused()
             self.full = self._received - before >= max_items
             answer.set_result(reply)
 

@@ -11,8 +11,8 @@ import functools
 import logging
 import time
 import weakref
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from apressure.connection.renewer import RETRY, Renewer
 from apressure.connection.wire.reconnecting import ReconnectingConnection
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from apressure.queue.engine.steps import Steps
 
 logger = logging.getLogger("apressure")
+
+
+_PAUSED: Final = 2
+"""The answer to a renewal where the queue is paused."""
 
 
 class Held(Protocol):
@@ -107,6 +111,7 @@ class Renewal:
         role: The role.
         max_hold: Seconds without progress after which the lease ends.
         shared: It is a member's share of the role.
+        on_paused: Called on the event loop when a renewal finds the queue paused.
 
     Attributes:
         keys: The queue's keys, for the renewer.
@@ -114,8 +119,9 @@ class Renewal:
     """
 
     def __init__(
-        self, lease: Held, renewer: Renewer, steps: Steps, role: Role, max_hold: float, shared: bool = False
-    ) -> None:
+        self, lease: Held, renewer: Renewer, steps: Steps, role: Role, max_hold: float, shared: bool = False,
+        on_paused: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         self.keys = steps.script_keys
         self.standstill = Standstill(lease, max_hold)
         self._task: weakref.ref[asyncio.Task[Any]] | None = None
@@ -123,6 +129,7 @@ class Renewal:
         self._renewer = renewer
         self._name = steps.name
         self._role = role
+        self._on_paused = on_paused
         self._step = steps.renew_shared if shared else functools.partial(steps.renew, role)
         self._earliest = 0.0  # by the clock of the term
         self._pending = False
@@ -183,6 +190,8 @@ class Renewal:
             else:
                 self._earliest = term.clock() + term.seconds / 3
                 confirm()
+                if answer == _PAUSED and self._on_paused is not None:
+                    self._renewer.call_home(self._on_paused)
 
         self._step(self._lease.token, milliseconds, on_answer, connection)
 

@@ -127,6 +127,8 @@ class Settling:
                     lease.unsure = unsure  # no caller waits for this step
             elif isinstance(reply, Exception):
                 lease.broken(reply)
+            if isinstance(reply if unsure is None else unsure.answer, list):
+                lease.paused()
             self.send()
             set_result_once(answer, unsure)
 

@@ -29,6 +29,30 @@ def test_a_whole_queue_becomes_a_batch(jobs: Jobs) -> None:
     assert jobs.source.batch_rows(epoch, 1, 1) == [(0, 10)]
 
 
+def operate(jobs: Jobs, *names: str) -> None:
+    async def do() -> None:
+        async with AsyncQueue("jobs", url=jobs.url) as queue:
+            for name in names:
+                await getattr(queue, name)()
+
+    asyncio.run(do())
+
+
+@pytest.mark.parametrize("most", [0, 2])
+def test_a_paused_queue_counts_as_empty(jobs: Jobs, most: int) -> None:
+    epoch = jobs.begin(texts(4))
+    operate(jobs, "pause")
+    assert seal(jobs.source, epoch, 0, most) == "empty"
+    assert jobs.waiting() == texts(4)
+    operate(jobs, "resume")
+    assert seal(jobs.source, epoch, 0, most) == 1
+    operate(jobs, "pause", "close")
+    assert jobs.source.seal(epoch, 1, most, allow_empty=True) == "empty"
+    operate(jobs, "resume")
+    assert jobs.source.seal(epoch, 1, most, allow_empty=True) == 2
+    assert jobs.batch(1) + jobs.batch(2) == texts(4)
+
+
 @pytest.mark.parametrize("most", [1, 7, 4000, 10_000, 0])
 def test_batches_are_the_messages_in_order(jobs: Jobs, most: int) -> None:
     count = 9001 if most != 1 else 20

@@ -1,10 +1,10 @@
 -- Get messages (specification: Get). A closed queue still delivers the messages that it holds.
--- KEYS: those of the prelude, 23 turns, 24 watch
+-- KEYS: those of the prelude, 24 turns, 25 watch
 -- ARGV: 1 uid, 2 '1' if the consumer role was claimed, 3 the most messages to get,
 --       4 sequence, if replicas must know of this get, or '', 5 place of this client in the line, or '' if it does not
 --       wait
 -- Returns: {'messages', {messages}...} | {'empty'} (to a client that does not wait) | {'watch'} (watch the queue) |
---          {'turn', milliseconds} (wait in line, and try again after that) | {'closed'} | {'missing'} |
+--          {'turn', milliseconds} (wait in line, and try again after that) | {'paused'} | {'closed'} | {'missing'} |
 --          {'corrupt', why} |
 --          {'busy', role, holder, milliseconds of its lease or -1}
 local claimed = ARGV[2]
@@ -12,8 +12,14 @@ local bound, wrong, length, permits = check(CONSUMER)
 if wrong then return refuse(wrong, CONSUMER, claimed, '', bound) end
 local closed, usual, leased = survey(bound)
 if not usual then length, permits = nil, nil end  -- healing may have changed them
-local entered, refusal = enter(CONSUMER, claimed, '', usual and not leased)
 local place = ARGV[5]
+if is_paused(usual) then
+  ignore_memory_limit()
+  unclaim(CONSUMER, claimed)
+  if place ~= '' then pass_on(place) end  -- it waits for the end of the pause now
+  return {'paused'}
+end
+local entered, refusal = enter(CONSUMER, claimed, '', usual and not leased)
 if not entered then
   if place ~= '' then  -- it waits for the role now
     ignore_memory_limit()

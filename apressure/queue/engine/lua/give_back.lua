@@ -8,7 +8,7 @@ local bound, wrong = check(CONSUMER)
 if wrong then return wrong end
 if ARGV[3] ~= '' then
   -- A replica that took over before it received the get still has the messages.
-  local last = string.match(call('GET', KEYS[23]) or '', '^(%d+):')
+  local last = string.match(call('GET', KEYS[24]) or '', '^(%d+):')
   if not last or tonumber(last) < tonumber(ARGV[3]) then return 0 end
 end
 ignore_memory_limit()

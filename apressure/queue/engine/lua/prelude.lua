@@ -3,27 +3,30 @@
 -- KEYS: 1 the messages, 2 :bound, 3 :producer, 4 :consumer, 5 :producer_free, 6 :consumer_free,
 --       7-10 :stats:{produced_messages,produced_bytes,consumed_messages,consumed_bytes}, 11 :not_full, 12 :closed,
 --       and ours: 13 producer_lease, 14 consumer_lease, 15 producer_claim, 16 consumer_claim,
---       17 producer_claim_until, 18 consumer_claim_until, 19 inflight, 20 apart, 21 redelivered, 22 op;
---       in steps for messages, for which clients wait in line, then 23 turns, 24 watch
+--       17 producer_claim_until, 18 consumer_claim_until, 19 inflight, 20 apart, 21 redelivered, 22 paused,
+--       23 op;
+--       in steps for messages, for which clients wait in line, then 24 turns, 25 watch
 -- Scripts never roll back: so every script reads and checks everything before its first write.
 local call = redis.call
 local FIRST = 1
 local LIST, BOUND, NOT_FULL, CLOSED = KEYS[1], KEYS[2], KEYS[11], KEYS[12]
 -- Deliveries have ascending numbers. INFLIGHT has the latest ones, the newest leftmost, each delivered for the first
 -- time. APART has those that later ones have overtaken, or that had been given back: number -> 'times:message'.
-local INFLIGHT, APART, REDELIVERED, OP = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
+local INFLIGHT, APART, REDELIVERED, OP = KEYS[19], KEYS[20], KEYS[21], KEYS[23]
+-- PAUSED exists while consumers of ours take nothing: 'since:uid', with the client that paused the queue.
+local PAUSED = KEYS[22]
 -- TURNS has a token for the next client in line, WATCH says which client watches the queue (see `watches`).
-local TURNS, WATCH = KEYS[23], KEYS[24]
+local TURNS, WATCH = KEYS[24], KEYS[25]
 -- A role is a number. Added to one of these it gives the key: KEYS[LEASE + CONSUMER]. (Statistics: add it twice.)
 local PRODUCER, CONSUMER = 0, 1
 local HOLDER, FREE, MESSAGES, BYTES, LEASE, CLAIM, CLAIM_UNTIL = 3, 5, 7, 8, 13, 15, 17
 
--- Switch to the queue whose 22 keys begin at KEYS[first]: from then on, all names and functions refer to it.
+-- Switch to the queue whose 23 keys begin at KEYS[first]: from then on, all names and functions refer to it.
 local function switch_to(first)
   local i = first - 1
   FIRST = first
   LIST, BOUND, NOT_FULL, CLOSED = KEYS[i + 1], KEYS[i + 2], KEYS[i + 11], KEYS[i + 12]
-  INFLIGHT, APART, REDELIVERED, OP = KEYS[i + 19], KEYS[i + 20], KEYS[i + 21], KEYS[i + 22]
+  INFLIGHT, APART, REDELIVERED, PAUSED, OP = KEYS[i + 19], KEYS[i + 20], KEYS[i + 21], KEYS[i + 22], KEYS[i + 23]
   HOLDER, FREE, MESSAGES, BYTES, LEASE, CLAIM, CLAIM_UNTIL = i + 3, i + 5, i + 7, i + 8, i + 13, i + 15, i + 17
 end
 
@@ -128,7 +131,7 @@ end
 -- Create the queue, and clear what an earlier queue of the name left behind.
 local function make(bound)
   call('SET', BOUND, bound)
-  for i = FIRST, FIRST + 20 do
+  for i = FIRST, FIRST + 21 do
     if KEYS[i] ~= BOUND then call('DEL', KEYS[i]) end
   end
   call('LPUSH', KEYS[FREE + PRODUCER], 1)
@@ -326,19 +329,25 @@ end
 
 -- Look for unusual states, and heal the roles if there is one.
 -- mine: the role of this step's own lease, which must not be healed; or nil.
--- Returns: 1 if the queue is closed, or 0; true if all is as usual: no claim, no producer's lease, nothing healed;
---          true if the consumer has a lease
+-- Returns: 1 if the queue is closed, or 0; true if all is as usual: no claim, no pause, no producer's lease, nothing
+--          healed; true if the consumer has a lease
 local function survey(bound, careful, mine)
   local left, overlong = lasts(CONSUMER)
   local leased = left ~= nil
   local fine = leased and left > 0 and not overlong
       or not leased and call('EXISTS', KEYS[LEASE + CONSUMER], INFLIGHT, APART) == 0
-  if call('EXISTS', CLOSED, KEYS[LEASE + PRODUCER], KEYS[CLAIM + PRODUCER], KEYS[CLAIM + CONSUMER]) == 0 and fine then
+  if call('EXISTS', CLOSED, PAUSED, KEYS[LEASE + PRODUCER], KEYS[CLAIM + PRODUCER], KEYS[CLAIM + CONSUMER]) == 0
+      and fine then
     return 0, true, leased
   end
   if mine ~= PRODUCER then heal(PRODUCER, bound, careful) end
   if mine ~= CONSUMER then heal(CONSUMER, bound, careful) end
   return call('EXISTS', CLOSED), false, leased
+end
+
+-- Are consumers to take nothing? usual: what `survey` returned; in a usual state there is no pause.
+local function is_paused(usual)
+  return not usual and call('EXISTS', PAUSED) == 1
 end
 
 -- Move a token that this client has claimed to the free list. After the step, the first client in line gets it.
@@ -579,7 +588,7 @@ local function obstacle(first, limit)
   elseif wrong and wrong[1] == 'corrupt' then
     why = wrong[2]
   elseif not bound then
-    local other = collision(first + 22)
+    local other = collision(first + 23)
     if other then
       why = LIST .. ' would share a key with the queue ' .. string.sub(KEYS[other], 1, -7)
     elseif call('EXISTS', CLOSED) == 1 then
@@ -731,7 +740,7 @@ end
 
 -- attempts: how often each of the messages was delivered.
 local function move_to_dead_letters(first, dead, attempts)
-  keep_reasons(KEYS[first + 21], dead, attempts)
+  keep_reasons(KEYS[first + 22], dead, attempts)
   local bytes = 0
   for i = 1, #dead do bytes = bytes + #dead[i] end
   count(CONSUMER, #dead, bytes)
@@ -986,6 +995,14 @@ local function heal_members_in_time(bound)
   if left > 0 and left <= (natural(lease[2]) or 0) and natural(lease[3]) then return end
   local removed, returned = heal_members(bound)
   if returned > 0 or removed > 0 then wake(math.max(1, member_count())) end
+end
+
+-- Wake all clients that wait for the end of a pause. The list stays until those that are about to wait have seen it; a
+-- pause deletes it.
+local function wake_paused(resumed)
+  call('DEL', resumed)  -- another program may have written there
+  call('LPUSH', resumed, 1)
+  call('PEXPIRE', resumed, 2 * WATCH_MS)
 end
 
 -- Of the clients that wait for messages in a queue, one watches it; the others wait for a token in TURNS, in line.

@@ -1,6 +1,6 @@
 -- Delete waiting messages, the oldest first; they count as consumed. Messages in flight stay, so it works beside the
 -- lease of a consumer of ours.
--- KEYS: those of the prelude, 23 the reasons, if this is a dead-letter queue
+-- KEYS: those of the prelude, 24 the reasons, if this is a dead-letter queue
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 the most messages to delete
 -- Returns: {'ok', number deleted, number of messages left} | {'missing'} | {'corrupt', why} |
 --          {'busy', role, holder, -1} (a client that works step by step has the role, and may be taking a message)
@@ -17,8 +17,8 @@ ignore_memory_limit()
 local chunks, messages, bytes = pop(tonumber(ARGV[3]))
 chunks = flat(chunks)
 attempts_of(chunks)  -- forgets them
-local reasons = holds_reasons(KEYS[23]) and call('HLEN', KEYS[23]) > 0
-for i = 1, reasons and #chunks or 0 do drop_reason(KEYS[23], chunks[i]) end
+local reasons = holds_reasons(KEYS[24]) and call('HLEN', KEYS[24]) > 0
+for i = 1, reasons and #chunks or 0 do drop_reason(KEYS[24], chunks[i]) end
 count(CONSUMER, messages, bytes)
 normalise(bound, nil, nil, true)
 record(ARGV[1], messages)

@@ -1,14 +1,14 @@
 -- Receive messages: they are in flight under this client's lease. Acknowledge earlier ones in the same step.
 -- Statistics count a message when it is acknowledged. A message that has reached the limit of deliveries becomes a dead
 -- letter: it moves to another queue, and counts as consumed here and as produced there.
--- KEYS: those of the prelude; with a limit also those of the dead-letter queue, with 44 its reasons, and from 45 on the
+-- KEYS: those of the prelude; with a limit also those of the dead-letter queue, with 46 its reasons, and from 47 on the
 --       keys of which none may exist when that is created (each the :bound of a queue that it collides with)
 -- ARGV: 1 uid, 2 lease token, 3 '1' if the role may be taken for this (a receive by hand), 4 '1' if it was claimed,
 --       5 the most messages to receive, 6 milliseconds of the lease, 7 the sequence number to go on with,
 --       8 limit of deliveries of a message or 0, 9 sequence, 10 '1' if this repeats a step,
 --       11... acknowledged ranges (first, last, bytes)
 -- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), number of dead letters} (without messages: there
---          may be more, try again) | {'empty'} | {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} |
+--          may be more, try again) | {'empty'} | {'paused'} | {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} |
 --          {'dead', why they cannot be moved} | {'busy', role, holder, milliseconds of its lease or -1}
 local uid, token, claimed, next_number, limit = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[7]), tonumber(ARGV[8])
 
@@ -25,12 +25,17 @@ if mine and (not next_there or next_there - next_number > flying) then
   return {'lost'}
 end
 local closed, usual = survey(bound, false, mine and CONSUMER or nil)
+local paused = is_paused(usual)
+if paused and not mine and ARGV[3] == '1' then
+  unclaim(CONSUMER, claimed)
+  return {'paused'}
+end
 if not mine then
   local entered, refusal = enter(CONSUMER, claimed, ARGV[3] ~= '1' and token or '')
   if not entered then return refusal end
 end
 local again = call('LLEN', REDELIVERED) > 0  -- some have been delivered before
-local why = limit > 0 and again and obstacle(23, limit)
+local why = limit > 0 and again and not paused and obstacle(24, limit)
 if why then
   unclaim(CONSUMER, claimed)
   return {'dead', why}
@@ -68,8 +73,10 @@ if number > next_number then
     end
   end
 else
-  local taken
-  chunks, messages, attempts, taken, dead = take(tonumber(ARGV[5]), again, 23, limit)
+  local taken = 0
+  if not paused then
+    chunks, messages, attempts, taken, dead = take(tonumber(ARGV[5]), again, 24, limit)
+  end
   if #attempts > 0 or number > next_there then set_apart(numbers()) end
   local fields = {}
   for i = 1, #attempts do
@@ -86,5 +93,5 @@ if messages == 0 and not hold and call('EXISTS', INFLIGHT, APART) == 0 then
 else
   call('HSET', KEYS[LEASE + CONSUMER], 'deadline', now() + ARGV[6], 'duration', ARGV[6], 'next', number)
 end
-if messages == 0 and dead == 0 then return {closed == 1 and 'closed' or 'empty'} end
+if messages == 0 and dead == 0 then return {paused and 'paused' or closed == 1 and 'closed' or 'empty'} end
 return {'ok', chunks, attempts, dead}

@@ -1,6 +1,6 @@
 -- Deliver messages to a member of the clients that share the consumer role, acknowledging others on the way.
--- KEYS: those of the prelude, 23 turns, 24 watch; with a limit also those of the dead-letter queue (46 its reasons),
---       and from 47 on the keys of which none may exist when it is made (each the :bound of a queue it collides with)
+-- KEYS: those of the prelude, 24 turns, 25 watch; with a limit also those of the dead-letter queue (48 its reasons),
+--       and from 49 on the keys of which none may exist when it is made (each the :bound of a queue it collides with)
 -- ARGV: 1 uid, 2 member's token, 3 the most messages to receive, 4 milliseconds of the lease, 5 sequence,
 --       6 '1' if this repeats a step, 7 limit of deliveries of a message or 0,
 --       8 place of this client in the line, or '' if it does not wait,
@@ -9,7 +9,8 @@
 -- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), number of dead letters, number of the first}
 --          (without messages: there may be more, try again) | {'empty', milliseconds} (to one that does not wait) |
 --          {'watch', milliseconds} (watch the queue) | {'turn', milliseconds} (wait in line) |
---          {'draining', milliseconds} (closed and empty, but other members have messages, which may come back) |
+--          {'paused', milliseconds} | {'draining', milliseconds} (closed and empty, but other members have messages,
+--          which may come back) |
 --          {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} | {'dead', why they cannot be moved};
 --          with the milliseconds after which another member may turn out to be dead
 local uid, token, sequence, limit, place = ARGV[1], ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[7]), ARGV[8]
@@ -23,7 +24,7 @@ local late = me and (sequence < me.sequence or sequence == me.sequence and ARGV[
 if lease[1] ~= SHARED or not (next_number and me) or late then return {'lost'} end
 
 ignore_memory_limit()
-local closed = survey(bound, false, CONSUMER)
+local closed, usual = survey(bound, false, CONSUMER)
 renew_member(me, ARGV[4])
 write_member(token, me)
 if sequence == me.sequence and me.count > 0 then
@@ -36,6 +37,10 @@ if sequence == me.sequence and me.count > 0 then
   return {'ok', {messages}, attempts, 0, me.first}
 end
 heal_members_in_time(bound)
+local function due()
+  local earliest = natural(call('HGET', KEYS[LEASE + CONSUMER], 'earliest')) or 0
+  return math.max(1, earliest - now())
+end
 
 local hand_to = 10 + tonumber(ARGV[10])
 local acks = owned_acks(me, ARGV, hand_to + 1, #ARGV)
@@ -47,15 +52,22 @@ local ranges, unknown = split(rest, ranges_in(ARGV, 11, hand_to, 2))
 put_back(numbers_in(unknown), tonumber(ARGV[9]))
 me.sequence, me.count, me.ranges = sequence, 0, ranges
 
+if is_paused(usual) then
+  write_member(token, me)
+  normalise(bound)
+  if closed == 1 and acknowledged > 0 then wake(member_count() - 1) end
+  if place ~= '' then pass_on(place) end  -- it waits for the end of the pause now
+  return {'paused', due()}
+end
 local again = call('LLEN', REDELIVERED) > 0
-local why = limit > 0 and again and obstacle(25, limit)
+local why = limit > 0 and again and obstacle(26, limit)
 if why then
   write_member(token, me)
   return {'dead', why}
 end
 -- A member takes no more than its share of what waits.
 local most = math.ceil(call('LLEN', LIST) / member_count())
-local chunks, messages, attempts, taken, dead = take(math.min(tonumber(ARGV[3]), math.max(1, most)), again, 25, limit)
+local chunks, messages, attempts, taken, dead = take(math.min(tonumber(ARGV[3]), math.max(1, most)), again, 26, limit)
 local first = math.max(next_number, tonumber(ARGV[9]))
 local fields = {}
 for i = 1, #chunks do
@@ -82,19 +94,18 @@ if messages + dead > 0 then
   pass_on(place)
   return {'ok', chunks, attempts, dead, first}
 end
-local due = math.max(1, (natural(call('HGET', KEYS[LEASE + CONSUMER], 'earliest')) or 0) - now())
 if closed == 0 then
-  if place == '' then return {'empty', due} end
+  if place == '' then return {'empty', due()} end
   local left = watched_by_another(place)
-  if left then return {'turn', math.min(due, left)} end
-  return {'watch', due}
+  if left then return {'turn', math.min(due(), left)} end
+  return {'watch', due()}
 end
 if acknowledged > 0 then wake(member_count() - 1) end  -- others may wait for the end
 if in_flight() == #numbers_in(ranges) then return {'closed'} end
 local known = {}
 for _, member in pairs(members()) do
-  if not member then return {'draining', due} end  -- it comes back when it is time to heal
+  if not member then return {'draining', due()} end  -- it comes back when it is time to heal
   known[#known + 1] = member
 end
 if return_orphans(known) > 0 then return {'ok', {}, {}, 0, first} end
-return {'draining', due}
+return {'draining', due()}

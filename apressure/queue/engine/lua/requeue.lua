@@ -1,6 +1,6 @@
 -- Move dead letters back to the end of their queue, as far as there is room, and drop their reasons: the oldest, or
 -- those that are chosen, in order up to the first one that is gone.
--- KEYS: those of the prelude, of the queue that gets them; then those of the dead-letter queue, with 44 its reasons
+-- KEYS: those of the prelude, of the queue that gets them; then those of the dead-letter queue, with 46 its reasons
 -- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step, 4 '1' if the producer role was claimed,
 --       5 '1' if the dead-letter queue's consumer role was claimed, 6 the most messages to move,
 --       7... chosen dead letters: each the message, and the time of its reason or ''
@@ -11,7 +11,7 @@ local uid = ARGV[1]
 
 -- Return an answer, and give back both claims: a client that waits for one of the roles keeps none on the other.
 local function finish(answer)
-  switch_to(23)
+  switch_to(24)
   unclaim(CONSUMER, ARGV[5])
   switch_to(1)
   unclaim(PRODUCER, ARGV[4])
@@ -19,14 +19,14 @@ local function finish(answer)
 end
 
 local before = recall(ARGV[2], ARGV[3])
-if before then return {'ok', before, call('LLEN', KEYS[23])} end
+if before then return {'ok', before, call('LLEN', KEYS[24])} end
 local bound, wrong = check(PRODUCER)
 if wrong then
   refuse(wrong, PRODUCER, '0', '', bound)
   return finish(wrong)
 end
 local closed = call('EXISTS', CLOSED)
-switch_to(23)
+switch_to(24)
 local dead_bound, dead_wrong = check(CONSUMER)
 if dead_wrong and dead_wrong[1] ~= 'missing' then
   refuse(dead_wrong, CONSUMER, '0', '', dead_bound)
@@ -41,7 +41,7 @@ if closed == 1 then return finish({'closed'}) end
 if left == 0 then return finish({'ok', 0, 0}) end
 local entered, refusal = enter(PRODUCER, ARGV[4], '')
 if not entered then return finish(refusal) end
-switch_to(23)
+switch_to(24)
 entered, refusal = enter(CONSUMER, ARGV[5], '')
 if not entered then return finish(refusal) end
 switch_to(1)
@@ -49,13 +49,13 @@ local most = math.min(#ARGV > 6 and (#ARGV - 6) / 2 or left, tonumber(ARGV[6]))
 if bound > 0 then most = math.min(most, places(bound, call('LLEN', LIST))) end
 
 ignore_memory_limit()  -- it needs no memory: it puts each message here that it takes there
-if ARGV[7] and not call('LPOS', KEYS[23], ARGV[7]) then return finish({'ok', 0, left}) end
+if ARGV[7] and not call('LPOS', KEYS[24], ARGV[7]) then return finish({'ok', 0, left}) end
 if most <= 0 then
   normalise(bound)
   return finish({'full'})
 end
-switch_to(23)
-local reasons = holds_reasons(KEYS[44]) and call('HLEN', KEYS[44]) > 0 and KEYS[44]
+switch_to(24)
+local reasons = holds_reasons(KEYS[46]) and call('HLEN', KEYS[46]) > 0 and KEYS[46]
 local messages, bytes, chosen = {}, 0, #ARGV > 6
 if chosen then
   call('LREM', KEYS[FREE + CONSUMER], 0, '')  -- changes nothing; but a user without the right to LREM fails here

@@ -1,11 +1,12 @@
 -- Acknowledge deliveries, give others back, and renew the lease, or end it.
--- KEYS: those of the prelude; where there are errors, or redelivered messages are acknowledged, then 23 the reasons of
+-- KEYS: those of the prelude; where there are errors, or redelivered messages are acknowledged, then 24 the reasons of
 --       the dead-letter queue
 -- ARGV: 1 lease token, 2 milliseconds of the lease, 3 '1' to give the role back, and all that is in flight,
 --       4 sequence, 5 '1' if this repeats a step, 6 the first number of deliveries that were never handed out, or 0,
 --       7 number of arguments that acknowledge, 8... acknowledged ranges (first, last, bytes), then
 --       deliveries to give back, each a number or 'number:error'; with 3, errors only say why what goes back failed
--- Returns: number of deliveries settled | {'missing'} | {'corrupt', why} | {'lost'}
+-- Returns: number of deliveries settled | {'ok', that number, 1} (the queue is paused) | {'missing'} |
+--          {'corrupt', why} | {'lost'}
 if ARGV[5] == '1' then
   local before = recall(ARGV[4])
   if before then return before end
@@ -30,8 +31,8 @@ ignore_memory_limit()
 local acks, unseen = tonumber(ARGV[7]), tonumber(ARGV[6])
 if unseen == 0 then unseen = nil end
 local returned, errors = read_returned(8 + acks, leave)
-if errors then note_failures(errors, KEYS[23]) end
-forget_failures(ARGV, 8, 7 + acks, KEYS[23])
+if errors then note_failures(errors, KEYS[24]) end
+forget_failures(ARGV, 8, 7 + acks, KEYS[24])
 local settled = acknowledge(ARGV, 8, 7 + acks)
 settled = settled + return_deliveries(returned, unseen)
 if leave then settled = settled + return_everything(unseen) end
@@ -43,4 +44,5 @@ else
   call('HSET', KEYS[LEASE + CONSUMER], 'deadline', now() + ARGV[2], 'duration', ARGV[2])
 end
 record(ARGV[4], settled)
+if not leave and call('EXISTS', PAUSED) == 1 then return {'ok', settled, 1} end
 return settled

@@ -1,12 +1,13 @@
 -- Settle deliveries of a member of the clients that share the consumer role, and renew its lease, or end it.
--- KEYS: those of the prelude, 23 turns, 24 watch; where there are errors, or redelivered messages are acknowledged,
---       then 25 the reasons of the dead-letter queue
+-- KEYS: those of the prelude, 24 turns, 25 watch; where there are errors, or redelivered messages are acknowledged,
+--       then 26 the reasons of the dead-letter queue
 -- ARGV: 1 member's token, 2 milliseconds of the lease, 3 '1' to leave: then all that it has goes back,
 --       4 sequence, 5 '1' if this repeats a step, 6 the first number of those that were never handed out or 0,
 --       7 place of this client in the line, 8 number of arguments that acknowledge,
 --       9... acknowledged ranges (first, last, bytes), then what to give back, each a number or 'number:error';
 --       with 3, errors only say why what goes back failed
--- Returns: number of deliveries settled | {'missing'} | {'corrupt', why} | {'lost'}
+-- Returns: number of deliveries settled | {'ok', that number, 1} (the queue is paused) | {'missing'} |
+--          {'corrupt', why} | {'lost'}
 if ARGV[5] == '1' then
   local before = recall(ARGV[4])
   if before then return before end
@@ -32,8 +33,8 @@ end
 for number in pairs(errors or {}) do
   if not owns(me, number, number) then errors[number] = nil end
 end
-if errors then note_failures(errors, KEYS[25]) end
-forget_failures(acks, 1, #acks, KEYS[25])
+if errors then note_failures(errors, KEYS[26]) end
+forget_failures(acks, 1, #acks, KEYS[26])
 local settled = acknowledge(acks, 1, #acks)
 if leave then returned = numbers_in(me.ranges) end
 settled = settled + put_back(returned, unseen)
@@ -58,4 +59,5 @@ end
 -- Members that wait for the end learn that it may have come.
 if settled > 0 and left > 0 and call('EXISTS', CLOSED) == 1 then wake(left) end
 record(ARGV[4], settled)
+if not leave and call('EXISTS', PAUSED) == 1 then return {'ok', settled, 1} end
 return settled

@@ -1,14 +1,14 @@
 -- Which rows sealed batches have. Writes nothing.
--- KEYS: those of the queue's prelude, 23 the group's state, then the lists of consecutive batches
+-- KEYS: those of the queue's prelude, 24 the group's state, then the lists of consecutive batches
 -- ARGV: 1 epoch, 2 number of the first of the batches
 -- Returns: {'ok', {for each batch: number of its first row, number of rows}} | {'fenced', current epoch} |
 --          {'gone', number of a batch}
-local GROUP, first = KEYS[23], tonumber(ARGV[2])
+local GROUP, first = KEYS[24], tonumber(ARGV[2])
 local epoch = call('HGET', GROUP, 'epoch')
 if epoch ~= ARGV[1] then return {'fenced', epoch or ''} end
 local rows_of = {}
-for i = 24, #KEYS do
-  local number = first + i - 24
+for i = 25, #KEYS do
+  local number = first + i - 25
   local row, rows = call('HGET', GROUP, 'first-' .. number), call('LLEN', KEYS[i])
   if not row or rows == 0 and not call('HGET', GROUP, 'empty-' .. number) then return {'gone', number} end
   rows_of[#rows_of + 1], rows_of[#rows_of + 2] = tonumber(row), rows

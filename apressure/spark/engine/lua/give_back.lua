@@ -1,9 +1,9 @@
 -- Return messages of a group's latest batch to the queue, first in line. The group's query is refused from now on, and so
 -- is every other one whose checkpoint ends here: others may read its messages again. Safe to repeat.
--- KEYS: those of the queue's prelude, 23 the group's state, 24 the list of the batch
+-- KEYS: those of the queue's prelude, 24 the group's state, 25 the list of the batch
 -- ARGV: 1 epoch, 2 number of the batch, 3 number of the last batch that may exist, 4 the most to move
 -- Returns: {'ok', messages moved, messages left in the batch} | {'fenced', current epoch} | {'missing'} | {'corrupt', why}
-local GROUP, BATCH = KEYS[23], KEYS[24]
+local GROUP, BATCH = KEYS[24], KEYS[25]
 local epoch = call('HGET', GROUP, 'epoch')
 if epoch ~= ARGV[1] then return {'fenced', epoch or ''} end
 local bound, wrong, length = check(CONSUMER)

@@ -1,11 +1,11 @@
 -- Move messages of a write's next part into the queue, as far as there is room (specification: Put). Safe to repeat.
--- KEYS: those of the queue's prelude, 23 the queue's sinks, 24 the write's parts that are not in the queue,
---       25 the part's list
+-- KEYS: those of the queue's prelude, 24 the queue's sinks, 25 the write's parts that are not in the queue,
+--       26 the part's list
 -- ARGV: 1 uid, 2 '1' if the producer role was claimed, 3 the write, 4 number of its batch, 5 the part: "TOKEN messages bytes",
 --       6 the most to move in this step, 7 '1' to remember that the batch is complete, since its commit may be repeated
 -- Returns: {'ok', messages moved, the next part or ''} | {'full'} | {'gone'} | {'missing'} | {'corrupt', why} |
 --          {'closed'} | {'busy', role, holder, milliseconds of its lease or -1}
-local SINKS, REMAINING, PART = KEYS[23], KEYS[24], KEYS[25]
+local SINKS, REMAINING, PART = KEYS[24], KEYS[25], KEYS[26]
 local claimed, write = ARGV[2], ARGV[3]
 local first = call('LINDEX', REMAINING, 0)
 if first ~= ARGV[5] then

@@ -1,14 +1,14 @@
 -- Take messages out of the queue for the batch after `start`, and seal it when it has enough, or the queue is empty
 -- (specification: Get). A sealed batch is returned as it is; an incomplete one is filled further. Safe to repeat.
--- KEYS: those of the queue's prelude, 23 the group's state, 24 the list of the batch after `start`
+-- KEYS: those of the queue's prelude, 24 the group's state, 25 the list of the batch after `start`
 -- ARGV: 1 uid, 2 '1' if the consumer role was claimed, 3 epoch, 4 `start`: the number of the last batch that the query has,
 --       5 the most messages of the batch or 0, 6 the most to move in this step,
 --       7 how many messages may ever have left the queue, or '' for any number,
 --       8 '1' to seal an empty batch where the queue is closed and empty
--- Returns: {'sealed', number} | {'more', messages in it so far} | {'empty'} | {'closed'} (and empty) | {'fenced', current epoch} |
---          {'behind', number of the last committed batch} | {'missing'} | {'corrupt', why} |
+-- Returns: {'sealed', number} | {'more', messages in it so far} | {'empty'} (or paused) | {'closed'} (and empty) |
+--          {'fenced', current epoch} | {'behind', number of the last committed batch} | {'missing'} | {'corrupt', why} |
 --          {'busy', role, holder, milliseconds of its lease or -1}
-local GROUP, BATCH = KEYS[23], KEYS[24]
+local GROUP, BATCH = KEYS[24], KEYS[25]
 local claimed, start, most = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5])
 local state = call('HMGET', GROUP, 'epoch', 'committed', 'sealed', 'rows')
 local answer
@@ -45,10 +45,12 @@ if ARGV[7] ~= '' then
   local left = integer(KEYS[MESSAGES + 2 * CONSUMER], '0') + in_flight()
   waiting = math.max(0, math.min(length, tonumber(ARGV[7]) - left))
 end
+local paused = is_paused(usual)
+if paused then waiting = 0 end
 if waiting == 0 or (most > 0 and staged >= most) then
   unclaim(CONSUMER, claimed)
   if staged > 0 then return seal() end
-  if closed == 0 or length > 0 then return {'empty'} end
+  if closed == 0 or length > 0 or paused then return {'empty'} end
   if ARGV[8] ~= '1' then return {'closed'} end
   ignore_memory_limit()
   call('HSET', GROUP, 'empty-' .. (start + 1), 1)
