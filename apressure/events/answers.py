@@ -128,8 +128,8 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:
         case b"pushed" | b"settled" | b"moved":
             return answer[1]
         case b"events":
-            events = [Event(*one, token) for one in zip(*answer[1:4], strict=True)]
-            return Popped(events, answer[4])
+            ids, contents, attempts, dead = answer[1:]
+            return Popped([Event(*one, token=token) for one in zip(ids, contents, attempts, strict=True)], dead)
         case b"event":
             return Event(*answer[1:])
         case b"empty" | b"watch" | b"turn" | b"draining":

@@ -1,8 +1,8 @@
 """One function for each step on the server: it orders the script's arguments, sends it, and reads its answer.
 
 A step never waits for the queue. It answers with a value, with a `Wait`, or with an exception. Each step has a script
-of the same name in `lua/`. A step that changes something is numbered in a `Series`, so that one whose reply was lost can
-be sent again. The asynchronous methods take a series from a pool, so any number of them may run at a time.
+of the same name in `lua/`. A step that changes something is numbered in a `Series`, so that one whose reply was lost
+can be sent again. The asynchronous methods take a series from a pool, so any number of them may run at a time.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class EventSteps:
         return self._send(self._unnumbered.call("extend"), arguments, on_answer, connection=connection)
 
     def resign(self, place: bytes, unused: bool) -> None:
-        """This client does not wait for events any more; `unused` says that it has taken a turn which it does not use."""
+        """This client waits for events no more; `unused` says that it has taken a turn which it does not use."""
         self._send(self._unnumbered.call("resign"), [place, _flag(unused), b"0"], _ignore)
 
     def pass_room(self) -> None:
@@ -223,7 +223,9 @@ class EventSteps:
         Cancelled, they are pushed or not.
         """
         with self._series() as series:
-            return await self._ask(lambda on_answer: self.send_push(series, events, front, force, expected, on_answer))
+            return await self._ask(  # type: ignore[no-any-return]
+                lambda on_answer: self.send_push(series, events, front, force, expected, on_answer)
+            )
 
     async def pop(
         self,
@@ -289,7 +291,7 @@ class EventSteps:
 
         Args:
             claims: The events.
-            how: `"ack"`; `"nack"` puts them back, first in line; so does `"unseen"`, which does not count as an attempt.
+            how: `"ack"`; `"nack"` puts them back, first in line; so does `"unseen"`, without counting as an attempt.
             anywhere: Acknowledge events that have gone back and wait, too, as okq's QACK does.
 
         Returns:
@@ -337,7 +339,7 @@ class EventSteps:
         Raises:
             QueueAlreadyExistsError: It was created before.
         """
-        new = (await self._run("create", bound))[0] == b"created"
+        new: bool = (await self._run("create", bound))[0] == b"created"
         if not new and not exist_ok:
             raise QueueAlreadyExistsError(f"the queue {self.name!r} exists already", name=self.name)
         return new
