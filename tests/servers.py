@@ -24,7 +24,7 @@ from apressure.exceptions import MissingExtraError
 
 SERVERS = ("valkey", "redis")
 
-PASSING = ("apressure:*:op:*", "apressure:*:turns", "apressure:*:watch")
+PASSING = ("apressure:*:op:*", "apressure:*:turns", "apressure:*:watch", "apressure:*:room")
 """Records of operations, and of clients that wait in line, may outlive a queue, if they have a time to live."""
 
 

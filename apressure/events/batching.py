@@ -7,10 +7,10 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from apressure.connection.lanes import Entry, Lane
-from apressure.events.answers import FULL, Event, Popped, Wait
+from apressure.events.answers import EMPTY, FULL, Event, Popped, Wait
 from apressure.events.steps import MAX_EVENTS, Claim, EventSteps
 from apressure.events.waits import EventWaits
 from apressure.exceptions import DuplicateEventError, DurabilityError, OutcomeUnknownError, PressureError
@@ -18,8 +18,6 @@ from apressure.items import MAX_BYTES
 from apressure.settle import note_sent, set_result_once, wait_shielded
 
 logger = logging.getLogger("apressure")
-
-EMPTY: Final = Wait("empty")
 
 Pair = tuple[bytes, bytes]
 """An event's id and its contents."""
@@ -135,6 +133,11 @@ class PushLane(Lane[Push]):
         self._batch, self._served = [], 0
         super()._fail(in_flight, error)
 
+    def _wait(self, wait: Wait) -> None:
+        for entry in self._entries:
+            entry.expected = True  # it has a bound
+        super()._wait(wait)
+
     def _timeout(self, entry: Push) -> Exception:
         return FULL.error(self._steps.name, entry.done)
 
@@ -219,7 +222,7 @@ class PopLane(Lane[Pop]):
             wanted += min(entry.max_events, MAX_EVENTS - wanted)
         place = b"" if all(entry.now for entry in self._entries) else self._waits.take_turn()
         self._request = self._steps.send_pop(
-            self._series, wanted, first.lease, place, self._limit, first.expected, None, self._answered
+            self._series, wanted, first.lease, place, self._limit, first.expected, None, False, self._answered
         )
 
     def _accept(self, answer: Popped) -> Wait | None:
@@ -255,8 +258,13 @@ class PopLane(Lane[Pop]):
         if isinstance(error, OutcomeUnknownError) and any(one.withdrawn and not one.lease for one in in_flight):
             logger.error("a cancelled get of the queue %r may have lost events: %s", self._steps.name, error)
 
+    def _wait(self, wait: Wait) -> None:
+        for entry in self._entries:
+            entry.expected = entry.expected or wait.created
+        super()._wait(wait)
+
     def _timeout(self, entry: Pop) -> Exception:  # noqa: ARG002
-        return (self._blocked_by or EMPTY).error(self._steps.name)  # type: ignore[no-any-return]
+        return (self._blocked_by or EMPTY).error(self._steps.name)
 
     def _recover(self, entry: Pop) -> asyncio.Future[None] | None:
         if entry.future.cancelled() or entry.future.exception() is not None:

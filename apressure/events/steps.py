@@ -153,6 +153,7 @@ class EventSteps:
         limit: int,
         expected: bool,
         in_hand: int | None,
+        share: bool,
         on_answer: OnAnswer,
     ) -> Request:
         """Pop and claim events. Answers with `Popped` or a `Wait`; see `pop`. `place` is this client's in the line.
@@ -163,6 +164,7 @@ class EventSteps:
         drain = b"" if in_hand is None else in_hand
         arguments: list[Argument] = [
             number, b"0", max_events, lease, series.token, place, limit, _flag(expected), drain,
+            _flag(share),
         ]  # fmt: skip
         token = series.token if lease else b""
         return self._send(series.call("pop"), arguments, on_answer, 1, token, resend=lease > 0)
@@ -235,6 +237,7 @@ class EventSteps:
         expected: bool = False,
         in_hand: int | None = None,
         place: bytes = b"",
+        share: bool = False,
     ) -> Popped | Wait:
         """Pop up to so many events, without waiting, and claim them for `lease` seconds.
 
@@ -248,6 +251,7 @@ class EventSteps:
             in_hand: With this, a closed and empty queue answers `Wait("draining")` while others have claims: this many
                 claims are the caller's own.
             place: The caller's place in the line of those that wait; empty if it does not wait.
+            share: Take no more than an equal share of what waits, where several consumers are registered.
 
         Raises:
             QueueClosedError: It is closed, and nothing waits.
@@ -266,7 +270,7 @@ class EventSteps:
         with self._series() as series:
             return await self._ask(  # type: ignore[no-any-return]
                 lambda on_answer: self.send_pop(
-                    series, max_events, milliseconds, place, limit, expected, in_hand, on_answer
+                    series, max_events, milliseconds, place, limit, expected, in_hand, share, on_answer
                 ),
                 undo,
             )

@@ -199,6 +199,7 @@ local function put_back(ids, counted)
     if counted(ids[i]) then call('HINCRBY', ATTEMPTS, ids[i], 1) end
   end
   push('RPUSH', UNCLAIMED, back)
+  if is_closed() then wake(TURNS) end  -- those that wait for the end look for a token only
 end
 
 local function always()
