@@ -81,7 +81,7 @@ if #ids > 0 and lease > 0 then
     scores[2 * i - 1], scores[2 * i] = now() + lease, ids[i]
   end
   push('LPUSH', CLAIMED, ids)
-  push('ZADD', EXPIRY, scores)
+  index(scores)
   record(ARGV[1], table.concat(packed))
 elseif #ids > 0 then
   push('HDEL', ITEMS, ids)

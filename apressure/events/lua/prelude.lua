@@ -19,6 +19,8 @@ local WATCH_MS = 6000          -- a client that waits tries again every 5 second
 local SCAN_MS = 10000          -- claims are looked through at least this often
 local SCAN_PAUSE_MS = 500      -- and at most this often, while the index and the claims do not agree
 local STALE_S = 30             -- a consumer without a sign of life for this long is dead
+local INDEX_MS = 3600000       -- an index that nobody needs goes by itself; it can be made again at any time
+local ATTEMPTS_MS = 2592000000 -- 30 days: an okq that empties a queue does not forget attempts
 local CHUNK = 1000             -- arguments of one command; Lua's stack holds fewer than 8000
 
 local clock
@@ -198,12 +200,19 @@ local function put_back(ids, counted)
     back[#back + 1] = ids[i]
     if counted(ids[i]) then call('HINCRBY', ATTEMPTS, ids[i], 1) end
   end
+  call('PEXPIRE', ATTEMPTS, ATTEMPTS_MS)
   push('RPUSH', UNCLAIMED, back)
   if is_closed() then wake(TURNS) end  -- those that wait for the end look for a token only
 end
 
 local function always()
   return true
+end
+
+-- Note in the index when to look at claims: scores and ids.
+local function index(claims)
+  push('ZADD', EXPIRY, claims)
+  call('PEXPIRE', EXPIRY, INDEX_MS)
 end
 
 -- Index claims that another program made, or whose entry got lost: at most 1,000 a pass.
@@ -223,7 +232,7 @@ local function index_claims(claims)
       found[#found + 1], found[#found + 2] = now() + lasts, ids[i]
     end
   end
-  push('ZADD', EXPIRY, found)
+  index(found)
   call('SET', SCAN, from + CHUNK, 'PX', SCAN_MS)
 end
 
