@@ -24,9 +24,9 @@ from apressure.exceptions import MissingExtraError
 
 SERVERS = ("valkey", "redis")
 
-PASSING = tuple(f"apressure:*:{word}" for word in ("op:*", "turns", "watch", "room", "expiry", "scan"))
-"""Records of operations, of clients that wait in line, and an index that can be made again, may outlive a queue, if they
-have a time to live."""
+PASSING = tuple(f"apressure:*:{word}" for word in ("op:*", "turns", "watch", "room", "end", "expiry", "scan"))
+"""Records of operations, of clients that wait in line, and an index that can be made again, may outlive a queue, if
+they have a time to live."""
 
 
 class CannotRun(Exception):

@@ -191,11 +191,15 @@ class EventSteps:
 
     def resign(self, place: bytes, unused: bool) -> None:
         """This client waits for events no more; `unused` says that it has taken a turn which it does not use."""
-        self._send(self._unnumbered.call("resign"), [place, _flag(unused), b"0"], _ignore)
+        self._send(self._unnumbered.call("resign"), [place, _flag(unused), b"0", b"0"], _ignore)
 
     def pass_room(self) -> None:
         """This client has taken a token for room which it does not use."""
-        self._send(self._unnumbered.call("resign"), [b"", b"0", b"1"], _ignore)
+        self._send(self._unnumbered.call("resign"), [b"", b"0", b"1", b"0"], _ignore)
+
+    def pass_end(self) -> None:
+        """This client has taken a token that tells of the queue's end, and does not wait any more."""
+        self._send(self._unnumbered.call("resign"), [b"", b"0", b"0", b"1"], _ignore)
 
     # Steps that any number of tasks may run at a time.
 

@@ -23,7 +23,7 @@ _EVENTS: Final = ("empty", "watch", "turn", "draining")
 
 
 class EventWaits:
-    """The waiters of one queue: at most four, each with a connection that its first wait opens.
+    """The waiters of one queue: at most five, each with a connection that its first wait opens.
 
     Args:
         steps: The queue's steps.
@@ -40,15 +40,16 @@ class EventWaits:
         self._list = Waiter(node, keys.unclaimed, keys.unclaimed, on_unwanted=lambda: self._leave(False))
         self._turns = Waiter(node, keys.turns, None, on_unwanted=lambda: self._leave(True))
         self._room = Waiter(node, keys.room, None, on_unwanted=self._pass_room)
-        self._end = Waiter(node, keys.closed, keys.closed, LONG_SLICE)
-        self._all = (self._list, self._turns, self._room, self._end)
+        self._end = Waiter(node, keys.end, None, LONG_SLICE, on_unwanted=self._pass_end)
+        self._closed = Waiter(node, keys.closed, keys.closed, LONG_SLICE)
+        self._all = (self._list, self._turns, self._room, self._end, self._closed)
         self._waiters: dict[Reason, tuple[Waiter, ...]] = {
             "full": (self._room,),
-            "empty": (self._list, self._turns),
-            "watch": (self._list, self._turns),
+            "empty": (self._list, self._end),
+            "watch": (self._list, self._end),
             "turn": (self._turns,),
             "draining": (self._turns,),
-            "open": (self._end,),
+            "open": (self._closed,),
         }
         self._watching = False
         self._parked: set[Parked] = set()
@@ -62,6 +63,7 @@ class EventWaits:
     def take_turn(self) -> bytes:
         """A step for events is about to be sent: it sees to it that others get their turn. Returns the place."""
         self._turns.take_claim()
+        self._end.take_claim()  # a step that finds the queue at its end tells the next one
         self._watching = False
         return self.place
 
@@ -99,6 +101,7 @@ class EventWaits:
             self._room.hand_back()
         else:
             self._turns.hand_back()
+            self._end.hand_back()
             self._leave(False)
 
     async def until(self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str) -> T:
@@ -148,7 +151,7 @@ class EventWaits:
         self._closed_by = error
         self._node.server.remove_reclaimer(self._give_up_one)
         ended = [waiter.close() for waiter in self._all]
-        return any(ended[1:3]) or self._watching
+        return any(ended[1:4]) or self._watching
 
     async def hand_over(self) -> None:
         """After `close`: have others take this client's place, and tokens that came too late."""
@@ -157,6 +160,11 @@ class EventWaits:
         await self._steps.status()  # after a round trip the server has seen that, too
         self._steps.resign(self.place, True)
         self._steps.pass_room()
+        self._steps.pass_end()
+
+    def _pass_end(self) -> None:
+        if not self._end.watched:
+            self._steps.pass_end()
 
     def _leave(self, unused: bool) -> None:
         """Have another client watch the queue, if nobody waits for events here any more. `unused`: a turn came."""

@@ -29,7 +29,7 @@ elseif before then
 end
 local bound, created = state(ARGV[8] == '1')
 if not bound then
-  if place ~= '' then tell_all() end
+  if place ~= '' and created[1] == 'missing' then tell_all() end
   return created
 end
 if not created then check_types() end
@@ -78,7 +78,8 @@ if #ids > 0 and lease > 0 then
   local packed, scores = {}, {}
   for i = 1, #ids do
     packed[i] = pack(ids[i])
-    scores[2 * i - 1], scores[2 * i] = now() + lease, ids[i]
+    -- A fraction keeps the order of events that were claimed together.
+    scores[2 * i - 1], scores[2 * i] = string.format('%.4f', now() + lease + 0.0003 * i), ids[i]
   end
   push('LPUSH', CLAIMED, ids)
   index(scores)
@@ -95,7 +96,7 @@ end
 local again = due()
 if is_closed() then
   if ARGV[9] ~= '' and call('LLEN', CLAIMED) > tonumber(ARGV[9]) then return {'draining', again, 1} end
-  tell_all()
+  if place ~= '' then tell_all() end
   return {'closed'}
 end
 created = created and 1 or 0

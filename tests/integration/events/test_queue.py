@@ -279,9 +279,8 @@ async def test_serve_with_many_workers(open_queue: Open) -> None:
         handled.append(item)
         await asyncio.sleep(0.001)
 
-    served = await in_time(
-        asyncio.gather(*(serve(handle, await open_queue(), concurrency=3, signals=()) for _ in range(3)))
-    )
+    queues = [await open_queue() for _ in range(3)]
+    served = await in_time(asyncio.gather(*(serve(handle, one, concurrency=3, signals=()) for one in queues)))
     assert sum(one.handled for one in served) == 200
     assert sorted(handled, key=int) == [b"%d" % number for number in range(200)]
 

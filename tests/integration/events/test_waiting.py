@@ -20,11 +20,13 @@ def scripts(db: redis.Redis) -> int:
 
 @pytest.mark.parametrize("theirs", [False, True], ids=["ours", "okq"])
 async def test_a_push_wakes_one_client(open_queue: Open, db: redis.Redis, long_slices: None, theirs: bool) -> None:
+    pusher, okq = await open_queue(), Okq(db)
+    await pusher.put(b"the server learns the scripts")
+    await pusher.get()
     waiting = [await open_queue() for _ in range(12)]
     tasks = [asyncio.create_task(one.receive(lease=600)) for one in waiting]
     await blocked(db, 12)
     await asyncio.sleep(0.5)
-    pusher, okq = await open_queue(), Okq(db)
     for number in range(12):
         before = scripts(db)
         if theirs:
@@ -107,7 +109,7 @@ async def test_a_dead_watcher_is_replaced(open_queue: Open, db: redis.Redis, url
 
 
 async def test_random_cancellations_leave_nobody_waiting(open_queue: Open, db: redis.Redis) -> None:
-    """Waits with short timeouts and cancellations, all the time: everything that is put is received, by those who stay."""
+    """Waits with short timeouts and cancellations, all the time: everything that is put is received."""
     chosen = random.Random(1)
     queue = await open_queue(bound=3)
     received: list[bytes] = []
