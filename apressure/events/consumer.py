@@ -340,10 +340,17 @@ class EventConsumer(Generic[T]):
         await asyncio.wait((self._queue._settler.flushed(),))
 
     async def _stay_registered(self) -> None:
+        """Give signs of life, and mend what an okq has left when it died between two commands."""
+        steps, suspicious = self._queue._steps, False
         while True:
             await asyncio.sleep(SIGN_OF_LIFE)
             with contextlib.suppress(PressureError):  # the next one may get through
-                await self._queue._steps.register(self._id)
+                await steps.register(self._id)
+                status = await steps.status()
+                torn = status.contents > status.waiting + status.claimed
+                if torn and suspicious:  # not at the first look: an okq may be in the middle of a push
+                    await steps.mend()
+                suspicious = torn
 
     def _failed(self, error: Exception) -> None:
         """An acknowledgement that nobody waited for has failed: the next iteration says so."""

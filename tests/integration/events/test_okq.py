@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from apressure import Client, DuplicateEventError, EventQueue, LeaseLostError
+from apressure.events import consumer
 from apressure.events.steps import EventSteps, active_queues
 from tests.integration.events.conftest import Open, blocked, consistent, eventually, in_time
 from tests.okq import DuplicateEvent, Okq
@@ -149,6 +150,15 @@ async def test_it_dies_while_it_pushes(queue: EventQueue[bytes], okq: Okq, db: r
     assert await queue.peek() == b"lost"
 
 
+async def test_a_consumer_mends(queue: EventQueue[bytes], okq: Okq, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer, "SIGN_OF_LIFE", 0.2)
+    okq.hook = dies_at("push LPUSH")  # type: ignore[assignment]
+    with pytest.raises(Died):
+        okq.push("jobs", "a", b"lost")
+    async with queue.consumer() as items:
+        assert await in_time(anext(items)) == b"lost"
+
+
 async def test_ids_without_contents_are_dropped(queue: EventQueue[bytes], okq: Okq, db: redis.Redis) -> None:
     db.lpush(Okq.key("jobs"), "gone", "gone too")
     okq.push("jobs", "a", b"1")
@@ -206,8 +216,8 @@ async def test_it_pushes_past_the_bound_and_the_end(open_queue: Open, okq: Okq) 
         await queue.put_nowait(b"2")
     await queue.close()
     okq.push("jobs", "b", b"2")
-    async with queue.consumer() as consumer:
-        assert [item async for item in consumer] == [b"0", b"1", b"2"]
+    async with queue.consumer() as items:
+        assert [item async for item in items] == [b"0", b"1", b"2"]
 
 
 async def test_its_flush_lets_events_in_flight_end(queue: EventQueue[bytes], okq: Okq, db: redis.Redis) -> None:
