@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import redis
 
-from apressure import EventQueue, LeaseLostError
+from apressure import ClientClosedError, EventQueue, LeaseLostError
 from tests.integration.events.conftest import Open, blocked, consistent, eventually, in_time
 from tests.okq import Okq
 
@@ -218,3 +218,35 @@ async def test_settling_is_certain_after_a_cancellation(queue: EventQueue[bytes]
     assert await queue.qsize() == (settle == "nack")
     assert (await queue.statistics()).in_flight == 0
     assert consistent(db)
+
+
+@pytest.mark.parametrize("taken", [1, 50, 99, 150])
+async def test_what_was_read_ahead_goes_back_in_order(queue: EventQueue[bytes], db: redis.Redis, taken: int) -> None:
+    """A large chunk is asked for in two halves, the second one while the body works on the first."""
+    items = [b"%d" % number for number in range(300)]
+    await queue.put_many(items)
+    consumer = queue.consumer(prefetch=100)
+    await consumer.__aenter__()
+    assert [await anext(consumer) for _ in range(taken)] == items[:taken]
+    error = LookupError()
+    await consumer.__aexit__(LookupError, error, None)
+    deliveries = await queue.receive_many(500)
+    assert [one.raw for one in deliveries] == items[taken - 1 :]
+    assert [one.attempts for one in deliveries] == [2, *[1] * (300 - taken)]
+    for one in deliveries:
+        await one.ack()
+    assert consistent(db)
+
+
+async def test_closing_in_the_middle_of_a_chunk(open_queue: Open) -> None:
+    queue, other = await open_queue(), await open_queue()
+    await queue.put_many(b"%d" % number for number in range(200))
+    consumer = queue.consumer("manual", prefetch=64, lease=600)
+    await consumer.__aenter__()
+    for _ in range(40):
+        await (await anext(consumer)).ack()
+    await queue.aclose()
+    with pytest.raises(ClientClosedError):
+        await anext(consumer)
+    rest = [one.raw for one in await in_time(other.receive_many(500))]
+    assert rest == [b"%d" % number for number in range(40, 200)]
