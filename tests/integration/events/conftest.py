@@ -15,7 +15,7 @@ import redis
 
 from apressure import EventQueue, QueueDoesNotExistError
 from apressure.connection.wire.script import Script
-from apressure.events import steps, waits
+from apressure.events import sending, waits
 from tests.okq import Okq
 
 PATIENCE = 90.0
@@ -70,7 +70,7 @@ def long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits that miss a wake-up look again after 10 minutes only: a test that passes has missed none."""
     monkeypatch.setattr(waits, "SLICE", 600)
     monkeypatch.setattr(waits.Waiter.__init__, "__defaults__", (600, None))
-    original = steps.script
+    original = sending.script
 
     @functools.cache
     def patient(name: str) -> Script:
@@ -79,7 +79,7 @@ def long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
         made.sha = hashlib.sha1(made.source, usedforsecurity=False).hexdigest().encode()
         return made
 
-    monkeypatch.setattr(steps, "script", patient)
+    monkeypatch.setattr(sending, "script", patient)
 
 
 async def in_time(operation: Any) -> Any:
