@@ -75,7 +75,8 @@ def long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     @functools.cache
     def patient(name: str) -> Script:
         made = copy.copy(original(name))
-        made.source = made.source.replace(b"local WATCH_MS = 6000 ", b"local WATCH_MS = 600000 ")
+        for number in (b"WATCH_MS = 6000", b"SCAN_MS = 10000"):
+            made.source = made.source.replace(b"local %b " % number, b"local %b000 " % number)
         made.sha = hashlib.sha1(made.source, usedforsecurity=False).hexdigest().encode()
         return made
 

@@ -161,18 +161,24 @@ async def test_two_consumers_share(open_queue: Open) -> None:
 async def test_the_loop_waits_for_what_others_have(open_queue: Open, db: redis.Redis, long_slices: None) -> None:
     """Closed and empty, but another consumer has an event, and fails to handle it."""
     queue, other = await open_queue(bound=0), await open_queue()
-    await queue.put(b"1")
-    delivery = await other.receive(lease=600)
+    await queue.put_many([b"1", b"2"])
+    failing, staying = await other.receive_many(2, lease=600)
     await queue.close()
+    got: list[bytes] = []
 
-    async def consume() -> list[bytes]:
+    async def consume() -> None:
         async with queue.consumer() as consumer:
-            return [item async for item in consumer]
+            async for item in consumer:
+                got.append(item)
 
     consuming = asyncio.create_task(consume())
     await blocked(db)
-    await delivery.nack()
-    assert await in_time(consuming) == [b"1"]
+    await asyncio.sleep(0.2)
+    await failing.nack()
+    await eventually(lambda: got == [b"1"])
+    await staying.ack()
+    await in_time(consuming)
+    assert got == [b"1"]
 
 
 async def test_the_last_acknowledgement_ends_all_loops(open_queue: Open, db: redis.Redis, long_slices: None) -> None:
