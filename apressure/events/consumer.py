@@ -265,7 +265,7 @@ class EventConsumer(Generic[T]):
             return None
         delivery = self._buffer[0]
         if delivery.claim in self._hand and not self._renewing.certain(delivery):
-            await self._renewing.assure(delivery)  # if this is cancelled, it stays prefetched
+            await self._renewing.assure()  # if this is cancelled, it stays prefetched
         if self._buffer and self._buffer[0] is delivery:
             self._buffer.popleft()
         return delivery if delivery.claim in self._hand else None

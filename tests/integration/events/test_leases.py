@@ -256,3 +256,32 @@ async def test_closing_in_the_middle_of_a_chunk(open_queue: Open) -> None:
         await anext(consumer)
     rest = [one.raw for one in await in_time(other.receive_many(500))]
     assert rest == [b"%d" % number for number in range(40, 200)]
+
+
+async def test_nothing_is_handed_out_after_its_lease(open_queue: Open) -> None:
+    """The machine stood still for longer than the lease: what was prefetched may be with another consumer."""
+    queue, other = await open_queue(), await open_queue()
+    await queue.put_many([b"1", b"2", b"3"])
+    async with queue.consumer("manual", lease=0.3, prefetch=2) as consumer:
+        assert (await anext(consumer)).raw == b"1"
+        queue.client.renewer.discard(consumer._renewing._renewal)
+        await asyncio.sleep(0.5)
+        theirs = await in_time(other.receive_many(2, lease=600))
+        assert [one.raw for one in theirs] == [b"1", b"2"]
+        delivery = await in_time(anext(consumer))
+        assert delivery.raw == b"3"
+        await delivery.ack()
+        for one in theirs:
+            await one.ack()
+
+
+async def test_a_prefetched_item_whose_lease_nobody_ended_is_still_ours(queue: EventQueue[bytes]) -> None:
+    await queue.put_many([b"1", b"2"])
+    async with queue.consumer("manual", lease=0.3, prefetch=2) as consumer:
+        first = await anext(consumer)
+        queue.client.renewer.discard(consumer._renewing._renewal)
+        await asyncio.sleep(0.5)
+        second = await in_time(anext(consumer))
+        assert (second.raw, second.attempts) == (b"2", 1)
+        await second.ack()
+        await first.ack()
