@@ -8,7 +8,7 @@ import random
 import pytest
 import redis
 
-from apressure import Client, EventQueue
+from apressure import Client, EventQueue, OperationUnblockedError
 from tests.integration.events.conftest import Open, blocked, consistent, eventually, in_time
 from tests.okq import Okq
 
@@ -186,3 +186,23 @@ async def test_tasks_that_are_cancelled_together_give_back_in_order(queue: Event
         assert {one.attempts for one in rest} == {1}
         for one in (*got, *rest):
             await one.ack()
+
+
+async def test_unblock_ends_what_waits(open_queue: Open, db: redis.Redis) -> None:
+    queue, other = await open_queue(bound=1), await open_queue()
+    await queue.put(b"0")
+    tasks = [asyncio.create_task(queue.put(b"1")), asyncio.create_task(queue.wait_closed())]
+    await blocked(db, 2)
+    assert await other.unblock() == 0
+    assert await queue.unblock() == 2
+    for task in tasks:
+        with pytest.raises(OperationUnblockedError):
+            await in_time(task)
+    assert await queue.get_many(5) == [b"0"]
+    receiving = asyncio.create_task(queue.receive())
+    await blocked(db, 3)
+    assert await queue.unblock() == 1
+    with pytest.raises(OperationUnblockedError):
+        await in_time(receiving)
+    await queue.put(b"2")
+    assert await in_time(other.get()) == b"2"
