@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 import redis
@@ -285,3 +286,30 @@ async def test_a_prefetched_item_whose_lease_nobody_ended_is_still_ours(queue: E
         assert (second.raw, second.attempts) == (b"2", 1)
         await second.ack()
         await first.ack()
+
+
+async def test_a_repeated_pop_returns_what_is_still_its_own(open_queue: Open, db: redis.Redis) -> None:
+    """The reply was lost, and the step is sent again: after some time, other consumers may have the events."""
+    queue, other = await open_queue(), await open_queue()
+    await queue.put_many([b"1", b"2", b"3"])
+    steps = queue._steps
+    series = steps.series()
+
+    async def pop() -> list[bytes]:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        steps.send_pop(series, 2, 60_000, b"", 0, False, None, False, answer.set_result)
+        return [event.contents for event in (await answer).events]
+
+    assert await pop() == [b"1", b"2"]
+    series.number -= 1
+    assert await pop() == [b"1", b"2"]
+    assert (await queue.statistics()).in_flight == 2
+    first = db.lrange(Okq.key("jobs", "claimed"), -1, -1)[0]
+    assert await other._steps.settle([(first, b"")], "nack") == [True]
+    theirs = await other.receive(lease=60)
+    assert theirs.raw == b"1"
+    series.number -= 1
+    assert await pop() == [b"2"]
+    assert await pop() == [b"3"]
+    series.number -= 2
+    assert await pop() == []  # it comes after a later step: nobody reads this
