@@ -14,6 +14,7 @@ from apressure.exceptions import (
     DeadlineError,
     DeadlineOutcomeUnknownError,
     DecodeError,
+    DuplicateEventError,
     DurabilityError,
     ExactlyOnceError,
     LeaseLostError,
@@ -41,6 +42,12 @@ from apressure.exceptions import (
 from apressure.queue.queue import AsyncQueue
 
 if TYPE_CHECKING:
+    from apressure.events.consumer import EventConsumer
+    from apressure.events.delivery import EventDelivery
+    from apressure.events.producer import EventProducer
+    from apressure.events.queue import EventQueue
+    from apressure.events.several import EventConsumers
+    from apressure.events.statistics import EventQueueStatistics
     from apressure.files import FileDelivery, FileQueue, FileQueueOptions, FileQueueStatistics
     from apressure.queue.consumer import Consumer
     from apressure.queue.delivery import Delivery
@@ -67,8 +74,15 @@ __all__ = [
     "DeadlineOutcomeUnknownError",
     "DecodeError",
     "Delivery",
+    "DuplicateEventError",
     "Durability",
     "DurabilityError",
+    "EventConsumer",
+    "EventConsumers",
+    "EventDelivery",
+    "EventProducer",
+    "EventQueue",
+    "EventQueueStatistics",
     "ExactlyOnceError",
     "Failure",
     "FileDelivery",
@@ -114,6 +128,12 @@ __all__ = [
 _LATER = {
     "Consumer": "apressure.queue.consumer",
     "Delivery": "apressure.queue.delivery",
+    "EventConsumer": "apressure.events.consumer",
+    "EventConsumers": "apressure.events.several",
+    "EventDelivery": "apressure.events.delivery",
+    "EventProducer": "apressure.events.producer",
+    "EventQueue": "apressure.events.queue",
+    "EventQueueStatistics": "apressure.events.statistics",
     "FileDelivery": "apressure.files",
     "FileQueue": "apressure.files",
     "FileQueueOptions": "apressure.files",

@@ -10,7 +10,7 @@ from typing import Any
 import fakeredis
 import pytest
 
-from apressure import AsyncQueue, FileQueue, QueueDoesNotExistError
+from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError
 from apressure.testing.contract import Opener, QueueContract
 from tests.integration.files.conftest import MODES
 
@@ -52,6 +52,20 @@ class TestSharedConsumer(QueueContract):
                     await queue.delete()
 
 
+class TestEventQueue(QueueContract):
+    @pytest.fixture
+    async def open_queue(self, url: str) -> AsyncIterator[Opener]:
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def open_queue(**options: Any) -> EventQueue[bytes]:
+                return await stack.enter_async_context(EventQueue("jobs", url=url, **options))
+
+            yield open_queue
+        async with EventQueue("jobs", url=url) as queue:
+            with contextlib.suppress(QueueDoesNotExistError):
+                await queue.delete()
+
+
 class TestFakeRedis(QueueContract):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
@@ -61,6 +75,19 @@ class TestFakeRedis(QueueContract):
             async def open_queue(**options: Any) -> AsyncQueue[bytes]:
                 client = fakeredis.FakeAsyncRedis(server=server)
                 return await stack.enter_async_context(AsyncQueue("jobs", redis=client, **options))
+
+            yield open_queue
+
+
+class TestFakeRedisEvents(QueueContract):
+    @pytest.fixture
+    async def open_queue(self) -> AsyncIterator[Opener]:
+        server = fakeredis.FakeServer()
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def open_queue(**options: Any) -> EventQueue[bytes]:
+                client = fakeredis.FakeAsyncRedis(server=server)
+                return await stack.enter_async_context(EventQueue("jobs", redis=client, **options))
 
             yield open_queue
 

@@ -11,8 +11,8 @@ import redis
 
 from apressure import AsyncQueue, Client, LeaseLostError, PermissionDeniedError, QueueDoesNotExistError
 from apressure.connection import rounds
+from apressure.connection.lanes import Lane
 from apressure.queue.engine import waits
-from apressure.queue.engine.lanes import Lane
 from tests.integration.conftest import Opener, blocked, blocking, cancelled, eventually, fails, in_time
 from tests.relay import relay
 

@@ -26,7 +26,7 @@ from simloom._context import current_host
 
 from apressure import Client, ServerUnavailableError
 from apressure.connection import renewer
-from apressure.queue.leases.clock import since_boot
+from apressure.connection.leases.clock import since_boot
 
 URL: Final = "redis://server:6379"
 END: Final = 600.0

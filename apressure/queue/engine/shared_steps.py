@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from apressure.connection.asking import OnAnswer
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.queue.engine.dead_letters import DeadLetters
-from apressure.queue.engine.sending import ONLY_CONSUMER, OnAnswer, Sender, Series, acknowledged, undoing
+from apressure.queue.engine.sending import ONLY_CONSUMER, Sender, Series, acknowledged, undoing
 from apressure.queue.engine.waits import Wait
 
 if TYPE_CHECKING:

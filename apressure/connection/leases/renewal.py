@@ -7,27 +7,26 @@ and never the other way round: what changes the lease itself is called on the ev
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
 import weakref
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
+from apressure.connection.leases.clock import Term
+from apressure.connection.leases.stacks import stacks
 from apressure.connection.renewer import RETRY, Renewer
 from apressure.connection.wire.reconnecting import ReconnectingConnection
-from apressure.exceptions import LeaseLostError, Role
-from apressure.queue.leases.clock import Term
-from apressure.queue.leases.stacks import stacks
-
-if TYPE_CHECKING:
-    from apressure.queue.engine.steps import Steps
+from apressure.exceptions import LeaseLostError
 
 logger = logging.getLogger("apressure")
 
 
 _PAUSED: Final = 2
 """The answer to a renewal where the queue is paused."""
+
+Step = Callable[[bytes, int, Callable[[Any], None], ReconnectingConnection | None], object]
+"""Renews a lease on the server: its token, for how many milliseconds, who gets the answer, and by which connection."""
 
 
 class Held(Protocol):
@@ -102,35 +101,43 @@ class Standstill:
 
 
 class Renewal:
-    """Renews the lease on a role, or on a part of it.
+    """Renews a lease.
 
     Args:
         lease: The lease.
         renewer: The client's.
-        steps: The queue's steps.
-        role: The role.
+        keys: The KEYS of its script.
+        step: Renews it on the server.
+        what: What the lease is on, for the log and for errors.
+        name: The queue's name.
         max_hold: Seconds without progress after which the lease ends.
-        shared: It is a member's share of the role.
         on_paused: Called on the event loop when a renewal finds the queue paused.
 
     Attributes:
-        keys: The queue's keys, for the renewer.
+        keys: As given.
         standstill: For how long there has been no progress.
     """
 
     def __init__(
-        self, lease: Held, renewer: Renewer, steps: Steps, role: Role, max_hold: float, shared: bool = False,
+        self,
+        lease: Held,
+        renewer: Renewer,
+        keys: tuple[bytes, ...],
+        step: Step,
+        what: str,
+        name: str,
+        max_hold: float,
         on_paused: Callable[[], None] | None = None,
-    ) -> None:  # fmt: skip
-        self.keys = steps.script_keys
+    ) -> None:
+        self.keys = keys
         self.standstill = Standstill(lease, max_hold)
         self._task: weakref.ref[asyncio.Task[Any]] | None = None
         self._lease = lease
         self._renewer = renewer
-        self._name = steps.name
-        self._role = role
+        self._name = name
+        self._what = what
+        self._step = step
         self._on_paused = on_paused
-        self._step = steps.renew_shared if shared else functools.partial(steps.renew, role)
         self._earliest = 0.0  # by the clock of the term
         self._pending = False
         self._stuck = False
@@ -208,9 +215,9 @@ class Renewal:
             return
         self._stuck = True
         logger.error(
-            "the lease on the %s role of the queue %r ends: for %g seconds (max_hold) nothing was handed out or "
+            "the lease on %s of the queue %r ends: for %g seconds (max_hold) nothing was handed out or "
             "settled, and a handler is busy, or the event loop is blocked\n%s",
-            self._role, self._name, self.standstill.most,
+            self._what, self._name, self.standstill.most,
             stacks(self._renewer.home, self._renewer.home_thread, None if self._task is None else self._task()),
         )  # fmt: skip
         self._renewer.call_home(self._give_up)
@@ -225,9 +232,9 @@ class Renewal:
         self.end()
         self._lease.give_up(
             LeaseLostError(
-                f"the lease on the {self._role} role of the queue {self._name!r} was given up: for "
+                f"the lease on {self._what} of the queue {self._name!r} was given up: for "
                 f"{self.standstill.most:g} seconds (max_hold) nothing was handed out or settled",
                 name=self._name,
-                role=self._role,
+                role="producer" if self._what == "the producer role" else "consumer",
             )
         )
