@@ -1,0 +1,1 @@
+"""Event queues, in the format of okq."""
