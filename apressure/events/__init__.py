@@ -1,1 +1,1 @@
-"""Event queues, in the format of okq."""
+"""Events in the format of okq, for many competing consumers: the steps on the server, and `EventQueue`."""

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from apressure.connection.asking import OnAnswer, Undo, ask
 from apressure.connection.client import Client
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
@@ -16,9 +17,7 @@ from apressure.connection.wire.script import Call, Script
 from apressure.exceptions import Role
 from apressure.queue.engine.answers import read
 from apressure.queue.engine.keys import Keys
-from apressure.settle import set_result_once, wait_shielded
-
-OnAnswer = Callable[[Any], None]
+from apressure.settle import set_result_once
 
 ONLY_PRODUCER: Final[tuple[Role, ...]] = ("producer",)
 ONLY_CONSUMER: Final[tuple[Role, ...]] = ("consumer",)
@@ -50,7 +49,7 @@ _DURABLE = dict.fromkeys(
 """The steps that must be as durable as the client's `durability=` says. (A lease ends with its client anyway.)"""
 
 
-def undoing(leave: Callable[[OnAnswer], None]) -> Callable[[Any], asyncio.Future[Any] | None]:
+def undoing(leave: Callable[[OnAnswer], None]) -> Undo:
     """Return what undoes a step that takes a role, given its answer: `leave`, if the step has taken it."""
 
     def undo(answer: Any) -> asyncio.Future[Any] | None:
@@ -169,34 +168,12 @@ class Sender:
         again: int | None = None,
         role: Role | None = None,
         claims: Sequence[Role] = (),
-        undo: Callable[[Any], asyncio.Future[Any] | None] | None = None,
+        undo: Undo | None = None,
     ) -> Any:
-        """Send a step and wait for its answer.
-
-        Cancelled, a step that was not sent yet is taken back. Otherwise this waits for the answer, and `undo` undoes
-        the step.
-        """
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        cancelled = False
-
-        def on_answer(answer: Any) -> None:
-            undone = undo(answer) if cancelled and undo is not None else None
-            if undone is None:
-                set_result_once(future, answer)
-            else:
-                undone.add_done_callback(lambda _: set_result_once(future, answer))
-
-        request = self._send(call, arguments, on_answer, True, again, role, claims)
-        try:
-            await asyncio.wait((future,))  # not `await future`: a cancellation would cancel it, and lose the answer
-        except asyncio.CancelledError:
-            if self.connection.take_back(request):
-                raise
-            cancelled = True
-            undone = undo(future.result()) if future.done() and undo is not None else None
-            await wait_shielded(undone or future, self.settle_timeout)
-            raise
-        answer = future.result()
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        """Send a step and wait for its answer; see `ask`."""
+        return await ask(
+            self.connection,
+            lambda on_answer: self._send(call, arguments, on_answer, True, again, role, claims),
+            self.settle_timeout,
+            undo,
+        )

@@ -1,0 +1,158 @@
+"""What the answers of scripts mean: values, waits and exceptions."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, NamedTuple
+
+from apressure.exceptions import (
+    DurabilityError,
+    PressureError,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    QueueEmptyError,
+    QueueFullError,
+    QueueOpenError,
+    ServerError,
+)
+
+Reason = Literal["full", "empty", "watch", "turn", "draining", "open"]
+
+
+class Wait(NamedTuple):
+    """A step's answer "not now".
+
+    Attributes:
+        reason: Why the step cannot go on: the queue is full, empty or still open. `"watch"`: it is empty, and this
+            client is the one that watches it. `"turn"`: it is empty, and another client watches it. `"draining"`: it is
+            closed and empty, and others have events in flight, which may come back.
+        lease: Milliseconds until another try is worth it in any case; None where there is no such time.
+    """
+
+    reason: Reason
+    lease: int | None = None
+
+    def error(self, name: str, accepted: int = 0) -> PressureError:
+        """Return the error for an operation that may not wait any longer."""
+        if self.reason == "full":
+            return QueueFullError(f"the queue {name!r} is full", name=name, accepted=accepted)
+        if self.reason == "open":
+            return QueueOpenError(f"the queue {name!r} is still open", name=name)
+        return QueueEmptyError(f"the queue {name!r} is empty", name=name)
+
+
+FULL: Final = Wait("full")
+
+
+class Event(NamedTuple):
+    """An event that was popped.
+
+    Attributes:
+        id: Its id.
+        contents: Its contents.
+        attempts: How often it has been delivered, this time included.
+        token: The name of its claim; empty if it was acknowledged at once.
+    """
+
+    id: bytes
+    contents: bytes
+    attempts: int = 1
+    token: bytes = b""
+
+
+class Popped(NamedTuple):
+    """What a pop has done. Without events there may be more: pop again.
+
+    Attributes:
+        events: The events, in order.
+        dead: How many events became dead letters.
+    """
+
+    events: list[Event]
+    dead: int
+
+
+class Status(NamedTuple):
+    """What a queue has.
+
+    Attributes:
+        bound: The most events that may wait; 0 for no bound.
+        created: Whether it was created: okq's queues are not.
+        waiting: Events that wait.
+        claimed: Events in flight.
+        contents: Events whose contents there are: `waiting + claimed`, unless an okq died between its commands.
+        consumers: Consumers that are registered, and have given a sign of life.
+        closed: Whether it is closed.
+        dead: Dead letters.
+        due: Milliseconds until a claim may expire; None if nothing is claimed.
+    """
+
+    bound: int
+    created: bool
+    waiting: int
+    claimed: int
+    contents: int
+    consumers: int
+    closed: bool
+    dead: int
+    due: int | None
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a queue: it was created, or has events or consumers."""
+        return self.created or bool(self.waiting or self.claimed or self.contents or self.consumers)
+
+
+def closed(name: str) -> QueueClosedError:
+    """The error for a queue that is closed."""
+    return QueueClosedError(f"the queue {name!r} is closed", name=name)
+
+
+def missing(name: str) -> QueueDoesNotExistError:
+    """The error for a queue that does not exist."""
+    return QueueDoesNotExistError(f"the queue {name!r} does not exist", name=name)
+
+
+def read(answer: Any, name: str, token: bytes = b"") -> Any:
+    """Turn a script's answer into a value, a `Wait` or an exception.
+
+    Args:
+        answer: The answer.
+        name: The queue's name, for errors.
+        token: The token of the claims that the step has made.
+    """
+    if isinstance(answer, DurabilityError):
+        answer.answer = read(answer.answer, name, token)
+    if not isinstance(answer, list):
+        return answer
+    match answer[0]:
+        case b"pushed" | b"settled" | b"moved":
+            return answer[1]
+        case b"events":
+            events = [Event(*one, token) for one in zip(*answer[1:4], strict=True)]
+            return Popped(events, answer[4])
+        case b"event":
+            return Event(*answer[1:])
+        case b"empty" | b"watch" | b"turn" | b"draining":
+            reason: Reason = answer[0].decode()
+            return Wait(reason, answer[1] if answer[1] >= 0 else None)
+        case b"status":
+            bound, waiting, claimed, contents, consumers, is_closed, dead, due = answer[1:]
+            return Status(
+                max(0, bound), bound >= 0, waiting, claimed, contents, consumers, is_closed == 1, dead,
+                due if due >= 0 else None,
+            )  # fmt: skip
+        case b"healed":
+            return answer[1], answer[2] if answer[2] >= 0 else None
+        case b"flushed":
+            return answer[1]
+        case b"closed":
+            return closed(name)
+        case b"missing":
+            return missing(name)
+        case b"corrupt":
+            return ServerError(
+                f"the queue {name!r} is damaged: {answer[1].decode(errors='replace')}; nothing was written. Correct "
+                "the value with redis-cli"
+            )
+        case _:
+            return answer

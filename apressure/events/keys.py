@@ -1,0 +1,94 @@
+"""The keys of a queue of events: those that okq uses, and ours beside them. No other module spells a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from apressure.connection.settings import MAX_NAME
+
+_OKQ: Final = {"": "list", ":claimed": "list", ":items": "hash", ":consumers": "zset"}
+_OURS: Final = {
+    "bound": "string",
+    "closed": "list",
+    "expiry": "zset",
+    "attempts": "hash",
+    "dead": "list",
+    "turns": "list",
+    "watch": "hash",
+    "room": "list",
+    "putters": "string",
+    "scan": "string",
+}
+
+PATTERNS: Final = ((b"queue:{*}:items", b"hash"), (b"queue:{*}:consumers", b"zset"))
+"""What SCAN looks for, with the type: a queue that has events or consumers is active (specification, "Commands")."""
+
+_HEAD: Final = b"queue:{"
+
+
+class EventKeys:
+    """The keys of one queue. All of them have its name as their hash tag, so a cluster keeps them on one node.
+
+    Args:
+        name: The queue's name.
+
+    Attributes:
+        unclaimed: The list of the ids of waiting events: pushed left, popped right. The channel has the same name.
+        claimed: The list of the ids of events in flight.
+        items: The hash from ids to contents.
+        consumers: The sorted set of consumers, by the unix time of their last sign of life.
+        closed: Ours: the list that is not empty when the queue is closed.
+        turns: Ours: the list with a token for the next client that waits for events.
+        room: Ours: the list with a token for the next client that waits for room.
+
+    Raises:
+        TypeError: The name is not a string.
+        ValueError: It is empty, too long or contains `}`.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"a queue's name must be a string, not {type(name).__name__}")
+        try:
+            encoded = name.encode(errors="surrogateescape")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"a queue's name must be text that UTF-8 can encode: {error}") from None
+        if not name:
+            raise ValueError("a queue's name must not be empty")
+        if b"}" in encoded:
+            raise ValueError("a queue's name must not contain '}', which ends the name in its keys")
+        if len(encoded) > MAX_NAME:
+            raise ValueError(f"a queue's name must be shorter than {MAX_NAME} bytes")
+        base = _HEAD + encoded + b"}"
+        self.okq = tuple(base + ending.encode() for ending in _OKQ)
+        self.ours = tuple(b"apressure:" + base + b":" + word.encode() for word in _OURS)
+        self.unclaimed, self.claimed, self.items, self.consumers = self.okq
+        self.closed, self.turns, self.room = self.ours[1], self.ours[5], self.ours[7]
+
+    def lock(self, event_id: bytes) -> bytes:
+        """The string that exists while an event is claimed."""
+        return self.unclaimed + b":lock:" + event_id
+
+    def operation(self, series: str) -> bytes:
+        """Ours: the record of the last step of a series; it has a time to live."""
+        return b"apressure:" + self.unclaimed + b":op:" + series.encode()
+
+    def for_script(self, series: str) -> tuple[bytes, ...]:
+        """The KEYS of every script, as `lua/prelude.lua` names them."""
+        return (*self.okq, *self.ours, self.operation(series))
+
+    @property
+    def types(self) -> dict[bytes, str]:
+        """The type of each key, but for locks and the records of operations."""
+        return dict(zip((*self.okq, *self.ours), (*_OKQ.values(), *_OURS.values()), strict=True))
+
+
+def names_among(found: Iterable[bytes]) -> list[str]:
+    """Return the names of the queues that have one of these keys, sorted by their bytes."""
+    names = set()
+    for key in found:
+        name, _, ending = key.removeprefix(_HEAD).rpartition(b"}")
+        if key.startswith(_HEAD) and name and b"}" not in name and ending in (b":items", b":consumers"):
+            names.add(name)
+    return [name.decode(errors="surrogateescape") for name in sorted(names) if len(name) <= MAX_NAME]

@@ -1,0 +1,15 @@
+-- Remove all events, those in flight included (specification: QFLUSH); with '1', everything else of the queue, too.
+-- KEYS: those of the prelude
+-- ARGV: 1 '1' to delete the queue, 2 '1' if it must exist
+-- Returns: {'flushed', number of events that were removed} | {'missing'}
+local waiting, claimed = call('LLEN', UNCLAIMED), call('LLEN', CLAIMED)
+if ARGV[2] == '1' and call('EXISTS', UNCLAIMED, CLAIMED, ITEMS, CONSUMERS, BOUND) == 0 then return {'missing'} end
+for from = 0, claimed - 1, CHUNK do
+  local locks = call('LRANGE', CLAIMED, from, from + CHUNK - 1)
+  for i = 1, #locks do locks[i] = lock_of(locks[i]) end
+  call('DEL', unpack(locks))
+end
+call('DEL', UNCLAIMED, CLAIMED, ITEMS, EXPIRY, ATTEMPTS, SCAN)
+if ARGV[1] == '1' then call('DEL', CONSUMERS, BOUND, CLOSED, DEAD, WATCH, PUTTERS) end
+tell_all()
+return {'flushed', waiting + claimed}

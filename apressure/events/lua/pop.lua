@@ -1,0 +1,99 @@
+-- Pop events from the front, and claim them (specification: QRPOP).
+-- KEYS: those of the prelude
+-- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 the most events, 4 milliseconds of the lease (0: acknowledge them at
+--       once), 5 token of the claims, 6 place of this client in the line or '' if it does not wait,
+--       7 limit of deliveries of an event or 0, 8 '1' if the queue must have been created,
+--       9 how many claims the caller has in hand, if it waits for those of others when the queue is closed, or ''
+-- Returns: {'events', {ids}, {contents}, {attempts}, number of dead letters} (without ids: there may be more, try again) |
+--          {'empty', milliseconds} (to one that does not wait) | {'watch', milliseconds} (watch the queue) |
+--          {'turn', milliseconds} (wait in line) | {'draining', milliseconds} (closed and empty, but others have events) |
+--          {'closed'} | {'missing'} | {'corrupt', why};
+--          with the milliseconds after which it is worth another try in any case, or -1
+local lease, token, place, limit = tonumber(ARGV[4]), ARGV[5], ARGV[6], tonumber(ARGV[7])
+local before = recall(ARGV[1], ARGV[2])
+if before and before ~= '' then
+  -- The reply to this very step was lost: answer again with what is still claimed by it.
+  local ids, contents, attempts = {}, {}, {}
+  for _, id in ipairs(unpack_all(before)) do
+    local found = call('GET', lock_of(id)) == token and call('HGET', ITEMS, id)
+    if found then
+      ids[#ids + 1], contents[#contents + 1] = id, found
+      attempts[#attempts + 1] = (natural(call('HGET', ATTEMPTS, id)) or 0) + 1
+    end
+  end
+  return {'events', ids, contents, attempts, 0}
+elseif before then
+  return {'events', {}, {}, {}, 0}
+end
+local bound, created = state(ARGV[8] == '1')
+if not bound then
+  if place ~= '' then tell_all() end
+  return created
+end
+if not created then check_types() end
+ignore_memory_limit()
+heal()
+
+local ids, contents, attempts, dead, looked, bytes = {}, {}, {}, {}, 0, 0
+local most = tonumber(ARGV[3])
+local tried = call('EXISTS', ATTEMPTS) == 1
+while #ids < most and looked < 2 * CHUNK and bytes < 1048576 do
+  -- A few at a time, since some may be large.
+  local some = call('LRANGE', UNCLAIMED, -math.min(most - #ids, 100), -1)
+  if #some == 0 then break end
+  local found = call('HMGET', ITEMS, unpack(some))
+  local times = tried and call('HMGET', ATTEMPTS, unpack(some)) or {}
+  local taken = 0
+  for i = #some, 1, -1 do
+    if #ids > 0 and bytes + #(found[i] or '') > 1048576 then
+      bytes = 1048576
+      break
+    end
+    taken = taken + 1
+    local attempt = (natural(times[i] or nil) or 0) + 1
+    if not found[i] then
+      -- An id without contents: it was acknowledged, or flushed, and okq died in between.
+    elseif limit > 0 and attempt > limit then
+      dead[#dead + 1] = {some[i], found[i]}
+    elseif claim(some[i], token, lease) then
+      ids[#ids + 1], contents[#contents + 1], attempts[#attempts + 1] = some[i], found[i], attempt
+      bytes = bytes + #found[i]
+    end
+  end
+  looked = looked + taken
+  call('LTRIM', UNCLAIMED, 0, -taken - 1)
+  if taken < #some then break end
+end
+for i = 1, #dead do
+  call('LPUSH', DEAD, pack(dead[i][1]) .. dead[i][2])
+  call('HDEL', ITEMS, dead[i][1])
+  forget({dead[i][1]})
+end
+if #ids > 0 and lease > 0 then
+  local packed, scores = {}, {}
+  for i = 1, #ids do
+    packed[i] = pack(ids[i])
+    scores[2 * i - 1], scores[2 * i] = now() + lease, ids[i]
+  end
+  push('LPUSH', CLAIMED, ids)
+  push('ZADD', EXPIRY, scores)
+  record(ARGV[1], table.concat(packed))
+elseif #ids > 0 then
+  push('HDEL', ITEMS, ids)
+  forget(ids)
+end
+if looked > 0 then
+  wake_putters(bound)
+  if place ~= '' then pass_on(place) end
+  return {'events', ids, contents, attempts, #dead}
+end
+local again = due()
+if is_closed() then
+  if ARGV[9] ~= '' and call('LLEN', CLAIMED) > tonumber(ARGV[9]) then return {'draining', again} end
+  tell_all()
+  return {'closed'}
+end
+if place == '' then return {'empty', again} end
+local left = watched_by_another(place)
+if left then return {'turn', left} end
+return {'watch', again}

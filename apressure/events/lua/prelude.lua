@@ -1,0 +1,313 @@
+-- What the steps of a queue of events share: names for the keys, and functions. A script gets those that it uses.
+-- KEYS: 1 unclaimed ids, 2 :claimed, 3 :items, 4 :consumers, and ours: 5 bound, 6 closed, 7 expiry, 8 attempts, 9 dead,
+--       10 turns, 11 watch, 12 room, 13 putters, 14 scan, 15 op
+-- An okq beside us does not keep our keys: each of them may be missing or stale at any time. What okq's own keys say
+-- counts: an id in CLAIMED whose lock key exists is claimed, whoever claimed it.
+-- The lock key of an event is not among KEYS, since a step learns ids from the lists. It has the same hash tag.
+-- Scripts never roll back: so every script reads and checks everything before its first write.
+local call = redis.call
+local UNCLAIMED, CLAIMED, ITEMS, CONSUMERS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- EXPIRY is the index of claims: id -> when to look at its lock. ATTEMPTS: id -> how often it was delivered before.
+-- DEAD has dead letters, the newest leftmost, each 'length of the id:id' and the contents.
+local BOUND, CLOSED, EXPIRY, ATTEMPTS, DEAD = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+-- TURNS and ROOM have a token for the next client that waits for events, or for room. WATCH says which client watches
+-- the queue, and PUTTERS exists while clients wait for room. SCAN says how far the claims have been indexed.
+local TURNS, WATCH, ROOM, PUTTERS, SCAN, OP = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+
+local RECORD_MS = 300000       -- how long the result of a step is kept for its repeat
+local WATCH_MS = 6000          -- a client that waits tries again every 5 seconds
+local SCAN_MS = 10000          -- claims are looked through at least this often
+local SCAN_PAUSE_MS = 500      -- and at most this often, while the index and the claims do not agree
+local STALE_S = 30             -- a consumer without a sign of life for this long is dead
+local CHUNK = 1000             -- arguments of one command; Lua's stack holds fewer than 8000
+
+local clock
+local function now()
+  if not clock then
+    local time = call('TIME')
+    clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  end
+  return clock
+end
+
+-- The number in a text of ours, or nil: another program may have written there.
+local function natural(text)
+  return text and #text <= 13 and string.find(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- Check that the keys that a step works with are of their types: these commands raise an error where they are not.
+local function check_types()
+  call('LLEN', UNCLAIMED)
+  call('LLEN', CLAIMED)
+  call('HLEN', ITEMS)
+  call('ZCARD', EXPIRY)
+  call('HLEN', ATTEMPTS)
+  call('LLEN', TURNS)
+  call('LLEN', ROOM)
+  call('LLEN', CLOSED)
+  call('LLEN', DEAD)
+end
+
+-- Check the state of the queue.
+-- expected: the caller knows that the queue was created.
+-- Returns: the bound (0: none), true if the queue was created | nil, an answer that says what is wrong
+local function state(expected)
+  local text = call('GET', BOUND)
+  if not text then
+    if expected then return nil, {'missing'} end
+    return 0, false
+  end
+  local bound = natural(text)
+  if not bound then return nil, {'corrupt', BOUND .. ' is not a bound'} end
+  check_types()
+  return bound, true
+end
+
+local function is_closed()
+  return call('EXISTS', CLOSED) == 1
+end
+
+local function record(sequence, result)
+  call('SET', OP, sequence .. ':' .. result, 'PX', RECORD_MS)
+end
+
+-- The result of this step, if it was carried out before and its reply was lost; otherwise nil.
+-- A step may also arrive after its own repeat, or after a later step, from a connection that its client has given up.
+-- So a repeat leaves a record, whatever its outcome (unless there is no memory left).
+-- Returns: nil | the result; for a step that comes too late, so that nobody reads its answer: ''
+local function recall(sequence, repeated)
+  local text = call('GET', OP) or ''
+  local colon = string.find(text, ':', 1, true)
+  local last = colon and natural(string.sub(text, 1, colon - 1))
+  local result = colon and string.sub(text, colon + 1)
+  local mine = tonumber(sequence)
+  local undone = last == mine and result == '' and repeated == '1'
+  if not last or undone or last < mine then
+    if repeated == '1' then redis.pcall('SET', OP, sequence .. ':', 'PX', RECORD_MS) end
+    return nil
+  end
+  -- A write, so that a WAIT that follows on this new connection waits for replicas.
+  call('PEXPIRE', OP, RECORD_MS)
+  return last == mine and result or ''
+end
+
+-- Redis checks maxmemory only at the first write of a script. Consumers make room and must work on a full server: this
+-- write changes nothing, and is never refused.
+local function ignore_memory_limit()
+  call('LREM', CLOSED, 0, '')
+end
+
+-- The opposite, for steps that push: a server that is out of memory refuses this write. It keeps the record, which a
+-- late step may need.
+local function respect_memory_limit()
+  call('SET', OP, call('GET', OP) or ':', 'PX', RECORD_MS)
+end
+
+-- Run a command with any number of values, in chunks. Returns: the sum of the answers
+local function push(command, key, values)
+  local sum = 0
+  for i = 1, #values, CHUNK do
+    local answer = call(command, key, unpack(values, i, math.min(i + CHUNK - 1, #values)))
+    sum = sum + (type(answer) == 'number' and answer or 0)
+  end
+  return sum
+end
+
+local function pack(text)
+  return #text .. ':' .. text
+end
+
+-- Returns: the packed text that begins at `from`, the place behind it | nil
+local function unpack_text(packed, from)
+  local colon = string.find(packed, ':', from, true)
+  local length = colon and natural(string.sub(packed, from, colon - 1))
+  if not length or colon + length > #packed then return nil end
+  return string.sub(packed, colon + 1, colon + length), colon + length + 1
+end
+
+local function unpack_all(packed)
+  local texts, text, from = {}, nil, 1
+  while from <= #packed do
+    text, from = unpack_text(packed, from)
+    if not text then break end
+    texts[#texts + 1] = text
+  end
+  return texts
+end
+
+local function lock_of(id)
+  return UNCLAIMED .. ':lock:' .. id
+end
+
+-- Tell those who listen to okq's channel. A user without the right to publish fails here: publish before the write.
+local function publish(ids)
+  for i = 1, #ids do call('PUBLISH', UNCLAIMED, ids[i]) end
+end
+
+-- Have the next client that waits at this list try its step again.
+local function wake(key)
+  if call('LPUSH', key, 1) > 1 then call('LTRIM', key, 0, 0) end
+  call('PEXPIRE', key, 2 * WATCH_MS)
+end
+
+-- Wake a client that waits for room, if there is room and somebody waits.
+local function wake_putters(bound)
+  if bound > 0 and call('EXISTS', PUTTERS) == 1 and call('LLEN', UNCLAIMED) < bound then wake(ROOM) end
+end
+
+-- Is this event's claim, if it has one, the one with this token? Without a token, any claim will do. A claim whose lock
+-- has expired, and that nobody has put back yet, still belongs to its last owner.
+local function owns(id, token)
+  if token == '' then return true end
+  local holder = call('GET', lock_of(id))
+  return not holder or holder == token
+end
+
+-- Lock an event that was popped. Its lock may have been left behind. But if it is claimed, its id was in the list twice.
+-- Returns: whether the event is now the caller's
+local function claim(id, token, lease)
+  local lock = lock_of(id)
+  local free
+  if lease > 0 then
+    free = call('SET', lock, token, 'PX', lease, 'NX')
+  else
+    free = call('EXISTS', lock) == 0
+  end
+  if free then return true end
+  if call('LPOS', CLAIMED, id) then return false end
+  if lease > 0 then call('SET', lock, token, 'PX', lease) end
+  return true
+end
+
+-- Forget everything that is kept for ids beside their contents.
+local function forget(ids)
+  push('ZREM', EXPIRY, ids)
+  if call('EXISTS', ATTEMPTS) == 1 then push('HDEL', ATTEMPTS, ids) end
+  local locks = {}
+  for i = 1, #ids do locks[i] = lock_of(ids[i]) end
+  for i = 1, #locks, CHUNK do call('DEL', unpack(locks, i, math.min(i + CHUNK - 1, #locks))) end
+end
+
+-- Put events that are no longer in CLAIMED back on the right end, the first of them rightmost, so that it comes first.
+-- counted: a function that says whether this delivery counts as an attempt
+local function put_back(ids, counted)
+  if #ids == 0 then return end
+  publish(ids)
+  local back = {}
+  for i = #ids, 1, -1 do
+    back[#back + 1] = ids[i]
+    if counted(ids[i]) then call('HINCRBY', ATTEMPTS, ids[i], 1) end
+  end
+  push('RPUSH', UNCLAIMED, back)
+end
+
+local function always()
+  return true
+end
+
+-- Index claims that another program made, or whose entry got lost: at most 1,000 a pass.
+-- A claim without a lock may be one that okq is about to lock: it is looked at again after a second.
+local function index_claims(claims)
+  local left = call('PTTL', SCAN)
+  if left > SCAN_MS - SCAN_PAUSE_MS or (left > 0 and call('ZCARD', EXPIRY) == claims) then return end
+  local from = natural(call('GET', SCAN)) or 0
+  if from >= claims then from = 0 end
+  local ids = call('LRANGE', CLAIMED, from, from + CHUNK - 1)
+  local scores = call('ZMSCORE', EXPIRY, unpack(ids))
+  local found = {}
+  for i = 1, #ids do
+    if not scores[i] then
+      local lasts = call('PTTL', lock_of(ids[i]))
+      if lasts == -1 then lasts = SCAN_MS elseif lasts < 0 then lasts = 1000 end
+      found[#found + 1], found[#found + 2] = now() + lasts, ids[i]
+    end
+  end
+  push('ZADD', EXPIRY, found)
+  call('SET', SCAN, from + CHUNK, 'PX', SCAN_MS)
+end
+
+-- Put back events whose claims have expired, at most 1,000 in a step. Returns: how many
+local function heal()
+  local claims = call('LLEN', CLAIMED)
+  if claims == 0 then
+    if call('EXISTS', EXPIRY, SCAN) > 0 then call('DEL', EXPIRY, SCAN) end
+    if call('HLEN', ITEMS) == 0 and call('EXISTS', ATTEMPTS) == 1 then call('DEL', ATTEMPTS) end
+    return 0
+  end
+  index_claims(claims)
+  local due = call('ZRANGEBYSCORE', EXPIRY, '-inf', now(), 'LIMIT', 0, CHUNK)
+  local back, gone = {}, {}
+  for i = 1, #due do
+    local id = due[i]
+    local lasts = call('PTTL', lock_of(id))
+    if lasts > 0 or lasts == -1 then
+      call('ZADD', EXPIRY, now() + (lasts > 0 and lasts or SCAN_MS), id)
+    else
+      gone[#gone + 1] = id
+      -- Contents that are gone were acknowledged, or flushed.
+      if call('LREM', CLAIMED, 0, id) > 0 and call('HEXISTS', ITEMS, id) == 1 then back[#back + 1] = id end
+    end
+  end
+  push('ZREM', EXPIRY, gone)
+  put_back(back, always)
+  return #back
+end
+
+-- Milliseconds after which a claim may have expired; -1 where nothing is claimed.
+local function due()
+  local claims = call('LLEN', CLAIMED)
+  if claims == 0 then return -1 end
+  local first = call('ZRANGE', EXPIRY, 0, 0, 'WITHSCORES')
+  local left = first[2] and tonumber(first[2]) - now() or SCAN_MS
+  left = math.min(left, call('ZCARD', EXPIRY) == claims and SCAN_MS or SCAN_PAUSE_MS)
+  return math.max(1, math.ceil(left))
+end
+
+-- Of the clients that wait for events, one watches the list itself; the others wait in line, for a token in TURNS. So a
+-- push wakes one client, also one of okq's own. The client that watches passes that on when it has something to do, or
+-- no longer waits. WATCH has its place in the line, until when it certainly lives, and until when others certainly wait.
+
+-- What WATCH says: {id, until, others}.
+local function watch_state()
+  local watch = redis.pcall('HMGET', WATCH, 'id', 'until', 'others')
+  if watch.err then  -- another program wrote there
+    call('DEL', WATCH)
+    return {}
+  end
+  return watch
+end
+
+-- There is nothing to do: shall this client watch? Otherwise it waits in line.
+-- Returns: nil if it shall | milliseconds after which the client that watches may turn out to be dead
+local function watched_by_another(place)
+  local watch = watch_state()
+  local left = (natural(watch[2]) or 0) - now()
+  local taken = watch[1] and watch[1] ~= place and left > 0 and left <= WATCH_MS
+  if taken then
+    call('HSET', WATCH, 'others', now() + WATCH_MS)
+  else
+    call('HSET', WATCH, 'id', place, 'until', now() + WATCH_MS)
+  end
+  call('PEXPIRE', WATCH, 2 * WATCH_MS)
+  return taken and left or nil
+end
+
+-- This client has something to do, or no longer waits: if it watched, or if there is more to do, the next one wakes.
+local function pass_on(place)
+  local watch = watch_state()
+  local mine = watch[1] == place
+  if mine then call('HDEL', WATCH, 'id') end
+  local left = (natural(watch[3]) or 0) - now()
+  if left <= 0 or left > WATCH_MS then
+    if mine then call('DEL', WATCH) end
+    return
+  end
+  local watched = not mine and watch[1] and (natural(watch[2]) or 0) > now()
+  if not watched or call('LLEN', UNCLAIMED) > 0 then wake(TURNS) end
+end
+
+-- Everything that waits here must learn that the queue has ended: each client that does wakes the next one.
+local function tell_all()
+  wake(TURNS)
+  wake(ROOM)
+end

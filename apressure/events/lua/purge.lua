@@ -1,0 +1,20 @@
+-- Delete events that wait, those that are next first.
+-- KEYS: those of the prelude
+-- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 how many at most, 4 '1' if the queue must have been created
+-- Returns: {'pushed', number of events that were deleted} | {'missing'} | {'corrupt', why}
+local before = recall(ARGV[1], ARGV[2])
+if before then return {'pushed', before} end
+local bound, created = state(ARGV[4] == '1')
+if not bound then return created end
+if not created then check_types() end
+ignore_memory_limit()
+local ids = call('LRANGE', UNCLAIMED, -tonumber(ARGV[3]), -1)
+if #ids > 0 then
+  local deleted = push('HDEL', ITEMS, ids)
+  forget(ids)
+  call('LTRIM', UNCLAIMED, 0, -#ids - 1)
+  record(ARGV[1], deleted)
+  wake_putters(bound)
+  return {'pushed', tostring(deleted)}
+end
+return {'pushed', '0'}

@@ -1,0 +1,45 @@
+-- Acknowledge events, or put them back (specification: QACK).
+-- KEYS: those of the prelude
+-- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 'ack', 'nack' (counts as an attempt) or 'unseen' (does not),
+--       4 '1' to acknowledge waiting events, too, 5... claims (id, token or '' for any claim)
+-- Returns: {'settled', a letter for each claim: '1' done, '0' the event is not claimed (with this token)} |
+--          {'corrupt', why}
+local before = recall(ARGV[1], ARGV[2])
+if before then return {'settled', before} end
+local bound, created = state(false)
+if not bound then return created end
+if not created then check_types() end
+ignore_memory_limit()
+local how = ARGV[3]
+local letters, settled, waiting = {}, {}, 0
+for i = 5, #ARGV, 2 do
+  local id = ARGV[i]
+  local removed = owns(id, ARGV[i + 1]) and call('LREM', CLAIMED, -1, id) or 0
+  -- The specification's QACK also finds an event that has gone back. That list can be long.
+  if removed == 0 and ARGV[4] == '1' then
+    removed = call('LREM', UNCLAIMED, -1, id)
+    waiting = waiting + removed
+  end
+  letters[#letters + 1] = removed > 0 and '1' or '0'
+  if removed > 0 then settled[#settled + 1] = id end
+end
+if #settled > 0 then
+  if how == 'ack' then
+    push('HDEL', ITEMS, settled)
+    forget(settled)
+  else
+    push('ZREM', EXPIRY, settled)
+    local back = {}
+    for i = 1, #settled do
+      call('DEL', lock_of(settled[i]))
+      if call('HEXISTS', ITEMS, settled[i]) == 1 then back[#back + 1] = settled[i] end
+    end
+    put_back(back, function() return how == 'nack' end)
+  end
+end
+record(ARGV[1], table.concat(letters))
+heal()
+if waiting > 0 then wake_putters(bound) end
+-- Consumers that wait for the end learn that it has come.
+if #settled > 0 and is_closed() and call('LLEN', CLAIMED) == 0 then wake(TURNS) end
+return {'settled', table.concat(letters)}

@@ -1,0 +1,471 @@
+"""One function for each step on the server: it orders the script's arguments, sends it, and reads its answer.
+
+A step never waits for the queue. It answers with a value, with a `Wait`, or with an exception. Each step has a script
+of the same name in `lua/`. A step that changes something is numbered in a `Series`, so that one whose reply was lost can
+be sent again. The asynchronous methods take a series from a pool, so any number of them may run at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from apressure.connection.asking import OnAnswer, Undo, ask
+from apressure.connection.client import Client
+from apressure.connection.wire.command import Argument
+from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import Call, Script
+from apressure.events.answers import Event, Popped, Status, Wait, read
+from apressure.events.keys import PATTERNS, EventKeys, names_among
+from apressure.exceptions import QueueAlreadyExistsError, QueueClosedError
+from apressure.settle import set_result_once
+
+MAX_EVENTS: Final = 2000
+"""The most events in one step, so that it does not hold up the server for more than a few milliseconds."""
+
+Claim = tuple[bytes, bytes]
+"""The id of an event, and the token of its claim; an empty token stands for any claim, as in okq's QACK."""
+
+
+@functools.cache
+def script(name: str) -> Script:
+    """Return the script of that name, read once."""
+    return Script("apressure.events", name)
+
+
+def _changed(answer: Any) -> bool:
+    """Whether a step changed anything that must be durable, by its answer."""
+    match answer[:1] if isinstance(answer, list) else answer:
+        case [b"pushed"] | [b"settled"] | [b"moved"]:
+            return bool(answer[1].strip(b"0d:"))
+        case [b"events"]:
+            return bool(answer[1]) or answer[4] > 0
+        case [b"created"] | [b"done"] | [b"flushed"]:
+            return True
+        case _:
+            return isinstance(answer, int) and answer > 0
+
+
+_NOT_DURABLE: Final = frozenset({"extend", "heal", "register", "resign", "peek", "status"})
+"""Steps that `durability=` does not apply to: they change nothing, or nothing that cannot be done again."""
+
+
+class Series:
+    """A series of numbered steps, of which at most one is unanswered at a time.
+
+    The server keeps the result of the latest step under a key of the series, and answers a repeat with it.
+
+    Attributes:
+        name: The series' name, which no other has.
+        number: The number of the latest step.
+    """
+
+    def __init__(self, keys: EventKeys) -> None:
+        self.name = secrets.token_hex(8)
+        self.keys = keys.for_script(self.name)
+        self.number = 0
+        self._calls: dict[str, Call] = {}
+
+    def call(self, name: str) -> Call:
+        """Return the call of a script with this series' keys."""
+        if name not in self._calls:
+            self._calls[name] = script(name).on(self.keys)
+        return self._calls[name]
+
+    def next(self) -> int:
+        """Return the number of the step that is about to be sent."""
+        self.number += 1
+        return self.number
+
+    @property
+    def token(self) -> bytes:
+        """The token of the claims that the latest step makes."""
+        return f"{self.name}-{self.number}".encode()
+
+
+class EventSteps:
+    """The steps of one queue of events.
+
+    Args:
+        client: The client whose connection they use.
+        name: The queue's name.
+
+    Attributes:
+        name: As given.
+        keys: The queue's keys.
+        script_keys: The KEYS of a script; they say which node has the queue.
+        connection: The connection for steps.
+        settle_timeout: Seconds for which a cancelled caller waits for the outcome.
+
+    Raises:
+        TypeError: The name is not a string.
+        ValueError: It is no valid name.
+    """
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.name = name
+        self.keys = EventKeys(name)
+        self.script_keys = self.keys.for_script("none")
+        self.settle_timeout = client.settings.settle_timeout
+        self.connection = client.connection_for(self.script_keys)
+        self._unnumbered = Series(self.keys)
+        self._unnumbered.keys = self.script_keys
+        self._pool: list[Series] = []
+
+    def series(self) -> Series:
+        """Return a new series of numbered steps."""
+        return Series(self.keys)
+
+    # Steps that a lane sends: one at a time for each series.
+
+    def send_push(
+        self,
+        series: Series,
+        events: Iterable[tuple[bytes, bytes]],
+        front: bool,
+        force: bool,
+        expected: bool,
+        on_answer: OnAnswer,
+        back: bool = False,
+    ) -> Request:
+        """Push events, given as (id, contents). Answers with a letter for each event that was looked at; see `push`.
+
+        `back`: they were popped before, so neither the bound nor the end of the queue matters.
+        """
+        how = b"2" if back else _flag(force)
+        arguments: list[Argument] = [
+            series.next(), b"0", _flag(front), how, _flag(expected), *itertools.chain.from_iterable(events),
+        ]  # fmt: skip
+        return self._send(series.call("push"), arguments, on_answer, 1)
+
+    def send_pop(
+        self,
+        series: Series,
+        max_events: int,
+        lease: int,
+        place: bytes,
+        limit: int,
+        expected: bool,
+        in_hand: int | None,
+        on_answer: OnAnswer,
+    ) -> Request:
+        """Pop and claim events. Answers with `Popped` or a `Wait`; see `pop`. `place` is this client's in the line.
+
+        With a lease of 0 milliseconds the events are acknowledged at once, and the step is never sent again.
+        """
+        number = series.next()
+        drain = b"" if in_hand is None else in_hand
+        arguments: list[Argument] = [
+            number, b"0", max_events, lease, series.token, place, limit, _flag(expected), drain,
+        ]  # fmt: skip
+        token = series.token if lease else b""
+        return self._send(series.call("pop"), arguments, on_answer, 1, token, resend=lease > 0)
+
+    def send_settle(
+        self, series: Series, how: str, claims: Sequence[Claim], anywhere: bool, on_answer: OnAnswer
+    ) -> Request:
+        """Settle claims, `how` being as in `lua/settle.lua`. Answers with a letter for each, `1` if it was done."""
+        arguments: list[Argument] = [
+            series.next(), b"0", how, _flag(anywhere), *itertools.chain.from_iterable(claims),
+        ]  # fmt: skip
+        return self._send(series.call("settle"), arguments, on_answer, 1)
+
+    def send_extend(
+        self,
+        claims: Sequence[Claim],
+        lease: int,
+        on_answer: OnAnswer,
+        connection: ReconnectingConnection | None = None,
+    ) -> Request:
+        """Have claims last at least so many milliseconds. Answers with a letter for each, `1` if it was done."""
+        arguments: list[Argument] = [lease, *itertools.chain.from_iterable(claims)]
+        return self._send(self._unnumbered.call("extend"), arguments, on_answer, connection=connection)
+
+    def resign(self, place: bytes, unused: bool) -> None:
+        """This client does not wait for events any more; `unused` says that it has taken a turn which it does not use."""
+        self._send(self._unnumbered.call("resign"), [place, _flag(unused), b"0"], _ignore)
+
+    def pass_room(self) -> None:
+        """This client has taken a token for room which it does not use."""
+        self._send(self._unnumbered.call("resign"), [b"", b"0", b"1"], _ignore)
+
+    # Steps that any number of tasks may run at a time.
+
+    async def push(
+        self,
+        events: Sequence[tuple[bytes, bytes]],
+        front: bool = False,
+        force: bool = False,
+        expected: bool = False,
+    ) -> bytes:
+        """Push events, given as (id, contents), in order, until there is no more room.
+
+        Args:
+            events: At most `MAX_EVENTS`.
+            front: Push them to the front: the last of them is the next that is popped.
+            force: Ignore the bound.
+            expected: The queue must have been created.
+
+        Returns:
+            A letter for each event that was looked at: `k` pushed, `d` duplicate: its id is in the queue already.
+            Fewer letters than events: the queue is full.
+
+        Raises:
+            QueueClosedError, QueueDoesNotExistError: Nothing was pushed.
+            OutcomeUnknownError: They were pushed or not.
+
+        Cancelled, they are pushed or not.
+        """
+        with self._series() as series:
+            return await self._ask(lambda on_answer: self.send_push(series, events, front, force, expected, on_answer))
+
+    async def pop(
+        self,
+        max_events: int = 1,
+        lease: float = 30.0,
+        limit: int = 0,
+        expected: bool = False,
+        in_hand: int | None = None,
+        place: bytes = b"",
+    ) -> Popped | Wait:
+        """Pop up to so many events, without waiting, and claim them for `lease` seconds.
+
+        It first puts back what has expired. Events that were delivered `limit` times become dead letters.
+
+        Args:
+            max_events: At most this many; fewer if they are large.
+            lease: Seconds, to the millisecond; 0 acknowledges them at once: at-most-once.
+            limit: How often an event is delivered at most; 0 for no limit.
+            expected: The queue must have been created.
+            in_hand: With this, a closed and empty queue answers `Wait("draining")` while others have claims: this many
+                claims are the caller's own.
+            place: The caller's place in the line of those that wait; empty if it does not wait.
+
+        Raises:
+            QueueClosedError: It is closed, and nothing waits.
+            QueueDoesNotExistError: It is expected, and missing.
+            OutcomeUnknownError: Events were claimed or not. With a lease they come back.
+
+        Cancelled, nothing was taken, or it is given back, without counting as an attempt.
+        """
+
+        def undo(answer: Any) -> asyncio.Future[Any] | None:
+            if not isinstance(answer, Popped) or not answer.events:
+                return None
+            return self.give_back_soon(answer.events)
+
+        milliseconds = int(lease * 1000)
+        with self._series() as series:
+            return await self._ask(  # type: ignore[no-any-return]
+                lambda on_answer: self.send_pop(
+                    series, max_events, milliseconds, place, limit, expected, in_hand, on_answer
+                ),
+                undo,
+            )
+
+    def give_back_soon(self, events: Sequence[Event]) -> asyncio.Future[Any]:
+        """Give back events that nobody has seen; returns what completes when they are back, or when that failed.
+
+        Those that were acknowledged at once are pushed to the front again.
+        """
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        on_answer = functools.partial(set_result_once, done)
+        if events[0].token:
+            claims = [(event.id, event.token) for event in events]
+            self.send_settle(self.series(), "unseen", claims, False, on_answer)
+        else:
+            again = [(event.id, event.contents) for event in reversed(events)]
+            self.send_push(self.series(), again, True, True, False, on_answer, back=True)
+        return done
+
+    async def settle(self, claims: Sequence[Claim], how: str = "ack", anywhere: bool = False) -> list[bool]:
+        """Acknowledge events, or put them back.
+
+        Args:
+            claims: The events.
+            how: `"ack"`; `"nack"` puts them back, first in line; so does `"unseen"`, which does not count as an attempt.
+            anywhere: Acknowledge events that have gone back and wait, too, as okq's QACK does.
+
+        Returns:
+            Which of them were settled. The others are not claimed, or claimed with another token.
+
+        Cancelled, they are settled or not.
+        """
+        with self._series() as series:
+            letters = await self._ask(lambda on_answer: self.send_settle(series, how, claims, anywhere, on_answer))
+        return [letter == ord("1") for letter in letters]
+
+    async def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
+        """Have claims last for at least so many seconds from now. Returns which of them do."""
+        letters = await self._ask(lambda on_answer: self.send_extend(claims, int(lease * 1000), on_answer))
+        return [letter == ord("1") for letter in letters]
+
+    async def heal(self) -> tuple[int, int | None]:
+        """Put back what has expired, and index claims that okq made.
+
+        Returns:
+            How many events were put back, and the milliseconds until the next look is due: None if nothing is claimed.
+        """
+        return await self._run("heal")  # type: ignore[no-any-return]
+
+    async def peek(self, newest: bool = False) -> Event | None:
+        """Return the event that is next, or the newest one; None if none waits."""
+        answer = await self._run("peek", _flag(newest))
+        return None if isinstance(answer, Wait) else answer
+
+    async def status(self) -> Status:
+        """Look at the queue. It changes nothing."""
+        return await self._run("status")  # type: ignore[no-any-return]
+
+    async def register(self, *consumers: bytes) -> int:
+        """Note a sign of life of these consumers; each needs one every 10 seconds. Returns how many there are."""
+        return await self._run("register", b"0", *consumers)  # type: ignore[no-any-return]
+
+    async def unregister(self, *consumers: bytes) -> int:
+        """Note that these consumers are gone. Returns how many there are."""
+        return await self._run("register", b"1", *consumers)  # type: ignore[no-any-return]
+
+    async def create(self, bound: int, exist_ok: bool = False) -> bool:
+        """Create the queue. Returns whether it is new.
+
+        Raises:
+            QueueAlreadyExistsError: It was created before.
+        """
+        new = (await self._run("create", bound))[0] == b"created"
+        if not new and not exist_ok:
+            raise QueueAlreadyExistsError(f"the queue {self.name!r} exists already", name=self.name)
+        return new
+
+    async def close(self, expected: bool = False) -> None:
+        """Close the queue.
+
+        Raises:
+            QueueClosedError: It was closed before.
+        """
+        if (await self._run("close", _flag(expected)))[0] == b"exists":
+            raise QueueClosedError(f"the queue {self.name!r} was closed before", name=self.name)
+
+    async def flush(self) -> int:
+        """Remove all events, those in flight included, as okq's QFLUSH does. Returns how many."""
+        return await self._run("flush", b"0", b"0")  # type: ignore[no-any-return]
+
+    async def delete(self) -> None:
+        """Delete the queue with all events, consumers and dead letters.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+        """
+        await self._run("flush", b"1", b"1")
+
+    async def purge(self, most: int, expected: bool = False) -> int:
+        """Delete up to so many events that wait, those that are next first. Returns how many."""
+        return int(await self._numbered("purge", most, _flag(expected)) or 0)
+
+    async def requeue(self, most: int, expected: bool = False) -> tuple[int, int]:
+        """Move dead letters back to the end of the queue, the oldest first.
+
+        Returns:
+            How many were moved, and how many were looked at: those whose id is in use again stay.
+        """
+        moved, _, looked = (await self._numbered("requeue", most, _flag(expected)) or b"0:0").partition(b":")
+        return int(moved), int(looked)
+
+    async def mend(self) -> int:
+        """Put back events that an okq has left in neither list. Returns how many.
+
+        It compares all ids, so call it when `Status.contents` and `waiting + claimed` differ for longer than a moment.
+        """
+        ask = self.connection.ask
+        listed: set[bytes] = set()
+        lost: set[bytes] = set()
+        # The contents first: an event that is pushed meanwhile is then in a list, and one that is popped stays in one.
+        async for found in self._all_ids():
+            lost.update(found)
+        for key in (self.keys.unclaimed, self.keys.claimed, self.keys.unclaimed):
+            begin = 0
+            while ids := await ask(b"LRANGE", key, begin, begin + MAX_EVENTS - 1, reads=True):
+                listed.update(ids)
+                begin += len(ids)
+        mended = 0
+        suspects = sorted(lost - listed)
+        for begin in range(0, len(suspects), 100):
+            mended += await self._run("mend", *suspects[begin : begin + 100])
+        return mended
+
+    async def _all_ids(self) -> Any:
+        cursor = b"0"
+        while True:
+            cursor, pairs = await self.connection.ask(
+                b"HSCAN", self.keys.items, cursor, b"COUNT", 1000, reads=True
+            )  # fmt: skip
+            yield pairs[::2]
+            if cursor == b"0":
+                return
+
+    async def _run(self, name: str, *arguments: Argument) -> Any:
+        """Run a step that can be repeated as it is."""
+        return await self._ask(lambda on_answer: self._send(self._unnumbered.call(name), [*arguments], on_answer))
+
+    async def _numbered(self, name: str, *arguments: Argument) -> Any:
+        with self._series() as series:
+            return await self._ask(
+                lambda on_answer: self._send(series.call(name), [series.next(), b"0", *arguments], on_answer, 1)
+            )
+
+    @contextlib.contextmanager
+    def _series(self) -> Iterator[Series]:
+        """Lend a series; one whose last step failed is not used again, since that step may still arrive."""
+        series = self._pool.pop() if self._pool else Series(self.keys)
+        yield series
+        self._pool.append(series)
+
+    async def _ask(self, send: Callable[[OnAnswer], Request], undo: Undo | None = None) -> Any:
+        return await ask(self.connection, send, self.settle_timeout, undo)
+
+    def _send(
+        self,
+        call: Call,
+        arguments: list[Argument],
+        on_answer: OnAnswer,
+        again: int | None = None,
+        token: bytes = b"",
+        resend: bool = True,
+        connection: ReconnectingConnection | None = None,
+    ) -> Request:
+        """Send a step; `on_answer` is called once with its value, a `Wait` or an exception.
+
+        Args:
+            call: The script, with its KEYS.
+            arguments: Its ARGV.
+            on_answer: Receives the answer.
+            again: The index of the argument that marks a repeat.
+            token: The token of the claims that it makes.
+            resend: Send the step again when its reply was lost.
+            connection: Another connection than the client's.
+        """
+        changed = None if call.script.name in _NOT_DURABLE else _changed
+        request = Request(
+            call, arguments, lambda reply: on_answer(read(reply, self.name, token)), resend, again, changed=changed
+        )
+        (connection or self.connection).send(request)
+        return request
+
+
+def _flag(value: bool) -> bytes:
+    return b"1" if value else b"0"
+
+
+def _ignore(_: Any) -> None:
+    """The answer of a step that nobody waits for."""
+
+
+async def active_queues(client: Client) -> list[str]:
+    """Return the names of all queues that have events or consumers, sorted. This scans all keys of the server."""
+    found = [key for pattern, kind in PATTERNS async for key in client.scan(pattern, kind)]
+    return names_among(found)
