@@ -34,6 +34,7 @@ class Subscriber:
         self._on_message = on_message
         self._on_gap = on_gap
         self._channels: set[bytes] = set()
+        self._confirmed: set[bytes] = set()  # those that the current connection listens to
         self._connection: RESPChannel | None = None
         self._wanted = asyncio.Event()
 
@@ -42,13 +43,14 @@ class Subscriber:
 
         Cancelled, it listens or not; `unsubscribe` is allowed in either case.
         """
-        if channel in self._channels:
+        if channel in self._confirmed:
             return
         self._channels.add(channel)
         self._wanted.set()
         if self._connection is not None:
             try:
                 await reply_of(self._connection, (b"SUBSCRIBE", channel))
+                self._confirmed.add(channel)
             except PressureError as error:  # `run` connects again, and subscribes to this one, too
                 logger.debug("SUBSCRIBE failed: %s", error)
                 if self._connection is not None:
@@ -58,6 +60,7 @@ class Subscriber:
         """Listen to a channel no more. Messages that are under way may still come."""
         if channel in self._channels:
             self._channels.remove(channel)
+            self._confirmed.discard(channel)
             if self._connection is not None:
                 self._connection.call((b"UNSUBSCRIBE", channel), lambda _: None)
 
@@ -84,10 +87,9 @@ class Subscriber:
         channel.on_message = self._on_message
         try:
             self._connection = channel
-            subscribed: set[bytes] = set()
-            while missing := self._channels - subscribed:
+            while missing := self._channels - self._confirmed:
                 await asyncio.gather(*(reply_of(channel, (b"SUBSCRIBE", one)) for one in missing))
-                subscribed |= missing
+                self._confirmed |= missing & self._channels
             self._on_gap()
             while channel.up:
                 await reply_of(channel, (b"PING",))
@@ -98,5 +100,6 @@ class Subscriber:
     def _end(self) -> None:
         if self._connection is not None:
             channel, self._connection = self._connection, None
+            self._confirmed.clear()
             self._node.invalidate(channel.address)
             channel.abort("nobody listens any more")

@@ -27,7 +27,7 @@ class Push:
         noblock: Answer as soon as possible.
     """
 
-    queue: bytes
+    queue: str
     events: Sequence[tuple[bytes, bytes]]
     noblock: bool
 
@@ -42,7 +42,7 @@ class Push:
         noblock = len(rest) % 2 == 1
         if noblock and rest.pop().upper() != b"NOBLOCK":
             raise ErrorReply("ERR syntax error: the last argument is neither NOBLOCK nor the contents of an event")
-        return cls(queue, list(zip(rest[::2], rest[1::2], strict=True)), noblock)
+        return cls(name_of(queue), list(zip(rest[::2], rest[1::2], strict=True)), noblock)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Pop:
         wait: Seconds to wait for an event.
     """
 
-    queue: bytes
+    queue: str
     lease: float = DEFAULT_LEASE
     count: int | None = None
     wait: float = 0.0
@@ -69,7 +69,7 @@ class Pop:
             ErrorReply: An option is unknown, has no value, or a wrong one.
         """
         if len(arguments) == 1:
-            return cls(arguments[0])
+            return cls(name_of(arguments[0]))
         lease, wait, count = DEFAULT_LEASE, 0.0, None
         rest = list(arguments[1:])
         while rest:
@@ -85,7 +85,7 @@ class Pop:
                 wait = seconds(given, "wait")
             else:
                 count = _number(given, "count", MOST)
-        return cls(arguments[0], lease, count, wait)
+        return cls(name_of(arguments[0]), lease, count, wait)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Ack:
         redo: Give them back.
     """
 
-    queue: bytes
+    queue: str
     ids: Sequence[bytes]
     redo: bool
 
@@ -107,7 +107,7 @@ class Ack:
         """Read `queue id [id ...] [REDO]`. A last word REDO after an id is the option."""
         queue, *ids = arguments
         redo = len(ids) > 1 and ids[-1].upper() == b"REDO"
-        return cls(queue, ids[:-1] if redo else ids, redo)
+        return cls(name_of(queue), ids[:-1] if redo else ids, redo)
 
 
 def seconds(given: bytes, what: str) -> float:
@@ -131,12 +131,8 @@ def seconds(given: bytes, what: str) -> float:
     return value
 
 
-def queue_name(given: bytes) -> str:
-    """Return the name of a queue.
-
-    Raises:
-        ErrorReply: It is empty, too long, or contains `}`.
-    """
+def name_of(given: bytes) -> str:
+    """Return the name of a queue, as the library has it."""
     return given.decode("utf-8", "surrogateescape")
 
 

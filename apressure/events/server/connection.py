@@ -60,18 +60,18 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_ahead", "_broken", "_eof", "_host", "_parser", "_pending", "_runner", "_transport", "_writable", "last_seen",
-        "session", "stalled_since",
+        "_ahead", "_broken", "_eof", "_host", "_parser", "_pending", "_runner", "_writable", "last_seen", "session",
+        "stalled_since", "transport",
     )  # fmt: skip
 
     session: Session
+    transport: Any
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._parser = RequestParser(host.limits.wire)
         self._pending: Pending = deque()
         self._ahead = 0  # bytes of the commands that were read since none was pending
-        self._transport: Any = None
         self._runner: asyncio.Task[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._eof = False
@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
     # The transport calls these.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self.transport = transport
         self.last_seen = asyncio.get_running_loop().time()
         session = self._host.connected(self)
         if session is None:
@@ -123,6 +123,7 @@ class Connection(asyncio.Protocol):
         self._pending.clear()
         if not hasattr(self, "session"):
             return
+        self.session.gone = True
         self.session.interrupt()
         self.resume_writing()
         self._host.disconnected(self)
@@ -143,20 +144,24 @@ class Connection(asyncio.Protocol):
         """Send an error, and close the connection."""
         logger.info("connection refused", extra={"client": self._peer(), "reason": text})
         self._write(encode(ErrorReply(text)))
-        self._transport.close()
+        self.transport.close()
 
     def drop(self, reason: str) -> None:
         """Close the connection at once; what the client has not read is lost."""
         logger.warning("connection dropped", extra={"client": self._peer(), "reason": reason})
-        self._transport.abort()
+        self.transport.abort()
+
+    def abort(self) -> None:
+        """Close the connection at once: the server stops."""
+        self.transport.abort()
 
     def stop(self) -> asyncio.Task[None] | None:
         """Read no further command. Return the task of the ones that run, if there are any."""
-        self._transport.pause_reading()
+        self.transport.pause_reading()
         self._eof = self._broken = True
         self.session.interrupt()
         if self._runner is None:
-            self._transport.close()
+            self.transport.close()
         return self._runner
 
     # Commands and replies.
@@ -175,14 +180,14 @@ class Connection(asyncio.Protocol):
                 before = self._parser.buffered
                 command = self._parser.next_command()
                 if command is None:
-                    self._transport.resume_reading()
+                    self.transport.resume_reading()
                     return
                 self._ahead += before - self._parser.buffered
                 self._pending.append(command)
         except ProtocolError as error:
             self._broken = True
             self._pending.append(error)
-        self._transport.pause_reading()
+        self.transport.pause_reading()
 
     async def _run(self) -> None:
         """Carry out the commands that are pending, and those that come meanwhile."""
@@ -215,12 +220,12 @@ class Connection(asyncio.Protocol):
                         self._read_commands()
             self._flush(replies)
         except BaseException:
-            self._transport.abort()  # the client must not take the reply of one command for that of another
+            self.transport.abort()  # the client must not take the reply of one command for that of another
             raise
         finally:
             self._runner = None
             if session.leaving or self._eof:
-                self._transport.close()
+                self.transport.close()
 
     def _flush(self, replies: list[bytes]) -> None:
         if replies:
@@ -228,15 +233,15 @@ class Connection(asyncio.Protocol):
             replies.clear()
 
     def _write(self, data: bytes) -> None:
-        if self._transport.is_closing():
+        if self.transport.is_closing():
             return
-        self._transport.write(data)
+        self.transport.write(data)
         limit = self._host.limits.output
-        if self._transport.get_write_buffer_size() > limit:
+        if self.transport.get_write_buffer_size() > limit:
             self.drop(f"the client has not read {limit} bytes of replies (--max-output-size)")
 
     def _peer(self) -> str:
-        return peer_of(self._transport)
+        return peer_of(self.transport)
 
 
 def peer_of(transport: asyncio.BaseTransport) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+import contextlib
 import logging
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from apressure.events.server.commands import Commands
-from apressure.events.server.connection import Connection, Pending, peer_of
+from apressure.events.server.connection import READ_AHEAD, Connection, Pending, peer_of
 from apressure.events.server.session import Session
 from apressure.events.server.settings import Address, ServerSettings, Tls
-from apressure.events.server.wire.replies import ErrorReply, Reply, encode
+from apressure.events.server.wire.replies import Reply
 
 logger = logging.getLogger("apressure.events.server")
 
@@ -40,8 +40,10 @@ class Listener:
         self._settings = settings
         self._commands = commands
         self._connections: set[Connection] = set()
-        self._numbers = itertools.count(1)
+        self._total = 0
         self._server: asyncio.Server | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
 
     async def open(self) -> None:
         """Begin to listen.
@@ -82,20 +84,20 @@ class Listener:
             if late:
                 logger.warning("commands were still running when the server stopped", extra={"commands": len(late)})
                 await asyncio.wait(late)
-        for connection in list(self._connections):
-            connection.drop_quietly()
+        self.abort()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK):
+                await self._empty.wait()  # each end deregisters a consumer
 
     def abort(self) -> None:
         """Stop listening, and disconnect everybody at once."""
         self._stop_listening()
         for connection in list(self._connections):
-            connection.drop_quietly()
+            connection.abort()
 
     def counts(self) -> dict[str, int]:
         """Return figures for INFO."""
-        return {"connected_clients": len(self._connections), "total_connections": self._total}
-
-    _total = 0
+        return {"connected_clients": len(self._connections), "total_connections_received": self._total}
 
     # Connections call these.
 
@@ -103,13 +105,16 @@ class Listener:
         if len(self._connections) >= self.limits.connections:
             return None
         self._connections.add(connection)
+        self._empty.clear()
         self._total += 1
         return Session(
-            number=next(self._numbers), peer=peer_of(connection.transport), authenticated=not self._settings.password
+            number=self._total, peer=peer_of(connection.transport), authenticated=not self._settings.password
         )
 
     def disconnected(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
         self._commands.forget(connection.session)
 
     def execute(
@@ -124,7 +129,7 @@ class Listener:
             connection.drop(f"the client has read nothing for {limits.stalled:g} seconds (--stalled-timeout)")
         elif connection.is_blocked:
             connection.refuse(
-                f"ERR more than {limits.pipeline} commands, or {limits.read_ahead} bytes, came while a command waits: "
+                f"ERR more than {limits.pipeline} commands, or {READ_AHEAD} bytes, came while a command waits: "
                 "read its reply first (--max-pipeline)"
             )
         elif limits.idle and not connection.is_busy and now - connection.last_seen > limits.idle:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hmac
+import uuid
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
@@ -32,8 +33,9 @@ class Session:
         protocol: The version of RESP.
         name: The name that the client gave itself.
         library: The client's library, as it says.
-        consumer: The id under which the client is registered as a consumer; "" before.
+        consumer: The id under which the client registers as a consumer.
         registered: The queues that it is registered for.
+        gone: The connection has ended: nobody reads a reply.
         leaving: Close the connection after the current reply.
         interrupted: Nothing waits any more, since the client has gone or the server stops.
         waiter: The task whose command waits.
@@ -45,8 +47,9 @@ class Session:
     protocol: int = 2
     name: bytes = b""
     library: dict[bytes, bytes] = dataclasses.field(default_factory=dict)
-    consumer: str = ""
-    registered: Sequence[bytes] = ()
+    consumer: bytes = dataclasses.field(default_factory=lambda: str(uuid.uuid4()).encode())
+    registered: Sequence[str] = ()
+    gone: bool = False
     leaving: bool = False
     interrupted: bool = False
     waiter: asyncio.Task[object] | None = None
@@ -65,6 +68,8 @@ class Session:
         if self.interrupted:
             if asyncio.iscoroutine(operation):
                 operation.close()
+            elif isinstance(operation, asyncio.Future):
+                operation.cancel()
             raise Interrupted
         self.waiter = task
         try:
