@@ -40,10 +40,14 @@ async def check(address: Address, password: str | None, tls: ssl.SSLContext | No
             finally:
                 writer.close()
     except TimeoutError:
-        raise ServerUnavailableError(f"the server at {host}:{address.port} did not answer in {timeout:g} seconds") from None
+        raise ServerUnavailableError(
+            f"the server at {host}:{address.port} did not answer in {timeout:g} seconds"
+        ) from None
     except (OSError, asyncio.IncompleteReadError) as error:
         reason = str(error) or "it closed the connection"
-        raise ServerUnavailableError(f"cannot reach the server at {host}:{address.port}: {reason}. Is it running?") from None
+        raise ServerUnavailableError(
+            f"cannot reach the server at {host}:{address.port}: {reason}. Is it running?"
+        ) from None
     return loop.time() - began
 
 
