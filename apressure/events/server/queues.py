@@ -7,8 +7,8 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
 
 from apressure import background
 from apressure.connection.client import Client
@@ -74,11 +74,12 @@ class ServedQueue:
             set_result_once(future, self.steps.name)
         self.wake_one()
 
-    def ring_all(self) -> None:
-        """Events may have been missed."""
+    async def catch_up(self) -> None:
+        """Events may have been missed: have all clients in QRPOP try, and tell those in QNOTIFY if there are any."""
         for _ in range(len(self._line)):
             self.wake_one()
-        self.ring()
+        if self._notified and await self.has_events():
+            self.ring()
 
     def wake_one(self) -> None:
         """Have the next client in QRPOP try."""
@@ -306,7 +307,7 @@ class Queues:
 
     def _on_gap(self) -> None:
         for queue in list(self._channels.values()):
-            queue.ring_all()
+            background.start(_logged(queue.catch_up()), "looking for events that were missed")
 
     def _forget_idle(self) -> None:
         for name in [name for name, queue in self._queues.items() if queue.is_idle]:
@@ -322,3 +323,11 @@ async def _rings(bell: asyncio.Future[None], deadline: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+async def _logged(work: Coroutine[Any, Any, None]) -> None:
+    """Do something for clients that wait. If Redis is gone again, it is done after the next connection."""
+    try:
+        await work
+    except PressureError as error:
+        logger.warning("events may have been missed", extra={"reason": str(error)})
