@@ -24,6 +24,9 @@ logger = logging.getLogger("apressure.events.server")
 READ_AHEAD: Final = 1 << 20
 """Bytes of commands that are read while others run."""
 
+LINGER: Final = 2.0
+"""Seconds for which a client that was told the reason may still send, before the connection is closed."""
+
 Pending = deque[list[bytes] | ProtocolError]
 
 
@@ -60,7 +63,7 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_ahead", "_broken", "_eof", "_host", "_parser", "_pending", "_runner", "_writable", "last_seen", "session",
+        "_ahead", "_broken", "_eof", "_host", "_parser", "_parted", "_pending", "_runner", "_writable", "last_seen", "session",
         "stalled_since", "transport",
     )  # fmt: skip
 
@@ -70,12 +73,16 @@ class Connection(asyncio.Protocol):
     def __init__(self, host: Host) -> None:
         self._host = host
         self._parser = RequestParser(host.limits.wire)
-        self._pending: Pending = deque()
+        self._pending: LINGER: Final = 2.0
+"""Seconds for which a client that was told the reason may still send, before the connection is closed."""
+
+Pending = deque()
         self._ahead = 0  # bytes of the commands that were read since none was pending
         self._runner: asyncio.Task[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._eof = False
         self._broken = False
+        self._parted = False
         self.last_seen = 0.0
         self.stalled_since = 0.0
 
@@ -87,7 +94,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_blocked(self) -> bool:
         """Whether the client has sent more commands than may wait behind one that waits."""
-        return self.session.waiter is not None and not self._has_room()
+        return self.session.waiter is not None and not self.transport.is_reading() and not self._broken
 
     # The transport calls these.
 
@@ -103,6 +110,8 @@ class Connection(asyncio.Protocol):
             self._parser.limits = UNAUTHENTICATED
 
     def data_received(self, data: bytes) -> None:
+        if self._parted:
+            return
         self.last_seen = asyncio.get_running_loop().time()
         self._parser.feed(data)
         self._read_commands()
@@ -144,7 +153,7 @@ class Connection(asyncio.Protocol):
         """Send an error, and close the connection."""
         logger.info("connection refused", extra={"client": self._peer(), "reason": text})
         self._write(encode(ErrorReply(text)))
-        self.transport.close()
+        self._part()
 
     def drop(self, reason: str) -> None:
         """Close the connection at once; what the client has not read is lost."""
@@ -216,7 +225,7 @@ class Connection(asyncio.Protocol):
                     self._flush(replies)
                     if self._writable is not None:
                         await self._writable
-                    if not self._broken:
+                    if not (self._broken or self._parted):
                         self._read_commands()
             self._flush(replies)
         except BaseException:
@@ -225,15 +234,33 @@ class Connection(asyncio.Protocol):
         finally:
             self._runner = None
             if session.leaving or self._eof:
-                self.transport.close()
+                self._part()
 
     def _flush(self, replies: list[bytes]) -> None:
         if replies:
             self._write(replies[0] if len(replies) == 1 else b"".join(replies))
             replies.clear()
 
+    def _part(self) -> None:
+        """Close the connection after what was written last.
+
+        A plain `close` would reset the connection if the client has sent more than was read, and the client would
+        lose the last reply. So its input is read to the end, for a moment.
+        """
+        if self._parted:
+            return
+        self._parted = True
+        if hasattr(self, "session"):
+            self.session.interrupt()
+        if self._eof or not self.transport.can_write_eof() or self.transport.is_closing():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self.transport.resume_reading()
+        asyncio.get_running_loop().call_later(LINGER, self.transport.abort)
+
     def _write(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._parted or self.transport.is_closing():
             return
         self.transport.write(data)
         limit = self._host.limits.output
