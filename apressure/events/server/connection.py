@@ -73,10 +73,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, host: Host) -> None:
         self._host = host
         self._parser = RequestParser(host.limits.wire)
-        self._pending: LINGER: Final = 2.0
-"""Seconds for which a client that was told the reason may still send, before the connection is closed."""
-
-Pending = deque()
+        self._pending: Pending = deque()
         self._ahead = 0  # bytes of the commands that were read since none was pending
         self._runner: asyncio.Task[None] | None = None
         self._writable: asyncio.Future[None] | None = None
