@@ -43,7 +43,7 @@ def load(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def show_example(context: typer.Context, wanted: bool) -> None:
-    """Print a configuration file with comments and the defaults, and end. A callback for the eager option `--example`."""
+    """Print a configuration file with comments and defaults, and end. A callback for the eager option `--example`."""
     if wanted:
         parts = []
         for option in _options(context):

@@ -167,7 +167,7 @@ def _table(handshake: Handshake, queues: Operations) -> dict[bytes, Command]:
             queues.ack_many,
         ),
         Command("QEXTEND queue id seconds", 3, 3, queues.extend, "Gives the consumer of an event more time"),
-        Command("QREGISTER [queue ...]", 0, _ANY, queues.register_client, "Registers for queues, instead of those before"),
+        Command("QREGISTER [queue ...]", 0, _ANY, queues.register_client, "Registers for these queues only"),
         Command("QNOTIFY timeout", 1, 1, queues.notify, "Waits until a registered queue has an event"),
         Command("QFLUSH queue", 1, 1, queues.flush, "Removes all events of a queue"),
         Command("QSTATUS [queue ...]", 0, _ANY, queues.status, "Counts events and consumers, for programs"),

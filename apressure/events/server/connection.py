@@ -63,8 +63,8 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_ahead", "_broken", "_eof", "_host", "_parser", "_parted", "_pending", "_runner", "_writable", "last_seen", "session",
-        "stalled_since", "transport",
+        "_ahead", "_broken", "_eof", "_host", "_parser", "_parted", "_pending", "_runner", "_writable", "last_seen",
+        "session", "stalled_since", "transport",
     )  # fmt: skip
 
     session: Session

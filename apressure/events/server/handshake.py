@@ -13,9 +13,17 @@ from apressure.events.server.wire.replies import ErrorReply, Reply
 class Known(Protocol):
     """A command, as COMMAND describes it."""
 
-    least: int
-    most: int | None
-    summary: str
+    @property
+    def least(self) -> int:
+        """The fewest arguments."""
+
+    @property
+    def most(self) -> int | None:
+        """The most arguments; None for no limit."""
+
+    @property
+    def summary(self) -> str:
+        """What it does."""
 
 
 class Handshake:

@@ -27,18 +27,19 @@ class Listener:
 
     Args:
         settings: What the server was told.
-        commands: Carries commands out.
 
     Attributes:
+        commands: Carries commands out; set before `open`.
         limits: What a client may use.
         address: Where it listens; the port is the real one.
     """
 
-    def __init__(self, settings: ServerSettings, commands: Commands) -> None:
+    commands: Commands
+
+    def __init__(self, settings: ServerSettings) -> None:
         self.limits = settings.limits
         self.address = settings.listen
         self._settings = settings
-        self._commands = commands
         self._connections: set[Connection] = set()
         self._total = 0
         self._server: asyncio.Server | None = None
@@ -54,7 +55,7 @@ class Listener:
         """
         listen, tls = self._settings.listen, self._settings.tls
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self), listen.host or None, listen.port, ssl=tls and context_of(tls), backlog=_BACKLOG
+            lambda: Connection(self), listen.host or None, listen.port, ssl=context_of(tls) if tls else None, backlog=_BACKLOG
         )
         self.address = Address(listen.host, self._server.sockets[0].getsockname()[1])
 
@@ -115,12 +116,12 @@ class Listener:
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
-        self._commands.forget(connection.session)
+        self.commands.forget(connection.session)
 
     def execute(
         self, session: Session, command: list[bytes], following: Pending
     ) -> Sequence[Reply] | Coroutine[Any, Any, Sequence[Reply]]:
-        return self._commands.execute(session, command, following)
+        return self.commands.execute(session, command, following)
 
     def _look_at(self, connection: Connection, now: float) -> None:
         limits = self.limits

@@ -49,8 +49,8 @@ class EventServer:
         async with Client(settings.url) as client:
             queues = Queues(client)
             operations = Operations(client, queues, settings.workers)
-            commands = Commands(settings, operations, lambda: listener.counts())
-            listener = Listener(settings, commands)
+            listener = Listener(settings)
+            listener.commands = Commands(settings, operations, listener.counts)
             await listener.open()
             try:
                 async with asyncio.TaskGroup() as group:

@@ -197,14 +197,15 @@ class RequestParser:
 
 
 def split_words(line: bytes) -> list[bytes]:
-    """Split an inline command as Redis does: words, `"with \\x00 escapes"` and `'without'`.
+    r"""Split an inline command as Redis does: words, `"with \x00 escapes"` and `'without'`.
 
     Raises:
         ProtocolError: A quote has no end, or a word follows it without a space.
     """
     if b'"' not in line and b"'" not in line:
         return line.replace(b"\0", b" ").split()
-    words, at, end = [], 0, len(line)
+    words: list[bytes] = []
+    at, end = 0, len(line)
     while True:
         while at < end and line[at] in _BLANKS:
             at += 1
