@@ -13,6 +13,7 @@ from apressure.exceptions import (
     DeadlineError,
     DeadlineOutcomeUnknownError,
     DecodeError,
+    DuplicateEventError,
     DurabilityError,
     ExactlyOnceError,
     LeaseLostError,
@@ -43,6 +44,10 @@ from apressure.queue.producer import Producer
 from apressure.queue.queue import AsyncQueue
 
 if TYPE_CHECKING:
+    from apressure.events.consumer import EventConsumer
+    from apressure.events.delivery import EventDelivery
+    from apressure.events.queue import EventQueue
+    from apressure.events.statistics import EventQueueStatistics
     from apressure.files import FileDelivery, FileQueue, FileQueueOptions, FileQueueStatistics
     from apressure.queue.doctor import recovery
     from apressure.queue.statistics import QueueStatistics, RoleStatistics
@@ -65,8 +70,13 @@ __all__ = [
     "DeadlineOutcomeUnknownError",
     "DecodeError",
     "Delivery",
+    "DuplicateEventError",
     "Durability",
     "DurabilityError",
+    "EventConsumer",
+    "EventDelivery",
+    "EventQueue",
+    "EventQueueStatistics",
     "ExactlyOnceError",
     "FileDelivery",
     "FileQueue",
@@ -108,6 +118,10 @@ __all__ = [
 
 # Most programs do not use these names: they are imported on first use.
 _LATER = {
+    "EventConsumer": "apressure.events.consumer",
+    "EventDelivery": "apressure.events.delivery",
+    "EventQueue": "apressure.events.queue",
+    "EventQueueStatistics": "apressure.events.statistics",
     "FileDelivery": "apressure.files",
     "FileQueue": "apressure.files",
     "FileQueueOptions": "apressure.files",

@@ -72,6 +72,18 @@ class QueueClosedError(QueueError, _QueueShutDown):  # type: ignore[misc,valid-t
     """
 
 
+class DuplicateEventError(QueueError, ValueError):
+    """An `EventQueue` has an event with this id already, waiting or in flight. Nothing was put.
+
+    Attributes:
+        id: The id.
+    """
+
+    def __init__(self, message: str, *, name: str, id: str) -> None:
+        super().__init__(message, name=name)
+        self.id = id
+
+
 class QueueFullError(QueueError, asyncio.QueueFull, TimeoutError):
     """The queue stayed full until the timeout. `accepted` says how many items of a `put_many` are in it."""
 

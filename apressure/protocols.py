@@ -1,7 +1,7 @@
 """What `serve`, integrations and programs rely on, whatever the kind of queue.
 
-`AsyncQueue` and `FileQueue` are both a `Source` and a `Destination`; a queue of your own is one when it has these
-methods. No class here has behaviour. `apressure.testing.contract` tests a queue against these promises.
+`AsyncQueue`, `EventQueue` and `FileQueue` are each a `Source` and a `Destination`; a queue of your own is one when it
+has these methods. No class here has behaviour. `apressure.testing.contract` tests a queue against these promises.
 """
 
 from __future__ import annotations

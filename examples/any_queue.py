@@ -1,6 +1,6 @@
-"""Run one program on every kind of queue: one line decides between a directory and a server.
+"""Run one program on every kind of queue: one line decides which.
 
-python any_queue.py [server|files]
+python any_queue.py [server|files|events]
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from apressure import AsyncQueue, FileQueue
+from apressure import AsyncQueue, EventQueue, FileQueue
 from apressure.protocols import Destination, Source
 
 
@@ -32,9 +32,11 @@ async def work(orders: Source[str]) -> None:
 async def main(kind: str) -> None:
     """Feed and work at the same time."""
     with tempfile.TemporaryDirectory() as directory:
-        queue: AsyncQueue[str] | FileQueue[str]
+        queue: AsyncQueue[str] | EventQueue[str] | FileQueue[str]
         if kind == "files":
             queue = FileQueue(Path(directory) / "orders", codec="text")  # this line,
+        elif kind == "events":
+            queue = EventQueue("orders", url="embedded://", codec="text")  # this one,
         else:
             queue = AsyncQueue("orders", url="embedded://", codec="text")  # or this one
         async with queue:

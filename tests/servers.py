@@ -24,8 +24,9 @@ from apressure.exceptions import MissingExtraError
 
 SERVERS = ("valkey", "redis")
 
-PASSING = ("apressure:*:op:*", "apressure:*:turns", "apressure:*:watch")
-"""Records of operations, and of clients that wait in line, may outlive a queue, if they have a time to live."""
+PASSING = tuple(f"apressure:*:{word}" for word in ("op:*", "turns", "watch", "room", "end", "expiry", "scan"))
+"""Records of operations, of clients that wait in line, and an index that can be made again, may outlive a queue, if
+they have a time to live."""
 
 
 class CannotRun(Exception):

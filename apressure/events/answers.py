@@ -26,10 +26,12 @@ class Wait(NamedTuple):
             client is the one that watches it. `"turn"`: it is empty, and another client watches it. `"draining"`: it is
             closed and empty, and others have events in flight, which may come back.
         lease: Milliseconds until another try is worth it in any case; None where there is no such time.
+        created: Whether the queue was created: then a wait ends when it is deleted.
     """
 
     reason: Reason
     lease: int | None = None
+    created: bool = False
 
     def error(self, name: str, accepted: int = 0) -> PressureError:
         """Return the error for an operation that may not wait any longer."""
@@ -40,7 +42,8 @@ class Wait(NamedTuple):
         return QueueEmptyError(f"the queue {name!r} is empty", name=name)
 
 
-FULL: Final = Wait("full")
+EMPTY: Final = Wait("empty")
+FULL: Final = Wait("full", created=True)
 
 
 class Event(NamedTuple):
@@ -125,16 +128,16 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:
     if not isinstance(answer, list):
         return answer
     match answer[0]:
-        case b"pushed" | b"settled" | b"moved":
+        case b"pushed" | b"settled" | b"moved" | b"flushed":
             return answer[1]
         case b"events":
-            events = [Event(*one, token) for one in zip(*answer[1:4], strict=True)]
-            return Popped(events, answer[4])
+            ids, contents, attempts, dead = answer[1:]
+            return Popped([Event(*one, token=token) for one in zip(ids, contents, attempts, strict=True)], dead)
         case b"event":
             return Event(*answer[1:])
         case b"empty" | b"watch" | b"turn" | b"draining":
             reason: Reason = answer[0].decode()
-            return Wait(reason, answer[1] if answer[1] >= 0 else None)
+            return Wait(reason, answer[1] if answer[1] >= 0 else None, answer[2] == 1)
         case b"status":
             bound, waiting, claimed, contents, consumers, is_closed, dead, due = answer[1:]
             return Status(
@@ -143,8 +146,6 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:
             )  # fmt: skip
         case b"healed":
             return answer[1], answer[2] if answer[2] >= 0 else None
-        case b"flushed":
-            return answer[1]
         case b"closed":
             return closed(name)
         case b"missing":

@@ -19,6 +19,7 @@ _OURS: Final = {
     "room": "list",
     "putters": "string",
     "scan": "string",
+    "end": "list",
 }
 
 PATTERNS: Final = ((b"queue:{*}:items", b"hash"), (b"queue:{*}:consumers", b"zset"))
@@ -41,6 +42,7 @@ class EventKeys:
         closed: Ours: the list that is not empty when the queue is closed.
         turns: Ours: the list with a token for the next client that waits for events.
         room: Ours: the list with a token for the next client that waits for room.
+        end: Ours: the list with a token for the client that watches the queue, when it was closed or deleted.
 
     Raises:
         TypeError: The name is not a string.
@@ -64,7 +66,7 @@ class EventKeys:
         self.okq = tuple(base + ending.encode() for ending in _OKQ)
         self.ours = tuple(b"apressure:" + base + b":" + word.encode() for word in _OURS)
         self.unclaimed, self.claimed, self.items, self.consumers = self.okq
-        self.closed, self.turns, self.room = self.ours[1], self.ours[5], self.ours[7]
+        self.closed, self.turns, self.room, self.end = (self.ours[place] for place in (1, 5, 7, 10))
 
     def lock(self, event_id: bytes) -> bytes:
         """The string that exists while an event is claimed."""

@@ -1,8 +1,8 @@
 """One function for each step on the server: it orders the script's arguments, sends it, and reads its answer.
 
 A step never waits for the queue. It answers with a value, with a `Wait`, or with an exception. Each step has a script
-of the same name in `lua/`. A step that changes something is numbered in a `Series`, so that one whose reply was lost can
-be sent again. The asynchronous methods take a series from a pool, so any number of them may run at a time.
+of the same name in `lua/`. A step that changes something is numbered in a `Series`, so that one whose reply was lost
+can be sent again. The asynchronous methods take a series from a pool, so any number of them may run at a time.
 """
 
 from __future__ import annotations
@@ -153,6 +153,7 @@ class EventSteps:
         limit: int,
         expected: bool,
         in_hand: int | None,
+        share: bool,
         on_answer: OnAnswer,
     ) -> Request:
         """Pop and claim events. Answers with `Popped` or a `Wait`; see `pop`. `place` is this client's in the line.
@@ -163,6 +164,7 @@ class EventSteps:
         drain = b"" if in_hand is None else in_hand
         arguments: list[Argument] = [
             number, b"0", max_events, lease, series.token, place, limit, _flag(expected), drain,
+            _flag(share),
         ]  # fmt: skip
         token = series.token if lease else b""
         return self._send(series.call("pop"), arguments, on_answer, 1, token, resend=lease > 0)
@@ -188,12 +190,16 @@ class EventSteps:
         return self._send(self._unnumbered.call("extend"), arguments, on_answer, connection=connection)
 
     def resign(self, place: bytes, unused: bool) -> None:
-        """This client does not wait for events any more; `unused` says that it has taken a turn which it does not use."""
-        self._send(self._unnumbered.call("resign"), [place, _flag(unused), b"0"], _ignore)
+        """This client waits for events no more; `unused` says that it has taken a turn which it does not use."""
+        self._send(self._unnumbered.call("resign"), [place, _flag(unused), b"0", b"0"], _ignore)
 
     def pass_room(self) -> None:
         """This client has taken a token for room which it does not use."""
-        self._send(self._unnumbered.call("resign"), [b"", b"0", b"1"], _ignore)
+        self._send(self._unnumbered.call("resign"), [b"", b"0", b"1", b"0"], _ignore)
+
+    def pass_end(self) -> None:
+        """This client has taken a token that tells of the queue's end, and does not wait any more."""
+        self._send(self._unnumbered.call("resign"), [b"", b"0", b"0", b"1"], _ignore)
 
     # Steps that any number of tasks may run at a time.
 
@@ -223,7 +229,9 @@ class EventSteps:
         Cancelled, they are pushed or not.
         """
         with self._series() as series:
-            return await self._ask(lambda on_answer: self.send_push(series, events, front, force, expected, on_answer))
+            return await self._ask(  # type: ignore[no-any-return]
+                lambda on_answer: self.send_push(series, events, front, force, expected, on_answer)
+            )
 
     async def pop(
         self,
@@ -233,6 +241,7 @@ class EventSteps:
         expected: bool = False,
         in_hand: int | None = None,
         place: bytes = b"",
+        share: bool = False,
     ) -> Popped | Wait:
         """Pop up to so many events, without waiting, and claim them for `lease` seconds.
 
@@ -246,6 +255,7 @@ class EventSteps:
             in_hand: With this, a closed and empty queue answers `Wait("draining")` while others have claims: this many
                 claims are the caller's own.
             place: The caller's place in the line of those that wait; empty if it does not wait.
+            share: Take no more than an equal share of what waits, where several consumers are registered.
 
         Raises:
             QueueClosedError: It is closed, and nothing waits.
@@ -264,7 +274,7 @@ class EventSteps:
         with self._series() as series:
             return await self._ask(  # type: ignore[no-any-return]
                 lambda on_answer: self.send_pop(
-                    series, max_events, milliseconds, place, limit, expected, in_hand, on_answer
+                    series, max_events, milliseconds, place, limit, expected, in_hand, share, on_answer
                 ),
                 undo,
             )
@@ -289,7 +299,7 @@ class EventSteps:
 
         Args:
             claims: The events.
-            how: `"ack"`; `"nack"` puts them back, first in line; so does `"unseen"`, which does not count as an attempt.
+            how: `"ack"`; `"nack"` puts them back, first in line; so does `"unseen"`, without counting as an attempt.
             anywhere: Acknowledge events that have gone back and wait, too, as okq's QACK does.
 
         Returns:
@@ -337,7 +347,7 @@ class EventSteps:
         Raises:
             QueueAlreadyExistsError: It was created before.
         """
-        new = (await self._run("create", bound))[0] == b"created"
+        new: bool = (await self._run("create", bound))[0] == b"created"
         if not new and not exist_ok:
             raise QueueAlreadyExistsError(f"the queue {self.name!r} exists already", name=self.name)
         return new

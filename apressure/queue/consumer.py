@@ -8,10 +8,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar
 
+from apressure.connection.leases.clock import Clock, since_boot
 from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.protocols import DEFAULT_MAX_HOLD
 from apressure.queue.delivery import Delivery
-from apressure.queue.leases.clock import Clock, since_boot
 from apressure.queue.leases.lease import Lease
 from apressure.queue.leases.receiving import Received
 from apressure.queue.prefetch import Prefetch

@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from apressure import background, validation
+from apressure.connection.leases.clock import Term, since_boot
+from apressure.connection.leases.renewal import Renewal
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.items import Items
 from apressure.queue.deadline import within
 from apressure.queue.engine.batching import Put, PutLane, put_many
-from apressure.queue.leases.clock import Term, since_boot
-from apressure.queue.leases.renewal import Renewal
 from apressure.settle import set_result_once, wait_for_answer
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class _Exclusive:
             raise
         self._lane = scripted.put_lane(self.token)
         scripted.add_lease(self)
-        self._renewal = Renewal(self, scripted.client.renewer, steps, "producer", self._max_hold)
+        self._renewal = steps.renewal(self, "producer", scripted.client.renewer, self._max_hold)
         self._renewal.note_task()
         self._renewal.begin()
 

@@ -10,7 +10,7 @@ from typing import Any
 import fakeredis
 import pytest
 
-from apressure import AsyncQueue, FileQueue, QueueDoesNotExistError
+from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError
 from apressure.testing.contract import Opener, QueueContract
 from tests.integration.files.conftest import MODES
 
@@ -50,6 +50,20 @@ class TestSharedConsumer(QueueContract):
             async with AsyncQueue(name, url=url) as queue:
                 with contextlib.suppress(QueueDoesNotExistError):
                     await queue.delete()
+
+
+class TestEventQueue(QueueContract):
+    @pytest.fixture
+    async def open_queue(self, url: str) -> AsyncIterator[Opener]:
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def open_queue(**options: Any) -> EventQueue[bytes]:
+                return await stack.enter_async_context(EventQueue("jobs", url=url, **options))
+
+            yield open_queue
+        async with EventQueue("jobs", url=url) as queue:
+            with contextlib.suppress(QueueDoesNotExistError):
+                await queue.delete()
 
 
 class TestFakeRedis(QueueContract):

@@ -13,6 +13,7 @@ import pytest
 
 from apressure import (
     AsyncQueue,
+    EventQueue,
     ExactlyOnceError,
     FileQueue,
     Many,
@@ -22,13 +23,13 @@ from apressure import (
 )
 from apressure.testing.contract import ITEMS, begun, drained, fails, in_time
 
-KINDS = ("files", "server", "plain")
-"""A directory, a server, and another database of it by plain commands, which can only be a destination."""
+KINDS = ("files", "events", "server", "plain")
+"""A directory, events, a server, and another database of it by plain commands, which can only be a destination."""
 
 Open = Callable[..., Awaitable[Any]]
 
 
-@pytest.fixture(params=list(itertools.product(KINDS[:2], KINDS)), ids="-to-".join)
+@pytest.fixture(params=list(itertools.product(KINDS[:3], KINDS)), ids="-to-".join)
 def kinds(request: pytest.FixtureRequest) -> tuple[str, str]:
     found: tuple[str, str] = request.param
     return found
@@ -44,6 +45,8 @@ async def open_queue(kinds: tuple[str, str], url: str, tmp_path: Path) -> AsyncI
             kind = kinds[0 if name.startswith("in") else 1]
             if kind == "files":
                 queue: Any = FileQueue(tmp_path / name.replace(":dead", ".dead"), **options)
+            elif kind == "events":
+                queue = EventQueue(name, url=url, **options)
             else:
                 queue = AsyncQueue(name, url=url, scripting=kind == "server", **options)
             await stack.enter_async_context(queue)

@@ -29,6 +29,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "QueueError": {"name": "jobs"},
     "QueueAlreadyExistsError": {"name": "jobs"},
     "QueueDoesNotExistError": {"name": "jobs"},
+    "DuplicateEventError": {"name": "jobs", "id": "a"},
     "QueueClosedError": {"name": "jobs"},
     "QueueFullError": {"name": "jobs", "accepted": 3},
     "QueueEmptyError": {"name": "jobs"},

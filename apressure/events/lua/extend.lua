@@ -18,7 +18,7 @@ for i = 2, #ARGV, 2 do
   if ours then
     if left ~= -1 and left < lease then
       call('SET', lock, holder or token, 'PX', lease)
-      call('ZADD', EXPIRY, now() + lease, id)
+      index({now() + lease, id})
     end
     letters[#letters + 1] = '1'
   else

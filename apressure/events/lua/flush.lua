@@ -3,7 +3,7 @@
 -- ARGV: 1 '1' to delete the queue, 2 '1' if it must exist
 -- Returns: {'flushed', number of events that were removed} | {'missing'}
 local waiting, claimed = call('LLEN', UNCLAIMED), call('LLEN', CLAIMED)
-if ARGV[2] == '1' and call('EXISTS', UNCLAIMED, CLAIMED, ITEMS, CONSUMERS, BOUND) == 0 then return {'missing'} end
+local missing = ARGV[2] == '1' and call('EXISTS', UNCLAIMED, CLAIMED, ITEMS, CONSUMERS, BOUND) == 0
 for from = 0, claimed - 1, CHUNK do
   local locks = call('LRANGE', CLAIMED, from, from + CHUNK - 1)
   for i = 1, #locks do locks[i] = lock_of(locks[i]) end
@@ -12,4 +12,5 @@ end
 call('DEL', UNCLAIMED, CLAIMED, ITEMS, EXPIRY, ATTEMPTS, SCAN)
 if ARGV[1] == '1' then call('DEL', CONSUMERS, BOUND, CLOSED, DEAD, WATCH, PUTTERS) end
 tell_all()
+if missing then return {'missing'} end  -- only keys of ours may have been left
 return {'flushed', waiting + claimed}

@@ -1,7 +1,7 @@
 -- Look at a waiting event (specification: QLPEEK, QRPEEK).
 -- KEYS: those of the prelude
 -- ARGV: 1 '1' for the newest (leftmost), '0' for the one that is next
--- Returns: {'event', id, contents} | {'empty', -1}
+-- Returns: {'event', id, contents} | {'empty', -1, 0}
 local newest = ARGV[1] == '1'
 for first = 0, 1000, 100 do
   local last = first + 99
@@ -13,4 +13,4 @@ for first = 0, 1000, 100 do
     if contents then return {'event', id, contents} end
   end
 end
-return {'empty', -1}
+return {'empty', -1, 0}

@@ -3,10 +3,12 @@
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 the most events, 4 milliseconds of the lease (0: acknowledge them at
 --       once), 5 token of the claims, 6 place of this client in the line or '' if it does not wait,
 --       7 limit of deliveries of an event or 0, 8 '1' if the queue must have been created,
---       9 how many claims the caller has in hand, if it waits for those of others when the queue is closed, or ''
+--       9 how many claims the caller has in hand, if it waits for those of others when the queue is closed, or '',
+--       10 '1' to take no more than the caller's share, where several consumers are registered
 -- Returns: {'events', {ids}, {contents}, {attempts}, number of dead letters} (without ids: there may be more, try again) |
---          {'empty', milliseconds} (to one that does not wait) | {'watch', milliseconds} (watch the queue) |
---          {'turn', milliseconds} (wait in line) | {'draining', milliseconds} (closed and empty, but others have events) |
+--          {'empty', milliseconds, 1 if the queue was created} (to one that does not wait) |
+--          {'watch', milliseconds, created} (watch the queue) | {'turn', milliseconds, created} (wait in line) |
+--          {'draining', milliseconds, created} (closed and empty, but others have events) |
 --          {'closed'} | {'missing'} | {'corrupt', why};
 --          with the milliseconds after which it is worth another try in any case, or -1
 local lease, token, place, limit = tonumber(ARGV[4]), ARGV[5], ARGV[6], tonumber(ARGV[7])
@@ -27,7 +29,7 @@ elseif before then
 end
 local bound, created = state(ARGV[8] == '1')
 if not bound then
-  if place ~= '' then tell_all() end
+  if place ~= '' and created[1] == 'missing' then tell_all() end
   return created
 end
 if not created then check_types() end
@@ -36,6 +38,9 @@ heal()
 
 local ids, contents, attempts, dead, looked, bytes = {}, {}, {}, {}, 0, 0
 local most = tonumber(ARGV[3])
+if most > 1 and ARGV[10] == '1' then
+  most = math.min(most, math.max(1, math.ceil(call('LLEN', UNCLAIMED) / math.max(1, call('ZCARD', CONSUMERS)))))
+end
 local tried = call('EXISTS', ATTEMPTS) == 1
 while #ids < most and looked < 2 * CHUNK and bytes < 1048576 do
   -- A few at a time, since some may be large.
@@ -73,10 +78,11 @@ if #ids > 0 and lease > 0 then
   local packed, scores = {}, {}
   for i = 1, #ids do
     packed[i] = pack(ids[i])
-    scores[2 * i - 1], scores[2 * i] = now() + lease, ids[i]
+    -- A fraction keeps the order of events that were claimed together.
+    scores[2 * i - 1], scores[2 * i] = string.format('%.4f', now() + lease + 0.0003 * i), ids[i]
   end
   push('LPUSH', CLAIMED, ids)
-  push('ZADD', EXPIRY, scores)
+  index(scores)
   record(ARGV[1], table.concat(packed))
 elseif #ids > 0 then
   push('HDEL', ITEMS, ids)
@@ -89,11 +95,12 @@ if looked > 0 then
 end
 local again = due()
 if is_closed() then
-  if ARGV[9] ~= '' and call('LLEN', CLAIMED) > tonumber(ARGV[9]) then return {'draining', again} end
-  tell_all()
+  if ARGV[9] ~= '' and call('LLEN', CLAIMED) > tonumber(ARGV[9]) then return {'draining', again, 1} end
+  if place ~= '' then tell_all() end
   return {'closed'}
 end
-if place == '' then return {'empty', again} end
+created = created and 1 or 0
+if place == '' then return {'empty', again, created} end
 local left = watched_by_another(place)
-if left then return {'turn', left} end
-return {'watch', again}
+if left then return {'turn', left, created} end
+return {'watch', again, created}

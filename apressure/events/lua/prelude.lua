@@ -1,6 +1,6 @@
 -- What the steps of a queue of events share: names for the keys, and functions. A script gets those that it uses.
 -- KEYS: 1 unclaimed ids, 2 :claimed, 3 :items, 4 :consumers, and ours: 5 bound, 6 closed, 7 expiry, 8 attempts, 9 dead,
---       10 turns, 11 watch, 12 room, 13 putters, 14 scan, 15 op
+--       10 turns, 11 watch, 12 room, 13 putters, 14 scan, 15 end, 16 op
 -- An okq beside us does not keep our keys: each of them may be missing or stale at any time. What okq's own keys say
 -- counts: an id in CLAIMED whose lock key exists is claimed, whoever claimed it.
 -- The lock key of an event is not among KEYS, since a step learns ids from the lists. It has the same hash tag.
@@ -10,15 +10,18 @@ local UNCLAIMED, CLAIMED, ITEMS, CONSUMERS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 -- EXPIRY is the index of claims: id -> when to look at its lock. ATTEMPTS: id -> how often it was delivered before.
 -- DEAD has dead letters, the newest leftmost, each 'length of the id:id' and the contents.
 local BOUND, CLOSED, EXPIRY, ATTEMPTS, DEAD = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
--- TURNS and ROOM have a token for the next client that waits for events, or for room. WATCH says which client watches
--- the queue, and PUTTERS exists while clients wait for room. SCAN says how far the claims have been indexed.
-local TURNS, WATCH, ROOM, PUTTERS, SCAN, OP = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+-- TURNS and ROOM have a token for the next client that waits for events, or for room. END has one for the client that
+-- watches the queue, when the queue has ended. WATCH says which client that is, and PUTTERS exists while clients wait for
+-- room. SCAN says how far the claims have been indexed.
+local TURNS, WATCH, ROOM, PUTTERS, SCAN, END, OP = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 
 local RECORD_MS = 300000       -- how long the result of a step is kept for its repeat
 local WATCH_MS = 6000          -- a client that waits tries again every 5 seconds
 local SCAN_MS = 10000          -- claims are looked through at least this often
 local SCAN_PAUSE_MS = 500      -- and at most this often, while the index and the claims do not agree
 local STALE_S = 30             -- a consumer without a sign of life for this long is dead
+local INDEX_MS = 3600000       -- an index that nobody needs goes by itself; it can be made again at any time
+local ATTEMPTS_MS = 2592000000 -- 30 days: an okq that empties a queue does not forget attempts
 local CHUNK = 1000             -- arguments of one command; Lua's stack holds fewer than 8000
 
 local clock
@@ -198,11 +201,19 @@ local function put_back(ids, counted)
     back[#back + 1] = ids[i]
     if counted(ids[i]) then call('HINCRBY', ATTEMPTS, ids[i], 1) end
   end
+  call('PEXPIRE', ATTEMPTS, ATTEMPTS_MS)
   push('RPUSH', UNCLAIMED, back)
+  if is_closed() then wake(TURNS) end  -- those that wait for the end look for a token only
 end
 
 local function always()
   return true
+end
+
+-- Note in the index when to look at claims: scores and ids.
+local function index(claims)
+  push('ZADD', EXPIRY, claims)
+  call('PEXPIRE', EXPIRY, INDEX_MS)
 end
 
 -- Index claims that another program made, or whose entry got lost: at most 1,000 a pass.
@@ -222,7 +233,7 @@ local function index_claims(claims)
       found[#found + 1], found[#found + 2] = now() + lasts, ids[i]
     end
   end
-  push('ZADD', EXPIRY, found)
+  index(found)
   call('SET', SCAN, from + CHUNK, 'PX', SCAN_MS)
 end
 
@@ -310,4 +321,5 @@ end
 local function tell_all()
   wake(TURNS)
   wake(ROOM)
+  wake(END)
 end

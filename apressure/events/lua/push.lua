@@ -7,9 +7,12 @@
 local before = recall(ARGV[1], ARGV[2])
 if before then return {'pushed', before} end
 local bound, created = state(ARGV[5] == '1')
-if not bound then return created end
+if not bound or (is_closed() and ARGV[4] ~= '2') then
+  if not bound and created[1] == 'corrupt' then return created end
+  wake(ROOM)  -- the next one that waits for room has to learn that, too
+  return bound and {'closed'} or created
+end
 if not created then check_types() end
-if is_closed() and ARGV[4] ~= '2' then return {'closed'} end
 local length, events = call('LLEN', UNCLAIMED), (#ARGV - 5) / 2
 local room = events
 if bound > 0 and ARGV[4] == '0' then room = math.max(0, bound - length) end

@@ -6,9 +6,12 @@
 local before = recall(ARGV[1], ARGV[2])
 if before then return {'moved', before} end
 local bound, created = state(ARGV[4] == '1')
-if not bound then return created end
+if not bound or is_closed() then
+  if not bound and created[1] == 'corrupt' then return created end
+  wake(ROOM)  -- the next one that waits for room has to learn that, too
+  return bound and {'closed'} or created
+end
 if not created then check_types() end
-if is_closed() then return {'closed'} end
 local room = bound > 0 and math.max(0, bound - call('LLEN', UNCLAIMED)) or CHUNK
 local entries = call('LRANGE', DEAD, -math.min(tonumber(ARGV[3]), CHUNK), -1)
 local ids, pairs_, kept, seen, looked = {}, {}, {}, {}, 0

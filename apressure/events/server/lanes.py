@@ -274,7 +274,7 @@ class PopLane(Lane[Taking]):
 
     def _send(self, series: Series, jobs: Sequence[Job[Taking]]) -> Request:
         most = min(sum(job.events for job in jobs), MAX_EVENTS)
-        return self._steps.send_pop(series, most, jobs[0].work.lease, b"", 0, False, None, self._answered)
+        return self._steps.send_pop(series, most, jobs[0].work.lease, b"", 0, False, None, False, self._answered)
 
     def _settle(self, jobs: Sequence[Job[Taking]], answer: Any) -> None:
         if not isinstance(answer, Popped):

@@ -55,7 +55,11 @@ class Listener:
         """
         listen, tls = self._settings.listen, self._settings.tls
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self), listen.host or None, listen.port, ssl=context_of(tls) if tls else None, backlog=_BACKLOG
+            lambda: Connection(self),
+            listen.host or None,
+            listen.port,
+            ssl=context_of(tls) if tls else None,
+            backlog=_BACKLOG,
         )
         self.address = Address(listen.host, self._server.sockets[0].getsockname()[1])
 

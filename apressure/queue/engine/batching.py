@@ -10,11 +10,12 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequen
 from typing import Any, Final, TypeVar
 
 from apressure import validation
+from apressure.connection.lanes import Entry, Lane
 from apressure.connection.waiter import SLICE
 from apressure.exceptions import DurabilityError, OutcomeUnknownError, PressureError
 from apressure.items import MAX_BYTES, Items, Progress
 from apressure.queue.engine.answers import EMPTY, FULL
-from apressure.queue.engine.lanes import Entry, Lane
+from apressure.queue.engine.notices import Notice
 from apressure.queue.engine.steps import Steps
 from apressure.queue.engine.waits import Wait, Waits
 from apressure.settle import note_sent, set_result_once
@@ -56,9 +57,13 @@ class PutLane(Lane[Put]):
     """
 
     _role = "producer"
+    _wait_type = Wait
+    _steps: Steps
+    _waits: Waits
 
     def __init__(self, steps: Steps, waits: Waits, token: bytes = b"", force: bool = False) -> None:
         super().__init__(steps, waits)
+        self._notice = Notice(steps.name)
         self._series = steps.series()
         self._token = token
         self._force = force
@@ -177,9 +182,13 @@ class GetLane(Lane[Get]):
     """The gets of a client's tasks: at-most-once."""
 
     _role = "consumer"
+    _wait_type = Wait
+    _steps: Steps
+    _waits: Waits
 
     def __init__(self, steps: Steps, waits: Waits) -> None:
         super().__init__(steps, waits)
+        self._notice = Notice(steps.name)
         self._series = steps.gets()
         self._order = 0
         self._back: list[tuple[tuple[int, int], Sequence[bytes], asyncio.Future[None]]] = []
@@ -235,7 +244,7 @@ class GetLane(Lane[Get]):
             entry.in_flight = True
             wanted += min(entry.max_items, MAX_MESSAGES - wanted)
         place = b"" if all(entry.now for entry in self._entries) else self._waits.take_turn()
-        claimed = self._waits.take_claim(self._role)
+        claimed = self._waits.take_claim("consumer")
         self._request = self._steps.get(self._series, claimed, wanted, place, self._answered)
 
     def _accept(self, answer: list[bytes]) -> Wait | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from apressure.connection.asking import OnAnswer
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.queue.engine.dead_letters import DeadLetters
-from apressure.queue.engine.sending import ONLY_CONSUMER, OnAnswer, Sender, Series, acknowledged, undoing
+from apressure.queue.engine.sending import ONLY_CONSUMER, Sender, Series, acknowledged, undoing
 from apressure.queue.engine.waits import Wait
 from apressure.queue.leases.acknowledgements import Range
 

@@ -6,10 +6,14 @@ has a script of the same name in `lua/`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from apressure.connection.asking import OnAnswer
+from apressure.connection.leases.renewal import Held, Renewal
+from apressure.connection.renewer import Renewer
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
@@ -17,7 +21,7 @@ from apressure.exceptions import ROLES, Role
 from apressure.queue.engine.answers import collides
 from apressure.queue.engine.dead_letters import DeadLetters
 from apressure.queue.engine.keys import Keys
-from apressure.queue.engine.sending import ONLY_CONSUMER, ONLY_PRODUCER, OnAnswer, Series, acknowledged, undoing
+from apressure.queue.engine.sending import ONLY_CONSUMER, ONLY_PRODUCER, Series, acknowledged, undoing
 from apressure.queue.engine.shared_steps import SharedSteps
 from apressure.queue.engine.waits import Wait
 from apressure.queue.leases.acknowledgements import Range
@@ -156,6 +160,11 @@ class Steps(SharedSteps):
         """Renew the lease of a role, over another connection if one is given. The lease never gets shorter."""
         call = self._unnumbered.call("renew")
         self._send(call, [role, token, lease], on_answer, True, role=role, connection=connection)
+
+    def renewal(self, lease: Held, role: Role, renewer: Renewer, max_hold: float, shared: bool = False) -> Renewal:
+        """Return what keeps a lease on a role renewed; `shared`: it is a member's share of the role."""
+        step = self.renew_shared if shared else functools.partial(self.renew, role)
+        return Renewal(lease, renewer, self.script_keys, step, f"the {role} role", self.name, max_hold)
 
     async def create(self, bound: int) -> None:
         """Create the queue (specification: Create)."""

@@ -16,13 +16,12 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from apressure import background
+from apressure.connection.leases.clock import Clock, Term, since_boot
 from apressure.connection.wire.request import Request
 from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, ServerError
 from apressure.queue.engine.waits import Wait
 from apressure.queue.leases.acknowledgements import AcknowledgementTracker, firsts
-from apressure.queue.leases.clock import Clock, Term, since_boot
 from apressure.queue.leases.receiving import Received, Receiving
-from apressure.queue.leases.renewal import Renewal
 from apressure.queue.leases.settling import Settling
 from apressure.settle import set_result_once, wait_for_answer, wait_shielded
 
@@ -63,7 +62,7 @@ class Lease:
         self._settling = Settling(self, queue)
         self.unsettled = AcknowledgementTracker(on_first=self._settling.send_soon)
         """The messages in flight, by their numbers."""
-        self.renewal = Renewal(self, queue.client.renewer, queue.steps, "consumer", max_hold, shared)
+        self.renewal = queue.steps.renewal(self, "consumer", queue.client.renewer, max_hold, shared)
         self.unsure: DurabilityError | None = None
         """Too few replicas confirmed a step that no caller waited for: the next caller gets this."""
         self.error: Exception | None = None

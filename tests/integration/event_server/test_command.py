@@ -95,7 +95,7 @@ def test_options_win_over_the_environment_and_that_over_the_file(url: str, tmp_p
             ]
             for client in clients:
                 assert client.ping()
-            with pytest.raises(redis.RedisError, match="max number of clients|Connection"):
+            with pytest.raises(redis.RedisError, match=r"max number of clients|Connection"):
                 redis.Redis("127.0.0.2", ready["port"], password="from the environment").ping()
             with pytest.raises(redis.ResponseError, match="too busy"):
                 clients[0].execute_command("QLPUSH", "foo", "1", "x", "NOBLOCK")

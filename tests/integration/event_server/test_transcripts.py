@@ -8,6 +8,10 @@ import redis
 from tests.integration.event_server.conftest import Served, Wire, packed
 
 NIL = b"$-1\r\n"
+SYNTAX = "ERR syntax error"
+CLIENT = (
+    "ERR unknown subcommand or wrong arguments for CLIENT 'KILL'. There are ID, INFO, GETNAME, SETNAME and SETINFO"
+)
 
 
 async def test_push_peek_pop_and_acknowledge(wire: Wire) -> None:
@@ -73,7 +77,7 @@ async def test_status_without_queues(wire: Wire) -> None:
         ("QFLUSH", "ERR missing args"),
         ("ECHO", "ERR missing args"),
         ("QLPEEK foo bar", "ERR too many args: QLPEEK queue"),
-        ("QLPUSH foo id contents NOBLOK", "ERR syntax error: the last argument is neither NOBLOCK nor the contents of an event"),
+        ("QLPUSH foo id contents NOBLOK", f"{SYNTAX}: the last argument is neither NOBLOCK nor the contents of an event"),
         ("QRPOP foo EX", "ERR syntax error: EX needs a value"),
         ("QRPOP foo PX 3", 'ERR syntax error: QRPOP has the options EX, WAIT and COUNT, not "PX"'),
         ("QRPOP foo COUNT 0", 'ERR bad count value: "0" is not a whole number between 1 and 1000'),
@@ -81,7 +85,7 @@ async def test_status_without_queues(wire: Wire) -> None:
         ("QEXTEND foo id inf", 'ERR bad seconds value: "inf" is not a number of seconds between 0 and 315360000'),
         ("QREGISTER a}b", "ERR a queue's name must not contain '}', which ends the name in its keys"),
         ("SELECT 1", "ERR DB index is out of range: there is only database 0"),
-        ("CLIENT KILL", "ERR unknown subcommand or wrong arguments for CLIENT 'KILL'. There are ID, INFO, GETNAME, SETNAME and SETINFO"),
+        ("CLIENT KILL", CLIENT),
         ("CLIENT SETNAME a\x01b", "ERR Client names cannot contain spaces, newlines or special characters."),
         ("COMMAND NONE", "ERR unknown subcommand 'NONE' of COMMAND. There are COUNT, DOCS and INFO"),
         ("HELLO 4", "NOPROTO unsupported protocol version: this server speaks 2 and 3"),

@@ -7,23 +7,23 @@ and never the other way round: what changes the lease itself is called on the ev
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
 import weakref
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
 
+from apressure.connection.leases.clock import Term
+from apressure.connection.leases.stacks import stacks
 from apressure.connection.renewer import RETRY, Renewer
 from apressure.connection.wire.reconnecting import ReconnectingConnection
-from apressure.exceptions import LeaseLostError, Role
-from apressure.queue.leases.clock import Term
-from apressure.queue.leases.stacks import stacks
-
-if TYPE_CHECKING:
-    from apressure.queue.engine.steps import Steps
+from apressure.exceptions import LeaseLostError
 
 logger = logging.getLogger("apressure")
+
+
+Step = Callable[[bytes, int, Callable[[Any], None], ReconnectingConnection | None], object]
+"""Renews a lease on the server: its token, for how many milliseconds, who gets the answer, and by which connection."""
 
 
 class Held(Protocol):
@@ -57,32 +57,40 @@ class Held(Protocol):
 
 
 class Renewal:
-    """Renews the lease on a role, or on a part of it.
+    """Renews a lease.
 
     Args:
         lease: The lease.
         renewer: The client's.
-        steps: The queue's steps.
-        role: The role.
+        keys: The KEYS of its script.
+        step: Renews it on the server.
+        what: What the lease is on, for the log and for errors.
+        name: The queue's name.
         max_hold: Seconds without progress after which the lease ends.
-        shared: It is a member's share of the role.
 
     Attributes:
-        keys: The queue's keys, for the renewer.
+        keys: As given.
         max_hold: As given; it may change.
     """
 
     def __init__(
-        self, lease: Held, renewer: Renewer, steps: Steps, role: Role, max_hold: float, shared: bool = False
+        self,
+        lease: Held,
+        renewer: Renewer,
+        keys: tuple[bytes, ...],
+        step: Step,
+        what: str,
+        name: str,
+        max_hold: float,
     ) -> None:
-        self.keys = steps.script_keys
+        self.keys = keys
         self.max_hold = max_hold
         self._task: weakref.ref[asyncio.Task[Any]] | None = None
         self._lease = lease
         self._renewer = renewer
-        self._name = steps.name
-        self._role = role
-        self._step = steps.renew_shared if shared else functools.partial(steps.renew, role)
+        self._name = name
+        self._what = what
+        self._step = step
         self._earliest = 0.0  # by the clock of the term
         self._pending = False
         self._progress: Hashable = None
@@ -162,9 +170,9 @@ class Renewal:
             return
         self._stuck = True
         logger.error(
-            "the lease on the %s role of the queue %r ends: for %g seconds (max_hold) nothing was handed out or "
+            "the lease on %s of the queue %r ends: for %g seconds (max_hold) nothing was handed out or "
             "settled, and a handler is busy, or the event loop is blocked\n%s",
-            self._role, self._name, self.max_hold,
+            self._what, self._name, self.max_hold,
             stacks(self._renewer.home, self._renewer.home_thread, None if self._task is None else self._task()),
         )  # fmt: skip
         self._renewer.call_home(self._give_up)
@@ -179,9 +187,9 @@ class Renewal:
         self.end()
         self._lease.give_up(
             LeaseLostError(
-                f"the lease on the {self._role} role of the queue {self._name!r} was given up: for "
+                f"the lease on {self._what} of the queue {self._name!r} was given up: for "
                 f"{self.max_hold:g} seconds (max_hold) nothing was handed out or settled",
                 name=self._name,
-                role=self._role,
+                role="producer" if self._what == "the producer role" else "consumer",
             )
         )

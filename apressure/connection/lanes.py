@@ -1,4 +1,4 @@
-"""Lanes: the puts of a client's tasks travel together, one step at a time, and so do its gets.
+"""Lanes: operations of a client's tasks travel together, one step at a time: puts, gets.
 
 At most one step of a lane is on its way; operations that begin meanwhile form the next step. So concurrent operations
 share a round trip, each task's puts keep their order, and a step whose reply was lost can be sent again: no later step
@@ -14,13 +14,12 @@ import asyncio
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from apressure.connection.waiter import Parked
+from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import NotSentError, Request
-from apressure.exceptions import LeaseLostError, PressureError, QueueDoesNotExistError, Role
-from apressure.queue.engine.notices import Notice
-from apressure.queue.engine.steps import Steps
-from apressure.queue.engine.waits import Noted, Wait, Waits
+from apressure.exceptions import LeaseLostError, PressureError, QueueDoesNotExistError
 from apressure.settle import wait_shielded
 
 R = TypeVar("R")
@@ -67,17 +66,56 @@ class Entry(Generic[R]):
 E = TypeVar("E", bound=Entry[Any])
 
 
+class LaneSteps(Protocol):
+    """The steps of a queue, as a lane knows them.
+
+    Attributes:
+        connection: The connection for steps.
+        settle_timeout: Seconds for which a cancelled caller waits for the outcome.
+    """
+
+    connection: ReconnectingConnection
+    settle_timeout: float
+
+
+class LaneWaits(Protocol):
+    """The waiters of a queue, as a lane knows them."""
+
+    def note(self) -> list[int]:
+        """Return what `park` needs after the step that is about to be sent."""
+
+    def park(self, wait: Any, noted: list[int]) -> Parked:
+        """Return a future that completes when it is time to try the step again."""
+
+    def drop(self, wait: Any) -> None:
+        """A step has been answered with this, and nobody waits for it."""
+
+    def hand_back(self, role: Any) -> None:
+        """Give back what came for operations which have ended."""
+
+
+class LaneNotice(Protocol):
+    """What the log says while a lane waits."""
+
+    def ended(self) -> None:
+        """It waits no more."""
+
+
 class Lane(ABC, Generic[E]):
-    """The lane of puts, or of gets.
+    """The lane of one kind of operation.
 
     Args:
         steps: The queue's steps.
         waits: The queue's waiters.
     """
 
-    _role: ClassVar[Role]
+    _role: ClassVar[str]
+    _wait_type: ClassVar[type[Any]]
+    """The type of the answer "not now"."""
 
-    def __init__(self, steps: Steps, waits: Waits) -> None:
+    _notice: LaneNotice | None = None
+
+    def __init__(self, steps: LaneSteps, waits: LaneWaits) -> None:
         self._steps = steps
         self._waits = waits
         self._entries: dict[E, None] = {}  # in order, and each can leave at once
@@ -85,9 +123,8 @@ class Lane(ABC, Generic[E]):
         self._request: Request | None = None
         self._sent = 0
         self._parked: asyncio.Future[None] | None = None
-        self._blocked_by: Wait | None = None
-        self._noted: Noted = []
-        self._notice = Notice(steps.name)
+        self._blocked_by: Any = None
+        self._noted: list[int] = []
 
     @property
     def waiting(self) -> int:
@@ -139,8 +176,8 @@ class Lane(ABC, Generic[E]):
         """Send a step for the first entries."""
 
     @abstractmethod
-    def _accept(self, answer: Any) -> Wait | None:
-        """Give a step's answer to its entries; returns the `Wait` of the others, if they must wait."""
+    def _accept(self, answer: Any) -> Any:
+        """Give a step's answer to its entries; returns the "not now" of the others, or None if they need not wait."""
 
     @abstractmethod
     def _timeout(self, entry: E) -> Exception:
@@ -175,17 +212,17 @@ class Lane(ABC, Generic[E]):
         withdrawn = [entry for entry in in_flight if entry.withdrawn]
         self._blocked_by = None
         if not isinstance(answer, Exception):
-            self._blocked_by = answer if isinstance(answer, Wait) else self._accept(answer)
+            self._blocked_by = answer if isinstance(answer, self._wait_type) else self._accept(answer)
         elif not isinstance(answer, NotSentError):
             self._fail(in_flight, answer)
         for entry in withdrawn:
             if entry in self._entries:
                 self._remove(entry)
                 entry.future.cancel()
-        if self._blocked_by is None:
-            self._notice.ended()
-        else:
+        if self._blocked_by is not None:
             self._fail_impatient()
+        elif self._notice is not None:
+            self._notice.ended()
         if self._busy or isinstance(answer, NotSentError):
             return
         if self._blocked_by is None or any(entry.now and not self._asked(entry) for entry in self._entries):
@@ -193,12 +230,13 @@ class Lane(ABC, Generic[E]):
         else:
             self._wait(self._blocked_by)
 
-    def _wait(self, wait: Wait) -> None:
+    def _wait(self, wait: Any) -> None:
         if not self._entries:
             self._waits.drop(wait)
             return
         self._parked = self._waits.park(wait, self._noted)
-        wait.tell(self._notice, self._parked)
+        if self._notice is not None:
+            wait.tell(self._notice, self._parked)
         self._parked.on_wake = self._woken
         self._parked.add_done_callback(self._woken)  # where no waiter woke: the end of a lease, for example
 

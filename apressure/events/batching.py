@@ -1,0 +1,354 @@
+"""The lanes of a queue of events: a client's concurrent pushes become one step, and so do its pops and its settling."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from apressure.connection.lanes import Entry, Lane
+from apressure.events.answers import EMPTY, FULL, Event, Popped, Wait
+from apressure.events.steps import MAX_EVENTS, Claim, EventSteps
+from apressure.events.waits import EventWaits
+from apressure.exceptions import DuplicateEventError, DurabilityError, OutcomeUnknownError, PressureError
+from apressure.items import MAX_BYTES
+from apressure.settle import note_sent, set_result_once, wait_shielded
+
+logger = logging.getLogger("apressure")
+
+Pair = tuple[bytes, bytes]
+"""An event's id and its contents."""
+
+
+class Push(Entry[None]):
+    """Events on their way into the queue.
+
+    Attributes:
+        events: A chunk, small enough for one step.
+        expected: The queue must have been created.
+        done: How many of the events are in the queue, also when the operation failed or was cancelled.
+    """
+
+    done = 0
+
+    def __init__(self, events: Sequence[Pair], expected: bool = False) -> None:
+        self.events = events
+        self.expected = expected
+
+    def fail(self, error: Exception) -> None:
+        if isinstance(error, PressureError):
+            error.accepted = self.done
+        super().fail(error)
+
+
+class PushLane(Lane[Push]):
+    """The pushes of a client's tasks.
+
+    Args:
+        steps, waits: As for `Lane`.
+        front: They push to the front.
+    """
+
+    _role = "producer"
+    _wait_type = Wait
+    _steps: EventSteps
+    _waits: EventWaits
+
+    def __init__(self, steps: EventSteps, waits: EventWaits, front: bool) -> None:
+        super().__init__(steps, waits)
+        self._series = steps.series()
+        self._front = front
+        self._window = MAX_EVENTS
+        self._batch: list[tuple[Push, int]] = []
+        self._served = 0
+
+    def _send(self) -> None:
+        events: list[Pair] = []
+        size = 0
+        self._batch = []
+        waiting, served = len(self._entries), self._served
+        # If all tasks that put in a loop shared one step, the server would be idle while they prepare their next puts.
+        # So half of them leave; the others' puts are the next step.
+        most = waiting if waiting <= served else (waiting + served + 1) // 2
+        expected = self._first.expected
+        for entry in self._entries:
+            if len(self._batch) == most or entry.expected != expected:
+                break
+            if entry.future.cancelled():
+                continue
+            begin = len(events)
+            # The window: a nearly full queue accepts few events, and the others would be sent again and again.
+            for event in entry.events[entry.done : entry.done + self._window - begin]:
+                size += len(event[1])
+                if size > MAX_BYTES and events:
+                    break
+                events.append(event)
+            if len(events) == begin:
+                break
+            entry.in_flight = True
+            self._batch.append((entry, len(events) - begin))
+            if len(events) >= self._window or size > MAX_BYTES:
+                break
+        self._waits.take_room()
+        self._request = self._steps.send_push(self._series, events, self._front, False, expected, self._answered)
+
+    def _accept(self, answer: bytes) -> Wait | None:
+        full = len(answer) < sum(sent for _, sent in self._batch)
+        self._window = max(16, 2 * len(answer)) if full else MAX_EVENTS
+        batch, self._batch, self._served, begin = self._batch, [], 0, 0
+        for entry, sent in batch:
+            letters = answer[begin : begin + sent]
+            begin += len(letters)
+            entry.done += len(letters)
+            if b"d" in letters:  # only `put(id=…)` gives ids that may be in use, one at a time
+                entry.done -= letters.count(b"d")
+                self._remove(entry)
+                entry.fail(self._duplicate(entry))
+            elif entry.done == len(entry.events):
+                self._served += 1
+                self._remove(entry)
+                entry.succeed(None)
+        return FULL if full else None
+
+    def _duplicate(self, entry: Push) -> DuplicateEventError:
+        event_id = entry.events[0][0].decode(errors="surrogateescape")
+        return DuplicateEventError(
+            f"the queue {self._steps.name!r} has an event with the id {event_id!r} already: nothing was put",
+            name=self._steps.name,
+            id=event_id,
+        )
+
+    def _fail(self, in_flight: Sequence[Push], error: Exception) -> None:
+        if isinstance(error, DurabilityError):
+            # Those that found room are in the queue, and not durable: they fail. The others go on waiting.
+            accepted, unsure = len(error.answer), []
+            for entry, sent in self._batch:
+                if accepted > 0:
+                    unsure.append(entry)
+                accepted -= sent
+            in_flight = unsure
+        self._batch, self._served = [], 0
+        super()._fail(in_flight, error)
+
+    def _wait(self, wait: Wait) -> None:
+        for entry in self._entries:
+            entry.expected = True  # it has a bound
+        super()._wait(wait)
+
+    def _timeout(self, entry: Push) -> Exception:
+        return FULL.error(self._steps.name, entry.done)
+
+    def _recover(self, entry: Push) -> None:
+        if entry.done:
+            note_sent()  # the events are in the queue
+
+
+class Pop(Entry[list[Event]]):
+    """A pop of one to `max_events` events, claimed for `lease` milliseconds; 0 acknowledges them at once."""
+
+    def __init__(self, max_events: int, lease: int, expected: bool) -> None:
+        self.max_events = max_events
+        self.lease = lease
+        self.expected = expected
+
+
+class PopLane(Lane[Pop]):
+    """The pops of a client's tasks.
+
+    Args:
+        steps, waits: As for `Lane`.
+        limit: How often an event is delivered at most; 0 for no limit.
+    """
+
+    _role = "consumer"
+    _wait_type = Wait
+    _steps: EventSteps
+    _waits: EventWaits
+
+    def __init__(self, steps: EventSteps, waits: EventWaits, limit: int) -> None:
+        super().__init__(steps, waits)
+        self._series = steps.series()
+        self._limit = limit
+        self._back: list[tuple[int, Sequence[Event], asyncio.Future[None]]] = []
+        self._order = 0
+
+    def give_back(self, events: Sequence[Event], order: int) -> asyncio.Future[None]:
+        """Give back events that nobody has seen; the future completes when they are back, or that has failed.
+
+        Events of several cancelled tasks go back together and in order, before the next step of this lane.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        if not self._back:
+            loop.call_soon(self._send_back)
+        self._back.append((order, events, done))
+        return done
+
+    def _send_back(self) -> None:
+        back, self._back = sorted(self._back, key=lambda given: given[0]), []
+        events = [event for _, some, _ in back for event in some]
+        for some in ([one for one in events if one.token], [one for one in events if not one.token]):
+            if some:
+                waiting = [done for _, given, done in back if given[0] in some]
+                gone = self._steps.give_back_soon(some)
+                gone.add_done_callback(functools.partial(self._given_back, some, waiting))
+
+    def _given_back(
+        self, events: Sequence[Event], waiting: Sequence[asyncio.Future[None]], gone: asyncio.Future[Any]
+    ) -> None:
+        if isinstance(error := gone.result(), Exception):
+            fate = "they come back when their lease ends" if events[0].token else "they are lost"
+            logger.error(
+                "%d events of the queue %r, taken by a cancelled operation, could not be given back: %s: %s",
+                len(events), self._steps.name, fate, error,
+            )  # fmt: skip
+        for done in waiting:
+            set_result_once(done, None)
+
+    def _send(self) -> None:
+        self._send_back()
+        first, wanted = self._first, 0
+        for entry in self._entries:
+            if wanted >= MAX_EVENTS:
+                break
+            if entry.future.cancelled():
+                continue
+            if (entry.lease, entry.expected) != (first.lease, first.expected):
+                break
+            entry.in_flight = True
+            wanted += min(entry.max_events, MAX_EVENTS - wanted)
+        place = b"" if all(entry.now for entry in self._entries) else self._waits.take_turn()
+        self._request = self._steps.send_pop(
+            self._series, wanted, first.lease, place, self._limit, first.expected, None, False, self._answered
+        )
+
+    def _accept(self, answer: Popped) -> Wait | None:
+        events, begin = answer.events, 0
+        lease = next((entry.lease for entry in self._entries), 0)
+        for entry in list(self._entries):
+            if entry.withdrawn or entry.future.cancelled():
+                continue  # perhaps it joined after the step had left, and was cancelled in this turn of the loop
+            if begin == len(events) or entry.lease != lease:
+                break
+            share = events[begin : begin + entry.max_events]
+            begin += len(share)
+            self._remove(entry)
+            entry.succeed(share)
+        if begin < len(events):
+            # The rest was taken for cancelled callers: those that still wait do so until it has been given back.
+            self._order += 1
+            undone = self.give_back(events[begin:], self._order)
+            for entry in [entry for entry in self._entries if entry.withdrawn]:
+                self._remove(entry)
+                _follow(undone, entry.future)
+        return None
+
+    def _fail(self, in_flight: Sequence[Pop], error: Exception) -> None:
+        if isinstance(error, DurabilityError) and isinstance(error.answer, Popped) and error.answer.events:
+            self._order += 1
+            undone = self.give_back(error.answer.events, self._order)
+            for entry in [entry for entry in in_flight if entry.withdrawn]:
+                self._remove(entry)
+                _follow(undone, entry.future)
+            in_flight = [entry for entry in in_flight if not entry.withdrawn]
+        super()._fail(in_flight, error)
+        if isinstance(error, OutcomeUnknownError) and any(one.withdrawn and not one.lease for one in in_flight):
+            logger.error("a cancelled get of the queue %r may have lost events: %s", self._steps.name, error)
+
+    def _wait(self, wait: Wait) -> None:
+        for entry in self._entries:
+            entry.expected = entry.expected or wait.created
+        super()._wait(wait)
+
+    def _timeout(self, entry: Pop) -> Exception:  # noqa: ARG002
+        return (self._blocked_by or EMPTY).error(self._steps.name)
+
+    def _recover(self, entry: Pop) -> asyncio.Future[None] | None:
+        if entry.future.cancelled() or entry.future.exception() is not None:
+            return None
+        self._order += 1
+        return self.give_back(entry.future.result(), self._order)
+
+
+def _follow(undone: asyncio.Future[None], outcome: asyncio.Future[Any]) -> None:
+    undone.add_done_callback(lambda _: set_result_once(outcome, []))
+
+
+OnSettled = Callable[[bool | Exception], None]
+
+
+class Settler:
+    """Settles deliveries: one step at a time; those that are settled meanwhile form the next one.
+
+    Args:
+        steps: The queue's steps.
+    """
+
+    def __init__(self, steps: EventSteps) -> None:
+        self._steps = steps
+        self._series = steps.series()
+        self._waiting: deque[tuple[str, Claim, OnSettled]] = deque()
+        self._busy = False
+        self._idle: asyncio.Future[None] | None = None
+
+    def soon(self, how: str, claim: Claim, on_settled: OnSettled) -> None:
+        """Settle a claim, `how` being as for `EventSteps.settle`; `on_settled` is called once.
+
+        Its argument says whether the event was still claimed, or is the error.
+        """
+        self._waiting.append((how, claim, on_settled))
+        if not self._busy:
+            self._busy = True
+            asyncio.get_running_loop().call_soon(self._send)  # others may follow in this turn of the event loop
+
+    async def settle(self, how: str, claim: Claim) -> bool:
+        """Settle a claim and wait for the outcome: whether the event was still claimed.
+
+        Cancelled, it waits for the outcome, then raises.
+        """
+        done: asyncio.Future[bool | Exception] = asyncio.get_running_loop().create_future()
+        self.soon(how, claim, functools.partial(set_result_once, done))
+        try:
+            await asyncio.wait((done,))
+        except asyncio.CancelledError:
+            await wait_shielded(done, self._steps.settle_timeout)
+            raise
+        outcome = done.result()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def flushed(self) -> asyncio.Future[None]:
+        """Return a future that completes when everything so far has been settled, or has failed."""
+        if self._idle is None or self._idle.done():
+            self._idle = asyncio.get_running_loop().create_future()
+            if not self._busy:
+                self._idle.set_result(None)
+        return self._idle
+
+    def _send(self) -> None:
+        if not self._waiting:
+            self._busy = False
+            if self._idle is not None:
+                set_result_once(self._idle, None)
+            return
+        how = self._waiting[0][0]
+        batch: list[tuple[str, Claim, OnSettled]] = []
+        while self._waiting and self._waiting[0][0] == how and len(batch) < MAX_EVENTS:
+            batch.append(self._waiting.popleft())
+
+        def on_answer(answer: Any) -> None:
+            outcomes: Sequence[bool | Exception]
+            if isinstance(answer, Exception):
+                outcomes = [answer] * len(batch)
+            else:
+                # A late answer to a repeat has no letters: its step was done, and nothing is known.
+                outcomes = [letter == ord("1") for letter in answer] or [True] * len(batch)
+            for (_, _, on_settled), outcome in zip(batch, outcomes, strict=True):
+                on_settled(outcome)
+            self._send()
+
+        self._steps.send_settle(self._series, how, [claim for _, claim, _ in batch], False, on_answer)

@@ -1,0 +1,169 @@
+"""An event in flight, as a program sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from apressure.events.answers import Event
+from apressure.events.batching import Settler
+from apressure.events.core import lease_of
+from apressure.events.steps import Claim, EventSteps
+from apressure.exceptions import LeaseLostError
+
+T = TypeVar("T")
+
+
+class Hand(dict[Claim, "EventDelivery[Any]"]):
+    """A consumer's deliveries that are neither settled nor lost, in order.
+
+    Args:
+        on_failure: Called when an acknowledgement that nobody waits for has failed.
+    """
+
+    def __init__(self, on_failure: Callable[[Exception], None]) -> None:
+        super().__init__()
+        self.on_failure = on_failure
+
+
+class EventDelivery(Generic[T]):
+    """An event in flight: no other consumer gets it until its lease ends.
+
+    Attributes:
+        id: The event's id.
+        raw: The event's contents.
+        attempts: How often it has been delivered, this time included. An okq that works on the queue, too, does not
+            count its own deliveries.
+        settled: Whether `ack` or `nack` has been called.
+
+    Args:
+        steps: The queue's steps.
+        settler: Settles it.
+        decode: Decodes its contents.
+        event: The event.
+        in_hand: The consumer's deliveries; None for `receive`.
+    """
+
+    __slots__ = (
+        "_decode", "_in_hand", "_settler", "_steps", "attempts", "certain_until", "claim", "id", "raw", "settled",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        steps: EventSteps,
+        settler: Settler,
+        decode: Callable[[bytes], T],
+        event: Event,
+        in_hand: Hand | None = None,
+    ) -> None:
+        self._steps = steps
+        self._settler = settler
+        self._decode = decode
+        self._in_hand = in_hand
+        self.claim: Claim = (event.id, event.token)
+        self.id = event.id.decode(errors="surrogateescape")
+        self.raw = event.contents
+        self.attempts = event.attempts
+        self.settled = False
+        self.certain_until = 0.0  # by the clock of its consumer
+
+    def __repr__(self) -> str:
+        return f"<EventDelivery {self.id} of {len(self.raw)} bytes, attempt {self.attempts}>"
+
+    @property
+    def item(self) -> T:
+        """The contents, decoded.
+
+        Raises:
+            DecodeError: They cannot be decoded. The event is still in flight: acknowledge it or give it back.
+        """
+        return self._decode(self.raw)
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it was delivered before, and not acknowledged."""
+        return self.attempts > 1
+
+    async def ack(self) -> None:
+        """Acknowledge the event: it never comes again (specification: QACK).
+
+        Raises:
+            LeaseLostError: Its lease ended before, and it has gone back, or was acknowledged by its id.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+            RuntimeError: It was settled before.
+
+        Cancelled, it waits for the outcome, then raises: the event is acknowledged or in flight.
+        """
+        await self._settle("ack", "acknowledged")
+
+    async def nack(self) -> None:
+        """Give the event back, first in line (specification: QACK with REDO).
+
+        Raises:
+            LeaseLostError, OutcomeUnknownError, RuntimeError: As for `ack`.
+
+        Cancelled, it waits for the outcome, then raises: the event is given back or in flight.
+        """
+        await self._settle("nack", "given back")
+
+    def ack_soon(self) -> None:
+        """Acknowledge the event with the next step that leaves. If that fails, the consumer says so.
+
+        Raises:
+            LeaseLostError: It is known already that the lease has ended.
+            RuntimeError: It was settled before.
+        """
+        self._begin("acknowledged")
+        self._settler.soon("ack", self.claim, self._acked)
+
+    async def extend(self, seconds: float) -> None:
+        """Keep the event in flight for at least `seconds` from now. The lease never gets shorter.
+
+        Raises:
+            LeaseLostError: The lease ended before.
+            RuntimeError: It was settled before.
+            TypeError, ValueError: `seconds` is invalid.
+
+        Cancelled, it is extended or not, and can be settled.
+        """
+        seconds = lease_of(seconds, "seconds")
+        self._check("extended")
+        (extended,) = await self._steps.extend([self.claim], seconds)
+        if not extended and not self.settled:
+            raise self._lost("extended")
+
+    async def _settle(self, how: str, what: str) -> None:
+        self._begin(what)
+        try:
+            done = await self._settler.settle(how, self.claim)
+        except Exception:
+            self.settled = False  # another try may succeed
+            if self._in_hand is not None:
+                self._in_hand[self.claim] = self
+            raise
+        if not done:
+            raise self._lost(what)
+
+    def _begin(self, what: str) -> None:
+        self._check(what)
+        self.settled = True
+        if self._in_hand is not None and self._in_hand.pop(self.claim, None) is None:
+            raise self._lost(what)
+
+    def _acked(self, outcome: bool | Exception) -> None:
+        error = outcome if isinstance(outcome, Exception) else None if outcome else self._lost("acknowledged")
+        if error is not None and self._in_hand is not None:
+            self._in_hand.on_failure(error)
+
+    def _check(self, what: str) -> None:
+        if self.settled:
+            raise RuntimeError(f"the event {self.id} cannot be {what}: it was acknowledged or given back before")
+
+    def _lost(self, what: str) -> LeaseLostError:
+        name = self._steps.name
+        return LeaseLostError(
+            f"the event {self.id} of {name!r} was not {what}: its lease has ended and another client gets it again, or "
+            "it was acknowledged by its id",
+            name=name,
+            role="consumer",
+        )

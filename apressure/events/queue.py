@@ -1,0 +1,447 @@
+"""EventQueue: a queue of events in the format of okq, as a program sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from types import TracebackType
+from typing import Any, Final, Generic, Literal, Self, TypeVar, Unpack, overload
+
+from apressure import validation
+from apressure.codecs import Codec, codec_for
+from apressure.connection.client import Client
+from apressure.connection.settings import ClientOptions
+from apressure.events.administration import Administration
+from apressure.events.answers import Event
+from apressure.events.batching import Pair, Push
+from apressure.events.consumer import EventConsumer
+from apressure.events.core import lease_of
+from apressure.events.delivery import EventDelivery
+from apressure.events.several import EventConsumers
+from apressure.events.steps import MAX_EVENTS
+from apressure.exceptions import DecodeError, QueueClosedError, QueueEmptyError
+from apressure.items import Items, Progress
+from apressure.protocols import DEFAULT_MAX_HOLD
+
+T = TypeVar("T")
+
+MAX_ID: Final = 1024
+"""The longest id that `put(id=…)` takes, in bytes."""
+
+
+class EventQueue(Administration, Generic[T]):
+    """A queue of events for any number of competing consumers, on a Redis or Valkey server, in the format of okq.
+
+    Each event has a unique id. Events are delivered at-least-once, and *start* in the order in which they were put. The
+    queue needs no `create`: the first put makes it. `create` gives it a bound. Any number of clients of apressure and
+    of okq servers work on the same queue. Constructing it does no I/O.
+
+    Args:
+        name: The queue's name: any text without `}`.
+        client: A `Client` to share with other queues. Without one, the queue makes its own.
+        codec: What items are: None for bytes, `"text"`, `"json"`, `"msgpack"`, a class or pydantic model, or a codec.
+        max_attempts: How often an event is delivered at most. After that it becomes a dead letter; see `requeue`. None
+            for no limit.
+        **options: The server and the client's options, see `ClientOptions`; not together with `client`. The prefix does
+            not matter: okq's keys have none.
+
+    Attributes:
+        name: The queue's name.
+        client: The client that it uses.
+        max_attempts: How often an event is delivered at most; None for no limit.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: An argument is invalid; the message says why.
+
+    Example:
+        >>> async with EventQueue("orders", url="redis://127.0.0.1:6379/0") as queue:
+        ...     await queue.put(b"first", id="order-1")
+        ...     delivery = await queue.receive(timeout=5.0)
+        ...     await delivery.ack()
+    """
+
+    @overload
+    def __init__(
+        self: EventQueue[bytes], name: str, *, client: Client | None = ..., codec: Literal["raw"] | None = ...,
+        max_attempts: int | None = ..., **options: Unpack[ClientOptions],
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: EventQueue[str], name: str, *, client: Client | None = ..., codec: Literal["text"],
+        max_attempts: int | None = ..., **options: Unpack[ClientOptions],
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: EventQueue[Any], name: str, *, client: Client | None = ..., codec: Literal["json", "msgpack"],
+        max_attempts: int | None = ..., **options: Unpack[ClientOptions],
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: EventQueue[T], name: str, *, client: Client | None = ..., codec: Codec[T] | type[T],
+        max_attempts: int | None = ..., **options: Unpack[ClientOptions],
+    ) -> None: ...  # fmt: skip
+    def __init__(
+        self,
+        name: str,
+        *,
+        client: Client | None = None,
+        codec: Codec[Any] | type[Any] | str | None = None,
+        max_attempts: int | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        if client is not None and options:
+            raise TypeError(f"give either client= or {', '.join(options)}: the client has its own settings")
+        if max_attempts is not None:
+            validation.whole(max_attempts, "max_attempts")
+        chosen = Client(**options) if client is None else client
+        if not chosen.settings.scripting:
+            raise ValueError("an EventQueue needs scripts on the server: leave out scripting=False")
+        super().__init__(chosen, client is None, name, max_attempts)
+        self._items: Items[T] = Items(name, codec_for(codec), chosen.settings.max_message_size)
+
+    async def __aenter__(self) -> Self:
+        if self._owns_client:
+            await self.client.__aenter__()
+        self._check()
+        return self
+
+    async def put(self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False) -> str:
+        """Put an item, waiting while the queue is full (specification: QLPUSH, QRPUSH).
+
+        Args:
+            item: The item; bytes, or what the codec takes.
+            timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
+            id: The event's id, which must not be in the queue; None for a random one (a UUID).
+            front: Put it first in line.
+
+        Returns:
+            The event's id.
+
+        Raises:
+            QueueFullError: The queue stayed full until the timeout. Nothing was put.
+            DuplicateEventError: An event with this id waits or is in flight. Nothing was put.
+            QueueClosedError: It is closed. Nothing was put.
+            QueueDoesNotExistError: It was created and deleted. Nothing was put.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+            TypeError, ValueError: The item cannot be encoded, or is too large, or the id is invalid. Nothing was put.
+
+        Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
+        then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
+        """
+        event_id = _new_id() if id is None else _checked(id)
+        await self._push(Push([(event_id, self._items.encode(item))], self._expected), timeout, front)
+        return event_id.decode(errors="surrogateescape")
+
+    async def put_nowait(self, item: T, *, id: str | None = None, front: bool = False) -> str:
+        """Put an item without waiting for room.
+
+        Returns:
+            The event's id.
+
+        Raises:
+            QueueFullError: The queue is full. Nothing was put.
+            PressureError, TypeError, ValueError: As for `put`.
+
+        Cancelled, the item is in the queue, or not.
+        """
+        return await self.put(item, 0, id=id, front=front)
+
+    async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
+        """Put any number of items in order, with random ids, as many in a step as there is room for.
+
+        Args:
+            items: An iterable or an asynchronous one. It is read ahead by up to a chunk (2,000 items or 1 MiB), and
+                items that were read and not put are lost when this fails. A consumer is refused.
+            timeout: Seconds for all of them.
+
+        Returns:
+            How many were put.
+
+        Raises:
+            QueueFullError: The timeout passed.
+            QueueClosedError, QueueDoesNotExistError, OutcomeUnknownError, TypeError, ValueError: As for `put`.
+                A note on any error says how many were put before, and so does `accepted` of a PressureError.
+
+        Cancelled, the first of the items are in the queue, in order, and the others are not.
+        """
+        validation.timeout(timeout)
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+
+        async def put_chunk(chunk: list[bytes], progress: Progress) -> None:
+            remaining = None if deadline is None else max(0.0, deadline - loop.time())
+            pairs: list[Pair] = [(_new_id(), message) for message in chunk]
+            push = Push(pairs, self._expected)
+            try:
+                await self._push(push, remaining)
+            finally:
+                progress.accepted += push.done
+
+        return await self._items.put_chunks(items, put_chunk, MAX_EVENTS, ahead=True)
+
+    async def receive(self, timeout: float | None = None, lease: float | None = None) -> EventDelivery[T]:
+        """Receive the event that is next, waiting while there is none (specification: QRPOP).
+
+        Args:
+            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+            lease: Seconds for which no other consumer gets it; None for 15. Only `EventDelivery.extend` renews it:
+                `consumer` renews by itself.
+
+        Raises:
+            QueueEmptyError: There was none until the timeout.
+            QueueClosedError: The queue is closed, and none waits. An event in flight may still come back: then the next
+                `receive` gets it.
+            QueueDoesNotExistError: It was created and deleted.
+            ServerError, ServerUnavailableError: The server refused, or cannot be reached. Events that were claimed come
+                again when their lease ends.
+            TypeError, ValueError: An argument is invalid.
+
+        Cancelled, nothing was taken, or it has been given back.
+        """
+        return (await self.receive_many(1, timeout, lease))[0]
+
+    async def receive_many(
+        self, max_items: int, timeout: float | None = None, lease: float | None = None
+    ) -> list[EventDelivery[T]]:
+        """Receive one to max_items events, as many as there are, waiting while there is none.
+
+        Very many or large events come in chunks: the list may be shorter than the queue.
+
+        Raises:
+            TypeError, ValueError: max_items is not a positive whole number.
+            PressureError: As for `receive`.
+
+        Cancelled, nothing was taken, or it has been given back, in order.
+        """
+        validation.whole(max_items, "max_items")
+        events = await self._pop(max_items, timeout, lease_of(lease))
+        return [EventDelivery(self._steps, self._settler, self._items.decode, event) for event in events]
+
+    async def get(self, timeout: float | None = None) -> T:
+        """Get an item, waiting while the queue is empty: at-most-once (specification: QRPOP with EX 0).
+
+        Args:
+            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+
+        Raises:
+            QueueEmptyError: The queue stayed empty until the timeout.
+            QueueClosedError: It is closed, and none waits.
+            OutcomeUnknownError: The connection broke after the step was sent: an item may be lost. `receive` and
+                `consumer` lose none.
+            DecodeError: The codec cannot decode the item, which is in the error.
+            PressureError, TypeError, ValueError: As for `receive`.
+
+        Cancelled while it waits, nothing was taken. Cancelled while the step is on its way, it waits for the answer,
+        gives the item back, first in line, then raises.
+        """
+        return (await self.get_many(1, timeout))[0]
+
+    async def get_nowait(self) -> T:
+        """Get an item without waiting.
+
+        Raises:
+            QueueEmptyError: The queue is empty.
+            PressureError: As for `get`.
+
+        Cancelled, nothing is lost, as with `get`.
+        """
+        return await self.get(0)
+
+    async def get_many(self, max_items: int, timeout: float | None = None) -> list[T]:
+        """Get one to max_items items, as many as there are, waiting while there is none: at-most-once.
+
+        Raises:
+            DecodeError: The first item cannot be decoded. The items behind it have been given back.
+            TypeError, ValueError: max_items is not a positive whole number.
+            PressureError: As for `get`.
+
+        Cancelled, nothing is lost, as with `get`.
+        """
+        validation.whole(max_items, "max_items")
+        events = await self._pop(max_items, timeout, 0)
+        items: list[T] = []
+        try:
+            self._items.decode_into(items, [event.contents for event in events])
+        except DecodeError:
+            if behind := events[max(1, len(items)) :]:
+                await asyncio.wait((self._pops.give_back(behind, 0),))
+            if not items:
+                raise
+        return items
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        """Get items until the queue is closed and drained: at-most-once. `consumer` is at-least-once."""
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            return await self.get()
+        except QueueClosedError:
+            raise StopAsyncIteration from None
+
+    def producer(self, close: bool = True) -> EventProducer[T]:
+        """Return the producing end of the queue, for `async with`.
+
+        Args:
+            close: Close the queue at the end of the block, unless it raises. Producers that share a queue pass False.
+        """
+        return EventProducer(self, close)
+
+    @overload
+    def consumer(
+        self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
+        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
+    ) -> EventConsumer[T]: ...  # fmt: skip
+    @overload
+    def consumer(
+        self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
+        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
+    ) -> EventConsumer[EventDelivery[T]]: ...  # fmt: skip
+    def consumer(
+        self, ack: Literal["auto", "manual"] = "auto", delete: bool = False, prefetch: int | None = None,
+        lease: float | None = None, timeout: float | None = None, max_hold: float | None = None, shared: bool = True,
+    ) -> EventConsumer[Any]:  # fmt: skip
+        """Return a consuming end of the queue, for `async with` and `async for`: at-least-once, and one of several.
+
+        Args:
+            ack: `"auto"`: an item is acknowledged when the loop asks for the next one, and at the end of the block
+                unless it raises. `"manual"`: the loop gets deliveries, to be acknowledged by hand.
+            delete: Delete the queue at the end of the block, unless it raises, if the queue was closed and everything
+                was acknowledged.
+            prefetch: How many events to receive at a time; None adapts to how quickly the body works, and to how many
+                consumers there are.
+            lease: Seconds after which other consumers get the events if this process dies; a thread renews it. None
+                for 15.
+            timeout: As for `AsyncQueue.consumer`, which waits for the role. Here nothing waits.
+            max_hold: Seconds after which the leases of a handler that is stuck are given up: nothing was handed out
+                meanwhile. None for an hour.
+            shared: Always True: any number of consumers compete. False is refused.
+        """
+        if not shared:
+            raise ValueError("consumers of an EventQueue always share it: leave out shared=False")
+        if ack not in ("auto", "manual"):
+            raise ValueError(f"ack must be 'auto' or 'manual', not {ack!r}")
+        if prefetch is not None:
+            validation.whole(prefetch, "prefetch")
+        validation.timeout(timeout)
+        hold = DEFAULT_MAX_HOLD
+        if max_hold is not None:
+            hold = validation.seconds(max_hold, "max_hold", above=True, none=True)
+        return EventConsumer(self, ack == "manual", delete, prefetch, lease_of(lease), hold)
+
+    @classmethod
+    def consume(
+        cls, *names: str, codec: Any = None, max_attempts: int | None = None, lease: float | None = None,
+        client: Client | None = None, **options: Unpack[ClientOptions],
+    ) -> EventConsumers:  # fmt: skip
+        """Return a consumer of several queues at once, for `async with` and `async for`: at-least-once.
+
+        It hands out `EventDelivery`s; `name` of the consumer says which queue the latest one is from. A queue that has
+        many events does not keep the others from being looked at. The loop ends when all queues are closed and drained.
+
+        Args:
+            *names: The names of the queues.
+            codec: As for `EventQueue`.
+            max_attempts: As for `EventQueue`.
+            lease: As for `consumer`.
+            client: As for `EventQueue`.
+            **options: As for `EventQueue`.
+        """
+        if not names:
+            raise TypeError("consume needs the name of at least one queue")
+        if client is not None and options:
+            raise TypeError(f"give either client= or {', '.join(options)}: the client has its own settings")
+        shared = Client(**options) if client is None else client
+        queues = [
+            EventQueue(name, client=shared, codec=codec, max_attempts=max_attempts) for name in dict.fromkeys(names)
+        ]
+        return EventConsumers(queues, shared if client is None else None, lease)
+
+    async def peek(self) -> T:
+        """Return the item that is next, without taking it (specification: QRPEEK).
+
+        Raises:
+            QueueEmptyError: None waits.
+            DecodeError: The codec cannot decode it.
+            PressureError: As for `statistics`.
+        """
+        return self._items.decode((await self._peek(False)).contents)
+
+    async def peek_newest(self) -> T:
+        """Return the item that was put last, without taking it (specification: QLPEEK).
+
+        Raises:
+            QueueEmptyError, DecodeError, PressureError: As for `peek`.
+        """
+        return self._items.decode((await self._peek(True)).contents)
+
+    async def _peek(self, newest: bool) -> Event:
+        self._check()
+        event = await self._steps.peek(newest)
+        if event is None:
+            raise QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
+        return event
+
+
+class EventProducer(Generic[T]):
+    """The producing end of a queue; made by `EventQueue.producer`.
+
+    The end of the block closes the queue (unless `close=False`), and consumers end when it is drained. If the block
+    raises or is cancelled, the queue stays open, so that another producer can go on.
+    """
+
+    def __init__(self, queue: EventQueue[T], close: bool) -> None:
+        self._queue = queue
+        self._close = close
+        self._entered = False
+
+    async def __aenter__(self) -> Self:
+        self._queue._check()  # noqa: SLF001
+        self._entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._entered = False
+        if self._close and kind is None:
+            with contextlib.suppress(QueueClosedError):  # another producer was first
+                await self._queue.close()
+
+    async def put(self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False) -> str:
+        """Put an item, as `EventQueue.put` does."""
+        return await self._open().put(item, timeout, id=id, front=front)
+
+    async def put_nowait(self, item: T, *, id: str | None = None, front: bool = False) -> str:
+        """Put an item, as `EventQueue.put_nowait` does."""
+        return await self._open().put_nowait(item, id=id, front=front)
+
+    async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
+        """Put items in order, as `EventQueue.put_many` does."""
+        return await self._open().put_many(items, timeout)
+
+    def _open(self) -> EventQueue[T]:
+        if not self._entered:
+            raise RuntimeError("put inside the producer's block: async with queue.producer() as producer")
+        return self._queue
+
+
+def _new_id() -> bytes:
+    """Return a random id, a UUID of version 4."""
+    raw = os.urandom(16).hex()
+    variant = "89ab"[int(raw[16], 16) & 3]
+    return f"{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{variant}{raw[17:20]}-{raw[20:]}".encode()
+
+
+def _checked(event_id: str) -> bytes:
+    validation.text(event_id, "id")
+    try:
+        encoded = event_id.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"an id must be text that UTF-8 can encode: {error}") from None
+    if not 1 <= len(encoded) <= MAX_ID:
+        raise ValueError(f"an id must have between 1 and {MAX_ID} bytes, not {len(encoded)}")
+    return encoded

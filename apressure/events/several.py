@@ -1,0 +1,109 @@
+"""A consumer of several queues at once: the loop that okq's specification asks every consumer to write."""
+
+# ruff: noqa: SLF001 (it is a part of the queue objects that it reads)
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from apressure.connection.client import Client
+from apressure.events.answers import Wait
+from apressure.events.consumer import EventConsumer
+from apressure.events.delivery import EventDelivery
+from apressure.exceptions import QueueClosedError
+
+if TYPE_CHECKING:
+    from apressure.events.queue import EventQueue
+
+
+class EventConsumers:
+    """A consumer of several queues; made by `EventQueue.consume`.
+
+    Attributes:
+        name: The name of the queue that the latest delivery is from; empty before the first one.
+    """
+
+    def __init__(self, queues: list[EventQueue[Any]], client: Client | None, lease: float | None) -> None:
+        self.name = ""
+        self._queues = queues
+        self._client = client
+        self._consumers = {queue: queue.consumer("manual", prefetch=1, lease=lease) for queue in queues}
+        self._open: list[EventQueue[Any]] = []
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as stack:
+            if self._client is not None:
+                await stack.enter_async_context(self._client)
+            for queue, consumer in self._consumers.items():
+                await stack.enter_async_context(queue)
+                await stack.enter_async_context(consumer)
+            self._stack = stack.pop_all()
+        self._open = list(self._queues)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the block: what was handed out and not settled goes back, first in line."""
+        await self._stack.__aexit__(kind, error, traceback)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> EventDelivery[Any]:
+        """Return the next delivery of any of the queues.
+
+        Cancelled while it waits, nothing is lost: the end of the block gives back what was received.
+
+        Raises:
+            StopAsyncIteration: All queues are closed and drained.
+            PressureError, RuntimeError: As for a consumer of one queue.
+        """
+        while self._open:
+            noted = {queue: queue._waits.note() for queue in self._open}
+            blocked: dict[EventQueue[Any], Wait] = {}
+            try:
+                for queue in random.sample(self._open, len(self._open)):  # a busy queue must not starve the others
+                    consumer: EventConsumer[Any] = self._consumers[queue]
+                    consumer._begin()
+                    if not consumer._buffer:
+                        try:
+                            answer = await consumer.pop()
+                        except QueueClosedError:
+                            self._open.remove(queue)
+                            continue
+                        if isinstance(answer, Wait):
+                            blocked[queue] = answer
+                            continue
+                    while consumer._buffer:
+                        if (delivery := await consumer._next_of_buffer()) is not None:
+                            self.name = queue.name
+                            return consumer._hand_out(delivery)  # type: ignore[no-any-return]
+                    break  # dead letters were moved, or the lease has ended: look again
+                else:
+                    if blocked:
+                        await self._park(blocked, noted)
+                        blocked = {}
+            finally:
+                for queue, wait in blocked.items():
+                    queue._waits.drop(wait)
+        raise StopAsyncIteration
+
+    async def _park(self, blocked: dict[EventQueue[Any], Wait], noted: dict[EventQueue[Any], list[int]]) -> None:
+        """Wait until one of the queues may have something."""
+        parked = {queue: queue._waits.park(wait, noted[queue]) for queue, wait in blocked.items()}
+        try:
+            await asyncio.wait(parked.values(), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for queue, future in parked.items():
+                if not future.done():
+                    future.cancel()
+                    queue._waits.hand_back("consumer")
+        for future in parked.values():
+            if not future.cancelled():
+                future.result()

@@ -1,0 +1,34 @@
+"""A snapshot of a queue of events."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EventQueueStatistics:
+    """A snapshot of an `EventQueue`.
+
+    Attributes:
+        name: The queue's name.
+        length: Events that wait.
+        bound: The most events that may wait; 0 for no bound.
+        closed: Whether the queue is closed.
+        in_flight: Events that were received, and neither acknowledged nor given back.
+        consumers: Consumers that are registered, and have given a sign of life in the last 30 seconds.
+        dead_letters: Events that were delivered too often.
+        next_expiry: Seconds until the next lease may end; None if nothing is in flight.
+        waiting_putters: Tasks of this object that are putting.
+        waiting_receivers: Tasks of this object that are receiving.
+    """
+
+    name: str
+    length: int
+    bound: int
+    closed: bool
+    in_flight: int
+    consumers: int
+    dead_letters: int
+    next_expiry: float | None
+    waiting_putters: int
+    waiting_receivers: int

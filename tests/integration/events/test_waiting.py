@@ -1,0 +1,146 @@
+"""Waiting: a push wakes one client, nobody is forgotten, and an idle queue costs next to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+import redis
+
+from apressure import Client, EventQueue
+from tests.integration.events.conftest import Open, blocked, consistent, eventually, in_time
+from tests.okq import Okq
+
+
+def scripts(db: redis.Redis) -> int:
+    stats = db.info("commandstats")
+    return sum(int(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in ("eval", "evalsha"))
+
+
+@pytest.mark.parametrize("theirs", [False, True], ids=["ours", "okq"])
+async def test_a_push_wakes_one_client(open_queue: Open, db: redis.Redis, long_slices: None, theirs: bool) -> None:
+    pusher, okq = await open_queue(), Okq(db)
+    await pusher.put(b"the server learns the scripts")
+    await pusher.get()
+    waiting = [await open_queue() for _ in range(12)]
+    tasks = [asyncio.create_task(one.receive(lease=600)) for one in waiting]
+    await blocked(db, 12)
+    await asyncio.sleep(0.5)
+    for number in range(12):
+        before = scripts(db)
+        if theirs:
+            okq.push("jobs", str(number), b"x")
+        else:
+            await pusher.put(b"x")
+        await eventually(lambda number=number: sum(task.done() for task in tasks) > number)
+        await asyncio.sleep(0.1)
+        # The push, the receive of the one that watched, and the look of the one that watches now.
+        assert scripts(db) - before <= 3
+    for task in tasks:
+        await task.result().ack()
+
+
+async def test_a_batch_reaches_many(open_queue: Open, db: redis.Redis, long_slices: None) -> None:
+    waiting = [await open_queue() for _ in range(8)]
+    tasks = [asyncio.create_task(one.receive(lease=600)) for one in waiting]
+    await blocked(db, 8)
+    await (await open_queue()).put_many([b"x"] * 8)
+    for delivery in await in_time(asyncio.gather(*tasks)):
+        await delivery.ack()
+
+
+async def test_room_wakes_one_after_the_other(open_queue: Open, db: redis.Redis, long_slices: None) -> None:
+    queue = await open_queue(bound=1)
+    await queue.put(b"0")
+    putting = [asyncio.create_task((await open_queue()).put(b"%d" % number)) for number in range(1, 7)]
+    await blocked(db, 6)
+    await asyncio.sleep(0.2)
+    for number in range(7):
+        assert await queue.qsize() == 1
+        await in_time(queue.get())
+        await eventually(lambda number=number: sum(task.done() for task in putting) >= min(6, number + 1))
+    assert await queue.qsize() == 0
+
+
+async def test_expiry_wakes_those_who_wait(open_queue: Open, db: redis.Redis, long_slices: None) -> None:
+    queue, other = await open_queue(), await open_queue()
+    await queue.put(b"1")
+    await queue.receive(lease=1)
+    again = await in_time(other.receive())
+    assert again.redelivered
+    await again.ack()
+
+
+async def test_another_watches_when_the_watcher_leaves(open_queue: Open, db: redis.Redis, long_slices: None) -> None:
+    first, second, third = await open_queue(), await open_queue(), await open_queue()
+    leaving = asyncio.create_task(first.receive())
+    await blocked(db)
+    staying = asyncio.create_task(second.receive())
+    await blocked(db, 3)
+    leaving.cancel()
+    await asyncio.wait((leaving,))
+    await third.put(b"1")
+    await (await in_time(staying)).ack()
+    staying = asyncio.create_task(second.receive())
+    await asyncio.sleep(0.3)
+    closing = asyncio.create_task(third.receive())
+    await asyncio.sleep(0.3)
+    await second.aclose()
+    with pytest.raises(Exception, match="closed"):
+        await staying
+    await first.put(b"2")
+    await (await in_time(closing)).ack()
+
+
+async def test_a_dead_watcher_is_replaced(open_queue: Open, db: redis.Redis, url: str) -> None:
+    async with Client(url) as client:
+        dead = EventQueue("jobs", client=client)
+        watching = asyncio.create_task(dead.receive())
+        await blocked(db)
+        queue = await open_queue()
+        receiving = asyncio.create_task(queue.receive())
+        await blocked(db, 2)
+        db.client_kill_filter(_type="normal", skipme=True)
+        watching.cancel()
+        await asyncio.wait((watching,))
+    await (await open_queue()).put(b"1")
+    await (await in_time(receiving)).ack()
+
+
+async def test_random_cancellations_leave_nobody_waiting(open_queue: Open, db: redis.Redis) -> None:
+    """Waits with short timeouts and cancellations, all the time: everything that is put is received."""
+    chosen = random.Random(1)
+    queue = await open_queue(bound=3)
+    received: list[bytes] = []
+
+    async def receive(source: EventQueue[bytes]) -> None:
+        while len(received) < 150:
+            task = asyncio.ensure_future(source.receive(timeout=chosen.uniform(0, 0.3), lease=600))
+            if chosen.random() < 0.3:
+                await asyncio.sleep(chosen.uniform(0, 0.05))
+                task.cancel()
+            try:
+                delivery = await task
+            except (asyncio.CancelledError, TimeoutError):
+                continue
+            await delivery.ack()
+            received.append(delivery.raw)
+
+    async def put(source: EventQueue[bytes], first: int) -> None:
+        for number in range(first, first + 50):
+            while True:
+                try:
+                    await source.put(b"%d" % number, timeout=chosen.uniform(0, 0.3))
+                    break
+                except TimeoutError:
+                    continue
+
+    others = [await open_queue() for _ in range(5)]
+    async with asyncio.timeout(90), asyncio.TaskGroup() as group:
+        for number in range(3):
+            group.create_task(put(others[number], 50 * number))
+        for source in (queue, *others[3:]):
+            group.create_task(receive(source))
+    assert sorted(received, key=int) == [b"%d" % number for number in range(150)]
+    assert consistent(db)
