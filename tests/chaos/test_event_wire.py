@@ -52,9 +52,7 @@ def test_damaged_commands_never_crash_hang_or_grow(
 
 
 @fuzz
-@given(
-    st.recursive(st.none() | st.integers(-(2**63), 2**63 - 1) | st.binary(max_size=20), st.lists, max_leaves=8)
-)
+@given(st.recursive(st.none() | st.integers(-(2**63), 2**63 - 1) | st.binary(max_size=20), st.lists, max_leaves=8))
 def test_replies_come_out_as_hiredis_reads_them(reply: object) -> None:
     for protocol in (2, 3):
         reader = hiredis.Reader()

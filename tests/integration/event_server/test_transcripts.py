@@ -9,9 +9,7 @@ from tests.integration.event_server.conftest import Served, Wire, packed
 
 NIL = b"$-1\r\n"
 SYNTAX = "ERR syntax error"
-CLIENT = (
-    "ERR unknown subcommand or wrong arguments for CLIENT 'KILL'. There are ID, INFO, GETNAME, SETNAME and SETINFO"
-)
+CLIENT = "ERR unknown subcommand or wrong arguments for CLIENT 'KILL'. There are ID, INFO, GETNAME, SETNAME and SETINFO"
 
 
 async def test_push_peek_pop_and_acknowledge(wire: Wire) -> None:
@@ -77,7 +75,7 @@ async def test_status_without_queues(wire: Wire) -> None:
         ("QFLUSH", "ERR missing args"),
         ("ECHO", "ERR missing args"),
         ("QLPEEK foo bar", "ERR too many args: QLPEEK queue"),
-        ("QLPUSH foo id contents NOBLOK", f"{SYNTAX}: the last argument is neither NOBLOCK nor the contents of an event"),
+        ("QLPUSH foo id contents NO", f"{SYNTAX}: the last argument is neither NOBLOCK nor the contents of an event"),
         ("QRPOP foo EX", "ERR syntax error: EX needs a value"),
         ("QRPOP foo PX 3", 'ERR syntax error: QRPOP has the options EX, WAIT and COUNT, not "PX"'),
         ("QRPOP foo COUNT 0", 'ERR bad count value: "0" is not a whole number between 1 and 1000'),
