@@ -185,7 +185,7 @@ class PushLane(Lane[Sequence[Pair]]):
             self._jobs = deque(patient)
             self._park()
         elif not self._jobs and self._room.connected:
-            self._leave()
+            self.leave()
 
     @staticmethod
     def _keep_rest(job: Job[Sequence[Pair]], letters: bytes) -> None:
@@ -211,7 +211,7 @@ class PushLane(Lane[Sequence[Pair]]):
         """Wait for room, if somebody is patient."""
         self._jobs = deque(job for job in self._jobs if not job.outcome.done())
         if not self._jobs:
-            self._leave()
+            self.leave()
             return
         self._parked = True
         self._room.take_claim()
@@ -229,13 +229,13 @@ class PushLane(Lane[Sequence[Pair]]):
         self._parked = False
         if all(job.outcome.done() for job in self._jobs):
             self._jobs.clear()
-            self._leave()
+            self.leave()
         else:
             self._room.take_claim()
             self._soon()
 
-    def _leave(self) -> None:
-        """Nobody waits for room any more."""
+    def leave(self) -> None:
+        """Nobody waits for room any more: close the connection that waits."""
         if self._room.close():
             self._steps.pass_room()
 

@@ -161,11 +161,13 @@ class ServedQueue:
             self._look.cancel()
         self._look = loop.call_at(due, self._look_now)
 
-    def stop_looking(self) -> None:
-        """Look no more: the server stops."""
+    def close(self) -> None:
+        """Look for expired claims and for room no more: the server stops."""
         if self._look is not None:
             self._look.cancel()
             self._look = None
+        for lane in self.pushes:
+            lane.leave()
 
     def _look_now(self) -> None:
         self._look = None
@@ -220,10 +222,10 @@ class Queues:
             group.create_task(self._subscriber.run())
             group.create_task(self._refresh())
 
-    def stop(self) -> None:
-        """Look for expired claims no more."""
+    def close(self) -> None:
+        """Look for expired claims and for room no more: the server stops."""
         for queue in self._queues.values():
-            queue.stop_looking()
+            queue.close()
 
     def attach(self, queue: ServedQueue) -> None:
         """Have `queue.ring` called for each event, until `detach`, as soon as `listening` has returned."""

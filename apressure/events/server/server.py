@@ -67,7 +67,7 @@ class EventServer:
                         part.cancel()
             finally:
                 listener.abort()
-                queues.stop()
+                queues.close()
         logger.info("stopped")
 
     def _announce(self, address: Address) -> None:
