@@ -183,12 +183,11 @@ class Connection(asyncio.Protocol):
             self._ahead = 0
         try:
             while not self._broken and self._has_room():
-                before = self._parser.buffered
                 command = self._parser.next_command()
                 if command is None:
                     self.transport.resume_reading()
                     return
-                self._ahead += before - self._parser.buffered
+                self._ahead += self._parser.size
                 self._pending.append(command)
         except ProtocolError as error:
             self._broken = True

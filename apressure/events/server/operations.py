@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Sequence
 from typing import Any
@@ -184,17 +185,25 @@ class Operations:
             pops.append(pop)
         if not pops:
             return [await _caught(self.pop(session, calls[0]))]
-        return await asyncio.gather(
-            *(_caught(self._pop_at_once(session, one)) if isinstance(one, Pop) else _value(one) for one in pops)
-        )
-
-    async def _pop_at_once(self, session: Session, pop: Pop) -> Reply:
-        queue = self._queues[pop.queue]
         try:
-            events = await queue.pop(pop.count or 1, pop.lease)
-        except QueueClosedError:
-            events = []
-        return self._popped(session, queue, events, pop)
+            queue = self._queues[name_of(calls[0][0])]
+        except ValueError as error:
+            return [error] * len(pops)
+        wanted = [(pop.count or 1, pop.lease) for pop in pops if isinstance(pop, Pop)]
+        found = iter(await queue.pop_each(wanted))
+        replies: list[Reply] = []
+        for pop_or_error in pops:
+            if isinstance(pop_or_error, Exception):
+                replies.append(pop_or_error)
+                continue
+            events = next(found)
+            if isinstance(events, QueueClosedError):
+                events = []
+            if isinstance(events, Exception):
+                replies.append(events)
+            else:
+                replies.append(self._popped(session, queue, events, pop_or_error))
+        return replies
 
     @staticmethod
     def _popped(session: Session, queue: ServedQueue, events: Sequence[Event], pop: Pop) -> Reply:
@@ -215,7 +224,18 @@ class Operations:
         return settled
 
     async def ack_many(self, session: Session, calls: Sequence[Arguments]) -> Sequence[Reply]:
-        return await asyncio.gather(*(_caught(self.ack(session, arguments)) for arguments in calls))
+        """Acknowledge in shared steps, up to the first call with very many ids: that one runs alone."""
+        acks = [Ack.read(arguments) for arguments in calls]
+        small = list(itertools.takewhile(lambda ack: len(ack.ids) <= MAX_EVENTS, acks))
+        if not small:
+            return [await _caught(self.ack(session, calls[0]))]
+        try:
+            lane = self._queues[small[0].queue].settling
+        except ValueError as error:
+            return [error] * len(small)
+        outcomes = [lane.settle(ack.ids, "nack" if ack.redo else "ack") for ack in small]
+        settled = [await _caught(outcome) for outcome in outcomes]
+        return [one if isinstance(one, Exception) else sum(one) for one in settled]
 
     async def extend(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
         name, event, given = arguments
@@ -348,10 +368,6 @@ def _shown(event: Event | None) -> Reply:
 
 def _chunks(whole: Sequence[Any]) -> list[Sequence[Any]]:
     return [whole[at : at + MAX_EVENTS] for at in range(0, len(whole), MAX_EVENTS)]
-
-
-async def _value(value: Reply) -> Reply:
-    return value
 
 
 async def _caught(outcome: Awaitable[Any]) -> Any:

@@ -49,9 +49,13 @@ class RequestParser:
 
     Args:
         limits: What a client may send.
+
+    Attributes:
+        limits: As given; it may be changed between two commands.
+        size: How many bytes the latest command has, all arguments together.
     """
 
-    __slots__ = ("_arguments", "_at", "_buffer", "_bulk", "_error", "_missing", "_searched", "_size", "limits")
+    __slots__ = ("_arguments", "_at", "_buffer", "_bulk", "_error", "_missing", "_searched", "_size", "limits", "size")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -63,6 +67,7 @@ class RequestParser:
         self._bulk = -1  # the length of the current argument, once known
         self._size = 0  # bytes of the current command's arguments
         self._error: ProtocolError | None = None
+        self.size = 0
 
     @property
     def buffered(self) -> int:
@@ -104,6 +109,7 @@ class RequestParser:
                 if self._buffer[self._at] != 0x2A:  # "*"
                     words = self._inline()
                     if words:
+                        self.size = sum(map(len, words))
                         return words
                     if words is None:
                         return None
@@ -116,22 +122,30 @@ class RequestParser:
                 self._missing = count
             if not self._bulks():
                 return None
-            command, self._arguments, self._size = self._arguments, [], 0
+            command, self._arguments, self.size, self._size = self._arguments, [], self._size, 0
             return command
 
     def _bulks(self) -> bool:
         """Take the arguments that are complete. Return whether the command is."""
-        buffer, arguments = self._buffer, self._arguments
+        buffer, arguments, limit = self._buffer, self._arguments, self.limits.bulk
         end = len(buffer)
         while self._missing:
             if self._bulk < 0:
-                if self._at >= end:
+                at = self._at
+                if at >= end:
                     return False
-                if buffer[self._at] != 0x24:  # "$"
-                    self._refuse_argument(buffer[self._at])
-                length = self._number(self.limits.bulk, "the length of an argument")
-                if length is None:
-                    return False
+                if buffer[at] != 0x24:  # "$"
+                    self._refuse_argument(buffer[at])
+                # The usual case of `_number`, without the call.
+                stop = buffer.find(b"\r\n", at, at + _LONGEST_HEADER)
+                digits = buffer[at + 1 : stop]
+                if stop > 0 and digits.isdigit() and (length := int(digits)) <= limit:
+                    self._at = stop + 2
+                else:
+                    number = self._number(limit, "the length of an argument")
+                    if number is None:
+                        return False
+                    length = number
                 if self._size + length > self.limits.command:
                     raise ProtocolError(
                         f"Protocol error: the command is longer than {self.limits.command} bytes; "
