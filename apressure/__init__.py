@@ -46,7 +46,8 @@ from apressure.queue.queue import AsyncQueue
 if TYPE_CHECKING:
     from apressure.events.consumer import EventConsumer
     from apressure.events.delivery import EventDelivery
-    from apressure.events.queue import EventQueue
+    from apressure.events.queue import EventProducer, EventQueue
+    from apressure.events.several import EventConsumers
     from apressure.events.statistics import EventQueueStatistics
     from apressure.files import FileDelivery, FileQueue, FileQueueOptions, FileQueueStatistics
     from apressure.queue.doctor import recovery
@@ -74,7 +75,9 @@ __all__ = [
     "Durability",
     "DurabilityError",
     "EventConsumer",
+    "EventConsumers",
     "EventDelivery",
+    "EventProducer",
     "EventQueue",
     "EventQueueStatistics",
     "ExactlyOnceError",
@@ -119,7 +122,9 @@ __all__ = [
 # Most programs do not use these names: they are imported on first use.
 _LATER = {
     "EventConsumer": "apressure.events.consumer",
+    "EventConsumers": "apressure.events.several",
     "EventDelivery": "apressure.events.delivery",
+    "EventProducer": "apressure.events.queue",
     "EventQueue": "apressure.events.queue",
     "EventQueueStatistics": "apressure.events.statistics",
     "FileDelivery": "apressure.files",

@@ -17,7 +17,7 @@ class EventQueueStatistics:
         in_flight: Events that were received, and neither acknowledged nor given back.
         consumers: Consumers that are registered, and have given a sign of life in the last 30 seconds.
         dead_letters: Events that were delivered too often.
-        next_expiry: Seconds until the next lease may end; None if nothing is in flight.
+        next_expiry: Seconds until the next lease may end, at most 10; None if nothing is in flight.
         waiting_putters: Tasks of this object that are putting.
         waiting_receivers: Tasks of this object that are receiving.
     """

@@ -18,6 +18,8 @@ from apressure import (
     Client,
     Consumer,
     Delivery,
+    EventDelivery,
+    EventQueue,
     FileDelivery,
     FileQueue,
     FileQueueStatistics,
@@ -277,6 +279,20 @@ async def queues_in_directories() -> None:
     assert_type(FileQueue("q", codec=Order, bound=5), FileQueue[Order])
     assert_type(FileQueue("q", codec=Invoice), FileQueue[Invoice])
     FileQueue("q", buond=5)  # type: ignore[call-overload]
+    assert_type(EventQueue("q", codec="text"), EventQueue[str])
+    assert_type(EventQueue("q", codec=Order, max_attempts=5, url="redis://"), EventQueue[Order])
+    EventQueue("q", dead_letters="x")  # type: ignore[call-overload]
+    async with EventQueue("q") as events:
+        assert_type(events, EventQueue[bytes])
+        assert_type(await events.put(b"1", id="a", front=True), str)
+        assert_type(await events.receive(), EventDelivery[bytes])
+        assert_type(await events.get_many(3), list[bytes])
+        async with events.consumer() as items, events.consumer("manual") as deliveries:
+            assert_type(await anext(items), bytes)
+            assert_type((await anext(deliveries)).item, bytes)
+    source: Source[bytes] = EventQueue("q")
+    destination: Destination[bytes] = EventQueue("q")
+    assert source.name == destination.name
     async with FileQueue("q", directory="spool", unit="us", fsync=False) as queue:
         assert_type(queue, FileQueue[bytes])
         assert_type(await queue.create(bound=5, exist_ok=True), bool)

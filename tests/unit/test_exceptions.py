@@ -55,6 +55,7 @@ TWINS: dict[str, tuple[type[BaseException], ...]] = {
     "QueueEmptyError": (asyncio.QueueEmpty, TimeoutError),
     "QueueOpenError": (TimeoutError,),
     "QueueInUseError": (TimeoutError,),
+    "DuplicateEventError": (ValueError,),
     "ExactlyOnceError": (ValueError,),
     "DecodeError": (ValueError,),
     "StorageError": (OSError,),

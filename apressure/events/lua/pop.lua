@@ -79,7 +79,7 @@ if #ids > 0 and lease > 0 then
   for i = 1, #ids do
     packed[i] = pack(ids[i])
     -- A fraction keeps the order of events that were claimed together.
-    scores[2 * i - 1], scores[2 * i] = string.format('%.4f', now() + lease + 0.0003 * i), ids[i]
+    scores[2 * i - 1], scores[2 * i] = now() + lease + 0.0003 * i, ids[i]
   end
   push('LPUSH', CLAIMED, ids)
   index(scores)

@@ -138,8 +138,9 @@ local function unpack_all(packed)
   return texts
 end
 
+local LOCK = UNCLAIMED .. ':lock:'
 local function lock_of(id)
-  return UNCLAIMED .. ':lock:' .. id
+  return LOCK .. id
 end
 
 -- Tell those who listen to okq's channel. A user without the right to publish fails here: publish before the write.
@@ -158,12 +159,15 @@ local function wake_putters(bound)
   if bound > 0 and call('EXISTS', PUTTERS) == 1 and call('LLEN', UNCLAIMED) < bound then wake(ROOM) end
 end
 
--- Is this event's claim, if it has one, the one with this token? Without a token, any claim will do. A claim whose lock
--- has expired, and that nobody has put back yet, still belongs to its last owner.
-local function owns(id, token)
-  if token == '' then return true end
-  local holder = call('GET', lock_of(id))
-  return not holder or holder == token
+-- The values of the locks of claims (id, token), from ARGV[first] on; false for a lock that has expired.
+local function holders_from(first)
+  local locks, holders = {}, {}
+  for i = first, #ARGV, 2 do locks[#locks + 1] = lock_of(ARGV[i]) end
+  for i = 1, #locks, CHUNK do
+    local some = call('MGET', unpack(locks, i, math.min(i + CHUNK - 1, #locks)))
+    for j = 1, #some do holders[i + j - 1] = some[j] end
+  end
+  return holders
 end
 
 -- Lock an event that was popped. Its lock may have been left behind. But if it is claimed, its id was in the list twice.

@@ -12,9 +12,14 @@ if not created then check_types() end
 ignore_memory_limit()
 local how = ARGV[3]
 local letters, settled, waiting = {}, {}, 0
+local holders = holders_from(5)
 for i = 5, #ARGV, 2 do
   local id = ARGV[i]
-  local removed = owns(id, ARGV[i + 1]) and call('LREM', CLAIMED, -1, id) or 0
+  local token, holder = ARGV[i + 1], holders[(i - 3) / 2]
+  -- Without a token, any claim will do. A claim whose lock has expired, and that nobody has put back yet, still belongs
+  -- to its last owner.
+  local mine = token == '' or not holder or holder == token
+  local removed = mine and call('LREM', CLAIMED, -1, id) or 0
   -- The specification's QACK also finds an event that has gone back. That list can be long.
   if removed == 0 and ARGV[4] == '1' then
     removed = call('LREM', UNCLAIMED, -1, id)
