@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json as jsons
 import logging
+import resource
 import signal
 import ssl
 import sys
@@ -24,6 +25,10 @@ from apressure.events.server.server import EventServer
 from apressure.events.server.settings import Address, ConnectionLimits, ServerSettings, Tls, redis_url
 from apressure.events.server.wire.requests import Limits
 
+_logger = logging.getLogger("apressure.events.server")
+
+_OTHER_FILES: Final = 64
+"""Open files besides the connections of clients."""
 _LIMITS: Final = "Limits of clients"
 _SECURITY: Final = "Password and TLS"
 _WIRE, _CONNECTIONS, _SETTINGS = Limits(), ConnectionLimits(), ServerSettings()
@@ -140,6 +145,7 @@ async def serve(
         drain=drain_timeout,
     )  # fmt: skip
     server = EventServer(settings)
+    files = _raise_limit_of_files()
 
     def ready(address: Address) -> None:
         if common.json:
@@ -149,6 +155,11 @@ async def serve(
         sys.stdout.flush()
 
     with _logs(as_json=common.json, debug=debug), _stopped_by_signals(server):
+        if files < max_connections + _OTHER_FILES:
+            _logger.warning(
+                "the system allows fewer open files than --max-connections needs: raise it (ulimit -n)",
+                extra={"files": files, "max_connections": max_connections},
+            )
         await server.run(ready)
 
 
@@ -176,6 +187,15 @@ async def health(
         print_json({"healthy": True, "address": str(address), "milliseconds": round(took * 1000, 3)})
     else:
         sys.stdout.write(f"healthy: {address} answered in {took * 1000:.1f} ms\n")
+
+
+def _raise_limit_of_files() -> int:
+    """Let this process open as many files as the system allows, and return how many: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS has a lower limit than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return soft if soft != resource.RLIM_INFINITY else sys.maxsize
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from apressure.connection.subscription import Subscriber
 from apressure.events.answers import Event
 from apressure.events.server.lanes import PopLane, PushLane, SettleLane
 from apressure.events.steps import EventSteps
-from apressure.exceptions import PressureError
+from apressure.exceptions import PressureError, ServerUnavailableError
 from apressure.settle import set_result_once
 
 logger = logging.getLogger("apressure.events.server")
@@ -204,12 +204,17 @@ class ServedQueue:
             self.look_in(max(due / 1000, 0.01))
 
     async def is_limited(self) -> bool:
-        """Whether it has a bound, or is closed: whether a push may be refused. The answer may be a second old."""
+        """Whether it has a bound, or is closed: whether a push may be refused.
+
+        The answer may be a second old. If Redis does not answer within a second, it is the latest one.
+        """
         now = asyncio.get_running_loop().time()
         at, limited = self._limited
         if now - at >= _FRESH:
-            status = await self.steps.status()
-            limited = bool(status.bound or status.closed)
+            with contextlib.suppress(TimeoutError, ServerUnavailableError):
+                async with asyncio.timeout(_FRESH):
+                    status = await self.steps.status()
+                    limited = bool(status.bound or status.closed)
             self._limited = (now, limited)
         return limited
 
