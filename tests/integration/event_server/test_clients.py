@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -15,6 +17,9 @@ from redis.asyncio import Redis
 from tests.integration.event_server.conftest import Serve, Served
 
 T = TypeVar("T")
+
+DOCS = Path(__file__).parents[3] / "docs"
+PROMPT = "127.0.0.1:4777> "
 
 
 async def in_thread(function: Callable[[], T]) -> T:
@@ -96,3 +101,38 @@ async def test_redis_cli_pipes_a_file_of_commands(okq: Served) -> None:
     )
     assert b"errors: 0, replies: 5000" in done.stdout, done
     assert (await (await okq.connect())("QSTATUS", "foo"))[0][1] == 5000
+
+
+async def test_the_terminal_of_the_docs(okq: Served) -> None:
+    program = shutil.which("redis-cli") or shutil.which("valkey-cli")
+    if program is None:
+        pytest.skip("redis-cli (not installed: apt-get install redis-tools)")
+    for page in ("events.md", "events-server.md"):
+        (shown,) = re.findall(r"```\n\$ redis-cli -p 4777\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+        lines = [line.removeprefix(PROMPT) for line in shown.splitlines() if line.startswith(PROMPT)]
+        shown_by_cli = await asyncio.to_thread(
+            subprocess.check_output,
+            [program, "--no-raw", "-p", str(okq.address.port)],
+            input="\n".join(lines), text=True, timeout=60,
+        )  # fmt: skip
+        assert shown_by_cli == "".join(f"{line}\n" for line in shown.splitlines() if not line.startswith(PROMPT))
+
+
+async def test_the_consumer_of_the_docs(okq: Served, db: redis.Redis) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "events-server.md").read_text(), re.DOTALL)
+    wire = await okq.connect()
+    assert await wire("QLPUSH", "foo", "1", "one", "2", "two") == b"OK"
+    handled: list[bytes] = []
+
+    def handle(contents: bytes) -> None:
+        if len(handled) == 1:
+            raise StopIteration  # the second event is not acknowledged
+        handled.append(contents)
+
+    def consume() -> None:
+        with pytest.raises(StopIteration):
+            exec(code.replace("port=4777", f"port={okq.address.port}"), {"handle": handle})
+
+    await in_thread(consume)
+    assert handled == [b"one"]
+    assert await wire("QSTATUS", "foo") == [[b"foo", 1, 1, 0]]
