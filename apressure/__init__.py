@@ -46,7 +46,8 @@ from apressure.queue.queue import AsyncQueue
 if TYPE_CHECKING:
     from apressure.events.consumer import EventConsumer
     from apressure.events.delivery import EventDelivery
-    from apressure.events.queue import EventProducer, EventQueue
+    from apressure.events.producer import EventProducer
+    from apressure.events.queue import EventQueue
     from apressure.events.several import EventConsumers
     from apressure.events.statistics import EventQueueStatistics
     from apressure.files import FileDelivery, FileQueue, FileQueueOptions, FileQueueStatistics
@@ -124,7 +125,7 @@ _LATER = {
     "EventConsumer": "apressure.events.consumer",
     "EventConsumers": "apressure.events.several",
     "EventDelivery": "apressure.events.delivery",
-    "EventProducer": "apressure.events.queue",
+    "EventProducer": "apressure.events.producer",
     "EventQueue": "apressure.events.queue",
     "EventQueueStatistics": "apressure.events.statistics",
     "FileDelivery": "apressure.files",

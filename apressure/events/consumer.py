@@ -24,7 +24,7 @@ from apressure.exceptions import (
     QueueClosedError,
     QueueDoesNotExistError,
 )
-from apressure.settle import set_result_once, wait_shielded
+from apressure.settle import set_result_once, wait_for_answer, wait_shielded
 
 if TYPE_CHECKING:
     from apressure.events.queue import EventQueue
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_PREFETCH: Final = 1000
+READ_AHEAD: Final = 16
+"""From so many on, half of a chunk is asked for while the body works on the other half."""
 SIGN_OF_LIFE: Final = 10.0
 """Seconds between two signs of life of a registered consumer."""
 
@@ -83,6 +85,8 @@ class EventConsumer(Generic[T]):
         self._on_lost: Callable[[Exception], None] | None = None
         self._expected = queue._expected
         self._ended = False
+        self._left = False
+        self._ahead: asyncio.Future[Any] | None = None
         self._breathed = self._asked = 0.0
 
     async def __aenter__(self) -> Self:
@@ -140,6 +144,9 @@ class EventConsumer(Generic[T]):
         work.result()
 
     async def _give_back(self) -> None:
+        if self._ahead is not None:
+            await asyncio.wait((self._ahead,))
+        self._left = True
         unseen, back = list(self._buffer), [one for one in self._hand.values() if not one.settled]
         seen = [one for one in back if one not in unseen]
         self._buffer.clear()
@@ -247,12 +254,18 @@ class EventConsumer(Generic[T]):
     async def _next_of_buffer(self) -> EventDelivery[Any] | None:
         """Take the next delivery from the buffer; None if its lease has ended meanwhile."""
         loop = asyncio.get_running_loop()
-        if loop.time() - self._breathed > _QUICK:  # or acknowledgements would wait until the buffer is empty
+        due = self._ahead is None and self._chunk >= READ_AHEAD and len(self._buffer) <= self._chunk // 2
+        if due:
+            self._adapt()
+            self._ahead = self._send_pop(self._chunk // 2, b"", loop.create_future())
+        if due or loop.time() - self._breathed > _QUICK:  # or nothing would leave until the buffer is empty
             await asyncio.sleep(0)
             self._breathed = loop.time()
+        if not self._buffer:  # the queue object was closed meanwhile
+            return None
         delivery = self._buffer[0]
         if delivery.claim in self._hand and not self._renewing.certain(delivery):
-            await self._renewing.assure(delivery)  # if this is cancelled, it stays prefetched
+            await self._renewing.assure()  # if this is cancelled, it stays prefetched
         if self._buffer and self._buffer[0] is delivery:
             self._buffer.popleft()
         return delivery if delivery.claim in self._hand else None
@@ -266,58 +279,67 @@ class EventConsumer(Generic[T]):
 
     async def _step(self) -> Wait | None:
         """Ask for a chunk of events, without waiting for them."""
-        loop = asyncio.get_running_loop()
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            await self._answer_to(ahead)
+            if self._buffer:
+                return None
+        self._adapt()
         answer = await self.pop()
         if isinstance(answer, Wait):
             self._asked = 0.0  # the next chunk says nothing about how quick the body is
             return answer
-        if self._fixed is None:
-            quick = self._asked and loop.time() - self._asked < _QUICK
-            full = len(answer.events) == self._chunk
-            if quick and full:
-                self._chunk = min(MAX_PREFETCH, 2 * self._chunk)
-            elif not quick:
-                self._chunk = max(1, self._chunk // 2)
-        self._asked = loop.time()
         return None
+
+    def _adapt(self) -> None:
+        """Before a chunk is asked for: decide how large it is, by how quickly the body handled the one before."""
+        loop = asyncio.get_running_loop()
+        if self._fixed is None and self._asked:
+            quick = loop.time() - self._asked < _QUICK
+            self._chunk = min(MAX_PREFETCH, 2 * self._chunk) if quick else max(1, self._chunk // 2)
+        self._asked = loop.time()
 
     async def pop(self) -> Popped | Wait:
         """Pop up to a chunk of events into the buffer: one step.
 
         Cancelled while the step is on its way, the events are in the buffer when this ends.
         """
-        queue, waits = self._queue, self._queue._waits
+        waits = self._queue._waits
+        done = self._send_pop(self._chunk, waits.take_turn(), asyncio.get_running_loop().create_future())
+        try:
+            answer = await self._answer_to(done)
+        except asyncio.CancelledError:
+            if done.done() and isinstance(done.result(), Wait):
+                waits.drop(done.result())  # nobody waits here now
+            raise
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, Wait):
+            self._expected = self._expected or answer.created
+        return answer  # type: ignore[no-any-return]
+
+    def _send_pop(self, most: int, place: bytes, done: asyncio.Future[Any]) -> asyncio.Future[Any]:
+        """Send a step that pops into the buffer; returns the future that gets its answer."""
+        queue = self._queue
         sent = self._renewing.clock()
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        cancelled = False
 
         def on_answer(answer: Any) -> None:
             if isinstance(answer, Popped):
                 self._arrived(answer, sent)
             elif isinstance(answer, DurabilityError) and isinstance(answer.answer, Popped) and answer.answer.events:
                 queue._steps.give_back_soon(answer.answer.events)
-            elif cancelled and isinstance(answer, Wait):
-                waits.drop(answer)
             set_result_once(done, answer)
 
         queue._steps.send_pop(
-            self._series, self._chunk, int(self._renewing.term.seconds * 1000), waits.take_turn(),
-            queue.max_attempts or 0, self._expected, len(self._hand), self._chunk > 1, on_answer,
+            self._series, most, int(self._renewing.term.seconds * 1000), place, queue.max_attempts or 0,
+            self._expected, len(self._hand), most > 1, on_answer,
         )  # fmt: skip
-        try:
-            await asyncio.wait((done,))
-        except asyncio.CancelledError:
-            cancelled = True
-            if done.done() and isinstance(done.result(), Wait):
-                waits.drop(done.result())
-            await wait_shielded(done, queue._steps.settle_timeout)
-            raise
-        answer = done.result()
-        if isinstance(answer, Exception):
-            raise answer
-        if isinstance(answer, Wait):
-            self._expected = self._expected or answer.created
-        return answer  # type: ignore[no-any-return]
+        return done
+
+    async def _answer_to(self, done: asyncio.Future[Any]) -> Any:
+        """Wait for the answer to a step; a cancellation comes out when it is there, or after `settle_timeout`."""
+        await wait_for_answer(done, None, self._queue._steps.settle_timeout)
+        return done.result()
 
     def _arrived(self, answer: Popped, sent: float) -> None:
         queue = self._queue
@@ -326,7 +348,7 @@ class EventConsumer(Generic[T]):
             self._buffer.append(delivery)
             self._hand[delivery.claim] = delivery
             self._renewing.arrived(delivery, sent)
-        if self._registration is None:  # the block has ended meanwhile
+        if self._left:  # the block has ended meanwhile
             unseen = list(self._buffer)
             self._buffer.clear()
             self._hand.clear()

@@ -12,7 +12,7 @@ from apressure.events.answers import Event
 from apressure.events.batching import Pop, PopLane, Push, PushLane, Settler
 from apressure.events.steps import MAX_EVENTS, EventSteps
 from apressure.events.waits import EventWaits
-from apressure.exceptions import ClientClosedError, PressureError
+from apressure.exceptions import ClientClosedError, OperationUnblockedError, PressureError
 from apressure.lifetime import AsyncClosing
 from apressure.protocols import DEFAULT_LEASE
 
@@ -59,6 +59,17 @@ class Core(AsyncClosing):
         self._expected = False  # this object has created the queue: if it is gone, it was deleted
         self._closed_by: PressureError | None = None
 
+    async def unblock(self) -> int:
+        """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
+
+        Returns:
+            How many operations were blocked.
+        """
+        self._check()
+        return self._end(
+            OperationUnblockedError(f"the operation on the queue {self.name!r} was unblocked", name=self.name)
+        )
+
     async def aclose(self) -> None:
         """Release this object's connections; the queue itself stays as it is.
 
@@ -83,10 +94,7 @@ class Core(AsyncClosing):
     def client_closed(self, error: PressureError) -> None:
         """Fail waiting operations, give back what is in hand, and release connections."""
         self._closed_by = self._closed_by or error
-        for lane in self._lanes.values():
-            lane.end(error)
-        self._pops.end(error)
-        self._waits.end(error)
+        self._end(error)
         handing_over = self._waits.close(error)
         if self.client.on_its_loop:
             for block in list(self._blocks):
@@ -94,6 +102,11 @@ class Core(AsyncClosing):
             if handing_over:
                 self._finish(self._waits.hand_over(), "leaving the line of clients that wait")
         self.client.detach(self)
+
+    def _end(self, error: PressureError) -> int:
+        """Fail every operation that waits; returns how many."""
+        pushes = sum(lane.end(error) for lane in self._lanes.values())
+        return pushes + self._pops.end(error) + self._waits.end(error)
 
     def _finish(self, work: Awaitable[None], what: str) -> None:
         async def quietly() -> None:

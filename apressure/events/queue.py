@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
-from types import TracebackType
-from typing import Any, Final, Generic, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, codec_for
@@ -19,6 +16,8 @@ from apressure.events.batching import Pair, Push
 from apressure.events.consumer import EventConsumer
 from apressure.events.core import lease_of
 from apressure.events.delivery import EventDelivery
+from apressure.events.ids import checked, new_id
+from apressure.events.producer import EventProducer
 from apressure.events.several import EventConsumers
 from apressure.events.steps import MAX_EVENTS
 from apressure.exceptions import DecodeError, QueueClosedError, QueueEmptyError
@@ -26,9 +25,6 @@ from apressure.items import Items, Progress
 from apressure.protocols import DEFAULT_MAX_HOLD
 
 T = TypeVar("T")
-
-MAX_ID: Final = 1024
-"""The longest id that `put(id=…)` takes, in bytes."""
 
 
 class EventQueue(Administration, Generic[T]):
@@ -131,7 +127,7 @@ class EventQueue(Administration, Generic[T]):
         Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
         then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
         """
-        event_id = _new_id() if id is None else _checked(id)
+        event_id = new_id() if id is None else checked(id)
         await self._push(Push([(event_id, self._items.encode(item))], self._expected), timeout, front)
         return event_id.decode(errors="surrogateescape")
 
@@ -173,7 +169,7 @@ class EventQueue(Administration, Generic[T]):
 
         async def put_chunk(chunk: list[bytes], progress: Progress) -> None:
             remaining = None if deadline is None else max(0.0, deadline - loop.time())
-            pairs: list[Pair] = [(_new_id(), message) for message in chunk]
+            pairs: list[Pair] = [(new_id(), message) for message in chunk]
             push = Push(pairs, self._expected)
             try:
                 await self._push(push, remaining)
@@ -384,64 +380,3 @@ class EventQueue(Administration, Generic[T]):
         if event is None:
             raise QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
         return event
-
-
-class EventProducer(Generic[T]):
-    """The producing end of a queue; made by `EventQueue.producer`.
-
-    The end of the block closes the queue (unless `close=False`), and consumers end when it is drained. If the block
-    raises or is cancelled, the queue stays open, so that another producer can go on.
-    """
-
-    def __init__(self, queue: EventQueue[T], close: bool) -> None:
-        self._queue = queue
-        self._close = close
-        self._entered = False
-
-    async def __aenter__(self) -> Self:
-        self._queue._check()  # noqa: SLF001
-        self._entered = True
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._entered = False
-        if self._close and kind is None:
-            with contextlib.suppress(QueueClosedError):  # another producer was first
-                await self._queue.close()
-
-    async def put(self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False) -> str:
-        """Put an item, as `EventQueue.put` does."""
-        return await self._open().put(item, timeout, id=id, front=front)
-
-    async def put_nowait(self, item: T, *, id: str | None = None, front: bool = False) -> str:
-        """Put an item, as `EventQueue.put_nowait` does."""
-        return await self._open().put_nowait(item, id=id, front=front)
-
-    async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
-        """Put items in order, as `EventQueue.put_many` does."""
-        return await self._open().put_many(items, timeout)
-
-    def _open(self) -> EventQueue[T]:
-        if not self._entered:
-            raise RuntimeError("put inside the producer's block: async with queue.producer() as producer")
-        return self._queue
-
-
-def _new_id() -> bytes:
-    """Return a random id, a UUID of version 4."""
-    raw = os.urandom(16).hex()
-    variant = "89ab"[int(raw[16], 16) & 3]
-    return f"{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{variant}{raw[17:20]}-{raw[20:]}".encode()
-
-
-def _checked(event_id: str) -> bytes:
-    validation.text(event_id, "id")
-    try:
-        encoded = event_id.encode(errors="surrogateescape")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"an id must be text that UTF-8 can encode: {error}") from None
-    if not 1 <= len(encoded) <= MAX_ID:
-        raise ValueError(f"an id must have between 1 and {MAX_ID} bytes, not {len(encoded)}")
-    return encoded

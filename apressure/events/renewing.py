@@ -82,14 +82,12 @@ class Renewing:
         """Whether its lease has certainly not ended."""
         return self.clock() < delivery.certain_until
 
-    async def assure(self, delivery: EventDelivery[Any]) -> None:
-        """Renew the lease of an event that may have ended. If it has, the event is in hand no more."""
+    async def assure(self) -> None:
+        """Renew all leases now, since some may have ended; what others have got is in hand no more."""
+        claims = list(self._hand)
         sent = self.clock()
-        (extended,) = await self._steps.extend([delivery.claim], self.term.seconds)
-        if extended:
-            delivery.certain_until = sent + self.term.seconds
-        else:
-            self._hand.pop(delivery.claim, None)
+        outcomes = await self._steps.extend(claims, self.term.seconds)
+        self._renewed(zip(claims, outcomes, strict=True), sent + self.term.seconds)
 
     def end(self) -> None:
         """Renew nothing any more."""
@@ -122,22 +120,20 @@ class Renewing:
 
         def answered(answer: Any) -> None:
             if not isinstance(answer, Exception):
-                until = sent + milliseconds / 1000
-                letters = bytes(answer)
-                home = self._client.renewer.call_home
-                home(lambda: self._renewed(zip(claims, letters, strict=False), until))
+                until, renewed = sent + milliseconds / 1000, [letter == ord("1") for letter in bytes(answer)]
+                self._client.renewer.call_home(lambda: self._renewed(zip(claims, renewed, strict=False), until))
             on_answer(answer)
 
         self._steps.send_extend(claims, milliseconds, answered, connection)
 
-    def _renewed(self, outcomes: Iterable[tuple[Claim, int]], until: float) -> None:
+    def _renewed(self, outcomes: Iterable[tuple[Claim, bool]], until: float) -> None:
         """Note what a renewal has done. Called on the event loop."""
         lost = []
-        for claim, letter in outcomes:
+        for claim, renewed in outcomes:
             delivery = self._hand.get(claim)
             if delivery is None:
                 continue  # it was settled meanwhile
-            if letter == ord("1"):
+            if renewed:
                 delivery.certain_until = max(until, delivery.certain_until)
             else:
                 del self._hand[claim]

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import functools
 import itertools
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -20,9 +19,10 @@ from apressure.connection.client import Client
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import Call, Script
+from apressure.connection.wire.script import Call
 from apressure.events.answers import Event, Popped, Status, Wait, read
 from apressure.events.keys import PATTERNS, EventKeys, names_among
+from apressure.events.sending import NOT_DURABLE, Series, changed
 from apressure.exceptions import QueueAlreadyExistsError, QueueClosedError
 from apressure.settle import set_result_once
 
@@ -31,62 +31,6 @@ MAX_EVENTS: Final = 2000
 
 Claim = tuple[bytes, bytes]
 """The id of an event, and the token of its claim; an empty token stands for any claim, as in okq's QACK."""
-
-
-@functools.cache
-def script(name: str) -> Script:
-    """Return the script of that name, read once."""
-    return Script("apressure.events", name)
-
-
-def _changed(answer: Any) -> bool:
-    """Whether a step changed anything that must be durable, by its answer."""
-    match answer[:1] if isinstance(answer, list) else answer:
-        case [b"pushed"] | [b"settled"] | [b"moved"]:
-            return bool(answer[1].strip(b"0d:"))
-        case [b"events"]:
-            return bool(answer[1]) or answer[4] > 0
-        case [b"created"] | [b"done"] | [b"flushed"]:
-            return True
-        case _:
-            return isinstance(answer, int) and answer > 0
-
-
-_NOT_DURABLE: Final = frozenset({"extend", "heal", "register", "resign", "peek", "status"})
-"""Steps that `durability=` does not apply to: they change nothing, or nothing that cannot be done again."""
-
-
-class Series:
-    """A series of numbered steps, of which at most one is unanswered at a time.
-
-    The server keeps the result of the latest step under a key of the series, and answers a repeat with it.
-
-    Attributes:
-        name: The series' name, which no other has.
-        number: The number of the latest step.
-    """
-
-    def __init__(self, keys: EventKeys) -> None:
-        self.name = secrets.token_hex(8)
-        self.keys = keys.for_script(self.name)
-        self.number = 0
-        self._calls: dict[str, Call] = {}
-
-    def call(self, name: str) -> Call:
-        """Return the call of a script with this series' keys."""
-        if name not in self._calls:
-            self._calls[name] = script(name).on(self.keys)
-        return self._calls[name]
-
-    def next(self) -> int:
-        """Return the number of the step that is about to be sent."""
-        self.number += 1
-        return self.number
-
-    @property
-    def token(self) -> bytes:
-        """The token of the claims that the latest step makes."""
-        return f"{self.name}-{self.number}".encode()
 
 
 class EventSteps:
@@ -459,9 +403,9 @@ class EventSteps:
             resend: Send the step again when its reply was lost.
             connection: Another connection than the client's.
         """
-        changed = None if call.script.name in _NOT_DURABLE else _changed
+        durable = None if call.script.name in NOT_DURABLE else changed
         request = Request(
-            call, arguments, lambda reply: on_answer(read(reply, self.name, token)), resend, again, changed=changed
+            call, arguments, lambda reply: on_answer(read(reply, self.name, token)), resend, again, changed=durable
         )
         (connection or self.connection).send(request)
         return request

@@ -136,11 +136,14 @@ class EventWaits:
                 raise answer.error(name)
             parked.result()
 
-    def end(self, error: PressureError) -> None:
-        """Fail everything that is parked."""
+    def end(self, error: PressureError) -> int:
+        """Fail everything that is parked; returns how many."""
+        ended = 0
         for future in list(self._parked):
             if not future.done():
                 future.set_exception(copy.copy(error))
+                ended += 1
+        return ended
 
     def close(self, error: PressureError) -> bool:
         """Release the connections; operations that park from now on get the error.

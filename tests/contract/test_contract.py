@@ -79,6 +79,19 @@ class TestFakeRedis(QueueContract):
             yield open_queue
 
 
+class TestFakeRedisEvents(QueueContract):
+    @pytest.fixture
+    async def open_queue(self) -> AsyncIterator[Opener]:
+        server = fakeredis.FakeServer()
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def open_queue(**options: Any) -> EventQueue[bytes]:
+                client = fakeredis.FakeAsyncRedis(server=server)
+                return await stack.enter_async_context(EventQueue("jobs", redis=client, **options))
+
+            yield open_queue
+
+
 class TestFileQueue(QueueContract):
     @pytest.fixture(params=MODES)
     async def open_queue(self, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Opener]:

@@ -15,7 +15,7 @@ import redis
 
 from apressure import EventQueue, QueueDoesNotExistError
 from apressure.connection.wire.script import Script
-from apressure.events import steps, waits
+from apressure.events import sending, waits
 from tests.okq import Okq
 
 PATIENCE = 90.0
@@ -70,16 +70,17 @@ def long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits that miss a wake-up look again after 10 minutes only: a test that passes has missed none."""
     monkeypatch.setattr(waits, "SLICE", 600)
     monkeypatch.setattr(waits.Waiter.__init__, "__defaults__", (600, None))
-    original = steps.script
+    original = sending.script
 
     @functools.cache
     def patient(name: str) -> Script:
         made = copy.copy(original(name))
-        made.source = made.source.replace(b"local WATCH_MS = 6000 ", b"local WATCH_MS = 600000 ")
+        for number in (b"WATCH_MS = 6000", b"SCAN_MS = 10000"):
+            made.source = made.source.replace(b"local %b " % number, b"local %b000 " % number)
         made.sha = hashlib.sha1(made.source, usedforsecurity=False).hexdigest().encode()
         return made
 
-    monkeypatch.setattr(steps, "script", patient)
+    monkeypatch.setattr(sending, "script", patient)
 
 
 async def in_time(operation: Any) -> Any:

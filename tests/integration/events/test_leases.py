@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 import redis
 
-from apressure import EventQueue, LeaseLostError
+from apressure import ClientClosedError, EventQueue, LeaseLostError
 from tests.integration.events.conftest import Open, blocked, consistent, eventually, in_time
 from tests.okq import Okq
 
@@ -161,18 +162,24 @@ async def test_two_consumers_share(open_queue: Open) -> None:
 async def test_the_loop_waits_for_what_others_have(open_queue: Open, db: redis.Redis, long_slices: None) -> None:
     """Closed and empty, but another consumer has an event, and fails to handle it."""
     queue, other = await open_queue(bound=0), await open_queue()
-    await queue.put(b"1")
-    delivery = await other.receive(lease=600)
+    await queue.put_many([b"1", b"2"])
+    failing, staying = await other.receive_many(2, lease=600)
     await queue.close()
+    got: list[bytes] = []
 
-    async def consume() -> list[bytes]:
+    async def consume() -> None:
         async with queue.consumer() as consumer:
-            return [item async for item in consumer]
+            async for item in consumer:
+                got.append(item)
 
     consuming = asyncio.create_task(consume())
     await blocked(db)
-    await delivery.nack()
-    assert await in_time(consuming) == [b"1"]
+    await asyncio.sleep(0.2)
+    await failing.nack()
+    await eventually(lambda: got == [b"1"])
+    await staying.ack()
+    await in_time(consuming)
+    assert got == [b"1"]
 
 
 async def test_the_last_acknowledgement_ends_all_loops(open_queue: Open, db: redis.Redis, long_slices: None) -> None:
@@ -218,3 +225,91 @@ async def test_settling_is_certain_after_a_cancellation(queue: EventQueue[bytes]
     assert await queue.qsize() == (settle == "nack")
     assert (await queue.statistics()).in_flight == 0
     assert consistent(db)
+
+
+@pytest.mark.parametrize("taken", [1, 50, 99, 150])
+async def test_what_was_read_ahead_goes_back_in_order(queue: EventQueue[bytes], db: redis.Redis, taken: int) -> None:
+    """A large chunk is asked for in two halves, the second one while the body works on the first."""
+    items = [b"%d" % number for number in range(300)]
+    await queue.put_many(items)
+    consumer = queue.consumer(prefetch=100)
+    await consumer.__aenter__()
+    assert [await anext(consumer) for _ in range(taken)] == items[:taken]
+    error = LookupError()
+    await consumer.__aexit__(LookupError, error, None)
+    deliveries = await queue.receive_many(500)
+    assert [one.raw for one in deliveries] == items[taken - 1 :]
+    assert [one.attempts for one in deliveries] == [2, *[1] * (300 - taken)]
+    for one in deliveries:
+        await one.ack()
+    assert consistent(db)
+
+
+async def test_closing_in_the_middle_of_a_chunk(open_queue: Open) -> None:
+    queue, other = await open_queue(), await open_queue()
+    await queue.put_many(b"%d" % number for number in range(200))
+    consumer = queue.consumer("manual", prefetch=64, lease=600)
+    await consumer.__aenter__()
+    for _ in range(40):
+        await (await anext(consumer)).ack()
+    await queue.aclose()
+    with pytest.raises(ClientClosedError):
+        await anext(consumer)
+    rest = [one.raw for one in await in_time(other.receive_many(500))]
+    assert rest == [b"%d" % number for number in range(40, 200)]
+
+
+async def test_nothing_is_handed_out_after_its_lease(open_queue: Open) -> None:
+    """The machine stood still for longer than the lease: what was prefetched may be with another consumer."""
+    queue, other = await open_queue(), await open_queue()
+    await queue.put_many([b"1", b"2", b"3"])
+    async with queue.consumer("manual", lease=0.3, prefetch=2) as consumer:
+        assert (await anext(consumer)).raw == b"1"
+        queue.client.renewer.discard(consumer._renewing._renewal)
+        await asyncio.sleep(0.5)
+        theirs = await in_time(other.receive_many(2, lease=600))
+        assert [one.raw for one in theirs] == [b"1", b"2"]
+        delivery = await in_time(anext(consumer))
+        assert delivery.raw == b"3"
+        await delivery.ack()
+        for one in theirs:
+            await one.ack()
+
+
+async def test_a_prefetched_item_whose_lease_nobody_ended_is_still_ours(queue: EventQueue[bytes]) -> None:
+    await queue.put_many([b"1", b"2"])
+    async with queue.consumer("manual", lease=0.3, prefetch=2) as consumer:
+        first = await anext(consumer)
+        queue.client.renewer.discard(consumer._renewing._renewal)
+        await asyncio.sleep(0.5)
+        second = await in_time(anext(consumer))
+        assert (second.raw, second.attempts) == (b"2", 1)
+        await second.ack()
+        await first.ack()
+
+
+async def test_a_repeated_pop_returns_what_is_still_its_own(open_queue: Open, db: redis.Redis) -> None:
+    """The reply was lost, and the step is sent again: after some time, other consumers may have the events."""
+    queue, other = await open_queue(), await open_queue()
+    await queue.put_many([b"1", b"2", b"3"])
+    steps = queue._steps
+    series = steps.series()
+
+    async def pop() -> list[bytes]:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        steps.send_pop(series, 2, 60_000, b"", 0, False, None, False, answer.set_result)
+        return [event.contents for event in (await answer).events]
+
+    assert await pop() == [b"1", b"2"]
+    series.number -= 1
+    assert await pop() == [b"1", b"2"]
+    assert (await queue.statistics()).in_flight == 2
+    first = db.lrange(Okq.key("jobs", "claimed"), -1, -1)[0]
+    assert await other._steps.settle([(first, b"")], "nack") == [True]
+    theirs = await other.receive(lease=60)
+    assert theirs.raw == b"1"
+    series.number -= 1
+    assert await pop() == [b"2"]
+    assert await pop() == [b"3"]
+    series.number -= 2
+    assert await pop() == []  # it comes after a later step: nobody reads this

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -19,7 +20,7 @@ from apressure import EventQueue, LeaseLostError, OutcomeUnknownError, PressureE
 from tests.chaos.proxy import Trouble, proxy
 from tests.integration.events.conftest import Open, consistent, in_time
 from tests.servers import SERVERS
-from tests.topologies import cluster, must_be_empty, replicated
+from tests.topologies import cluster, must_be_empty, replicated, sentinel
 
 ROOT = Path(__file__).parents[3]
 
@@ -267,3 +268,24 @@ async def test_a_cluster(kind: str) -> None:
             for queue in queues:
                 await queue.delete()
         must_be_empty(*nodes.servers)
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_sentinels(kind: str) -> None:
+    """Clients that wait, and a consumer with an event in hand, go on at the new primary."""
+    with sentinel(kind) as watched:
+        options: dict[str, Any] = {"url": watched.url, "durability": 1, "retry_timeout": 60.0}
+        async with EventQueue("jobs", **options) as queue, EventQueue("jobs", **options) as other:
+            await queue.put(b"1", id="a")
+            async with queue.consumer("manual", lease=60) as consumer:
+                delivery = await anext(consumer)
+                waiting = asyncio.create_task(other.receive(lease=60))
+                await asyncio.sleep(0.5)
+                await asyncio.to_thread(watched.failover)
+                await queue.put(b"2", id="b")
+                again = await in_time(waiting)
+                assert (again.id, delivery.id) == ("b", "a")
+                await delivery.ack()
+                await again.ack()
+            assert (await queue.statistics()).in_flight == 0
+        must_be_empty(watched.primary)

@@ -8,7 +8,7 @@ import random
 import pytest
 import redis
 
-from apressure import Client, EventQueue
+from apressure import Client, EventQueue, OperationUnblockedError
 from tests.integration.events.conftest import Open, blocked, consistent, eventually, in_time
 from tests.okq import Okq
 
@@ -144,3 +144,65 @@ async def test_random_cancellations_leave_nobody_waiting(open_queue: Open, db: r
             group.create_task(receive(source))
     assert sorted(received, key=int) == [b"%d" % number for number in range(150)]
     assert consistent(db)
+
+
+async def test_what_a_cancelled_receive_took_is_the_next_ones(queue: EventQueue[bytes]) -> None:
+    """Cancelled at any moment, it gives back what it took before another task's receive leaves."""
+    await queue.put_many(b"%d" % number for number in range(100))
+    expected = 0
+    for turn in range(60):
+        first = asyncio.create_task(queue.receive(lease=600))
+        for _ in range(turn % 15):
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait((first,))
+        if not first.cancelled():
+            assert first.result().raw == b"%d" % expected
+            await first.result().ack()
+            expected += 1
+        second = await queue.receive(lease=600)
+        assert (second.raw, second.attempts) == (b"%d" % expected, 1)
+        await second.ack()
+        expected += 1
+    await queue.purge()
+
+
+async def test_tasks_that_are_cancelled_together_give_back_in_order(queue: EventQueue[bytes]) -> None:
+    items = [b"%d" % number for number in range(30)]
+    for turns in range(12):
+        await queue.put_many(items)
+        tasks = [asyncio.create_task(queue.receive(lease=600)) for _ in range(10)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        later = asyncio.create_task(queue.receive_many(100, lease=600))
+        await asyncio.wait(tasks)
+        got = [task.result() for task in tasks if not task.cancelled()]
+        rest = await in_time(later)
+        while sum(map(len, (got, rest))) < 30:
+            rest += await in_time(queue.receive_many(100, lease=600))
+        assert sorted((one.raw for one in (*got, *rest)), key=int) == items
+        assert {one.attempts for one in rest} == {1}
+        for one in (*got, *rest):
+            await one.ack()
+
+
+async def test_unblock_ends_what_waits(open_queue: Open, db: redis.Redis) -> None:
+    queue, other = await open_queue(bound=1), await open_queue()
+    await queue.put(b"0")
+    tasks = [asyncio.create_task(queue.put(b"1")), asyncio.create_task(queue.wait_closed())]
+    await blocked(db, 2)
+    assert await other.unblock() == 0
+    assert await queue.unblock() == 2
+    for task in tasks:
+        with pytest.raises(OperationUnblockedError):
+            await in_time(task)
+    assert await queue.get_many(5) == [b"0"]
+    receiving = asyncio.create_task(queue.receive())
+    await blocked(db, 3)
+    assert await queue.unblock() == 1
+    with pytest.raises(OperationUnblockedError):
+        await in_time(receiving)
+    await queue.put(b"2")
+    assert await in_time(other.get()) == b"2"
