@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -84,7 +85,8 @@ class Subscriber:
         """Listen until the connection is lost."""
         channel = await self._node.connect()
         assert isinstance(channel, RESPChannel)
-        channel.on_message = self._on_message
+        ended = asyncio.Event()
+        channel.on_message, channel.on_end = self._on_message, ended.set
         try:
             self._connection = channel
             while missing := self._channels - self._confirmed:
@@ -93,7 +95,9 @@ class Subscriber:
             self._on_gap()
             while channel.up:
                 await reply_of(channel, (b"PING",))
-                await asyncio.sleep(PING)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(PING):
+                        await ended.wait()
         finally:
             self._end()
 

@@ -74,9 +74,8 @@ def test_kills(
             process.join(PATIENCE)
     row = account(tmp_path)
     row.tried = KILLS
-    recorder.add(
-        "killed producer: okq server" if side == "server" else "killed consumer: of an okq server", server.software, row
-    )
+    cell = "server killed: okq server" if side == "server" else "killed consumer: of an okq server"
+    recorder.add(cell, server.software, row)
     assert row.clean(), row
     assert row.acknowledged > KILLS, row
 

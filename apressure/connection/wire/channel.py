@@ -99,6 +99,7 @@ class RESPChannel(asyncio.Protocol):
 
     Attributes:
         on_message: Receives the channel of each message, on a connection that subscribes; None on all others.
+        on_end: Called when the connection has ended, on a connection that subscribes.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class RESPChannel(asyncio.Protocol):
         self._reason = "the connection was closed"
         self._retired = False
         self.on_message: Callable[[bytes], None] | None = None
+        self.on_end: Callable[[], None] | None = None
         self.up = True
         self.lost = ""
 
@@ -252,6 +254,8 @@ class RESPChannel(asyncio.Protocol):
         for on_reply, _ in pending:
             on_reply(ConnectionLost(self._reason))
         self._on_lost()
+        if self.on_end is not None:
+            self.on_end()
 
     def _watch(self) -> None:
         """Check the oldest reply, and come back when that one is due: one timer for all replies.

@@ -16,7 +16,7 @@ from apressure.connection.subscription import Subscriber
 from apressure.events.answers import Event
 from apressure.events.server.lanes import PopLane, PushLane, SettleLane
 from apressure.events.steps import EventSteps
-from apressure.exceptions import PressureError, ServerUnavailableError
+from apressure.exceptions import PressureError
 from apressure.settle import set_result_once
 
 logger = logging.getLogger("apressure.events.server")
@@ -211,12 +211,18 @@ class ServedQueue:
         now = asyncio.get_running_loop().time()
         at, limited = self._limited
         if now - at >= _FRESH:
-            with contextlib.suppress(TimeoutError, ServerUnavailableError):
-                async with asyncio.timeout(_FRESH):
-                    status = await self.steps.status()
-                    limited = bool(status.bound or status.closed)
             self._limited = (now, limited)
-        return limited
+            # Not cancelled after the second: that would wait for the answer.
+            await asyncio.wait((background.start(self._learn_limit(), "asking for a queue's bound"),), timeout=_FRESH)
+        return self._limited[1]
+
+    async def _learn_limit(self) -> None:
+        try:
+            status = await self.steps.status()
+        except PressureError as error:
+            logger.debug("the bound is not known", extra={"queue": self.steps.name, "reason": str(error)})
+        else:
+            self._limited = (asyncio.get_running_loop().time(), bool(status.bound or status.closed))
 
 
 class Queues:

@@ -304,6 +304,7 @@ async def test_waiting_goes_on_after_redis_was_gone(serve: Serve, make_server: o
     assert await other.reply() == [b"1", b"x"]
     assert await third("QLPUSH", "foo", 1, "x") == b"OK"
     assert await wire.reply() == b"foo"
+    await served.stop()  # before Redis, which ends before the fixture
 
 
 async def test_a_server_stops_also_when_redis_is_gone(serve: Serve, make_server: object) -> None:
