@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import hiredis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,19 +13,33 @@ from apressure.events.server.wire.requests import ProtocolError, RequestParser
 from tests.chaos.support import often
 from tests.unit.events.test_requests import SMALL, commands, packed
 
-INPUTS = often(500, 500)
-"""For each of four tests: 1,000,000 in all in the long form."""
+INPUTS = often(500, 20)
+"""For each test of Hypothesis, which looks for the smallest input, and takes milliseconds for each."""
+MANY = often(10_000, 100)
+"""For the test that makes its inputs itself: 1,000,000 in the long form."""
 
 fuzz = settings(max_examples=INPUTS, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 # The sizes cut the input anywhere; the parser must not care.
 arguments = st.lists(st.binary(max_size=20), min_size=1, max_size=8)
 pieces = st.lists(st.integers(1, 9), max_size=60)
-tokens = st.sampled_from(
-    [b"*", b"$", b"\r\n", b"\n", b"\r", b"-", b"0", b"1", b"3", b"9", b"$3\r\nfoo\r\n", b"*2\r\n", b"PING", b" ", b'"',
-     b"'", b"\\", b"\\x4", b"\0", b"\xff", b"*1\r\n$4\r\nPING\r\n", b"$64\r\n", b"999999999999"]
+TOKENS = (
+    b"*", b"$", b"\r\n", b"\n", b"\r", b"-", b"0", b"1", b"3", b"9", b"$3\r\nfoo\r\n", b"*2\r\n", b"PING", b" ", b'"', b"'",
+    b"\\", b"\\x4", b"\0", b"\xff", b"*1\r\n$4\r\nPING\r\n", b"$64\r\n", b"999999999999",
 )  # fmt: skip
-noise = st.one_of(st.binary(max_size=80), st.lists(tokens, max_size=30).map(b"".join))
+noise = st.one_of(st.binary(max_size=80), st.lists(st.sampled_from(TOKENS), max_size=30).map(b"".join))
+
+
+def test_a_million_inputs(rng: random.Random) -> None:
+    for _ in range(MANY):
+        data = b"".join(rng.choices(TOKENS, k=rng.randrange(12)))
+        if rng.random() < 0.5:
+            sent = [[rng.randbytes(rng.randrange(12)) for _ in range(rng.randint(1, 4))] for _ in range(3)]
+            place = rng.randrange(40)
+            whole = b"".join(packed(*one) for one in sent)
+            data = whole[:place] + data + whole[place + rng.randrange(3) :]
+        sizes = [rng.randint(1, 9) for _ in range(rng.randrange(20))]
+        assert _outcome(data, sizes) == _outcome(data, []), data
 
 
 @fuzz
