@@ -206,3 +206,27 @@ async def test_unblock_ends_what_waits(open_queue: Open, db: redis.Redis) -> Non
         await in_time(receiving)
     await queue.put(b"2")
     assert await in_time(other.get()) == b"2"
+
+
+async def test_a_turn_that_comes_for_nobody_goes_to_the_next(
+    open_queue: Open, db: redis.Redis, long_slices: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task is cancelled in the very turn of the event loop in which its client's turn comes."""
+    queues = [await open_queue() for _ in range(4)]
+    tasks = []
+    for number, source in enumerate(queues[:3]):
+        tasks.append(asyncio.create_task(source.receive(lease=600)))
+        await blocked(db, 2 + number)  # the first one waits for the list, and for the end
+    waiter = queues[1]._waits._turns
+    original = waiter._wake
+
+    def wake(error: Exception | None) -> bool:
+        tasks[1].cancel()
+        return original(error)
+
+    monkeypatch.setattr(waiter, "_wake", wake)
+    await queues[3].put(b"1")
+    await (await in_time(tasks[0])).ack()
+    await queues[3].put(b"2")
+    await (await in_time(tasks[2])).ack()
+    assert tasks[1].cancelled()
