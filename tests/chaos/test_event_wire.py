@@ -24,8 +24,8 @@ fuzz = settings(max_examples=INPUTS, deadline=None, suppress_health_check=list(H
 arguments = st.lists(st.binary(max_size=20), min_size=1, max_size=8)
 pieces = st.lists(st.integers(1, 9), max_size=60)
 TOKENS = (
-    b"*", b"$", b"\r\n", b"\n", b"\r", b"-", b"0", b"1", b"3", b"9", b"$3\r\nfoo\r\n", b"*2\r\n", b"PING", b" ", b'"', b"'",
-    b"\\", b"\\x4", b"\0", b"\xff", b"*1\r\n$4\r\nPING\r\n", b"$64\r\n", b"999999999999",
+    b"*", b"$", b"\r\n", b"\n", b"\r", b"-", b"0", b"1", b"3", b"9", b"$3\r\nfoo\r\n", b"*2\r\n", b"PING", b" ", b'"',
+    b"'", b"\\", b"\\x4", b"\0", b"\xff", b"*1\r\n$4\r\nPING\r\n", b"$64\r\n", b"999999999999",
 )  # fmt: skip
 noise = st.one_of(st.binary(max_size=80), st.lists(st.sampled_from(TOKENS), max_size=30).map(b"".join))
 
