@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from apressure.cli.command import command
-from apressure.cli.commands import files
+from apressure.cli.commands import events, files
 from apressure.cli.commands.close import close
 from apressure.cli.commands.create import create
 from apressure.cli.commands.dead import dead
@@ -90,6 +90,18 @@ directories = typer.Typer(
 for of_directories in (files.pump, files.sink, files.stat, files.requeue, files.purge):
     directories.command(epilog=_SEE)(command(of_directories, server=False))
 app.add_typer(directories)
+
+of_events = typer.Typer(
+    name="events",
+    help="Event queues for Redis clients in any language, in the format of okq.",
+    epilog=_SEE,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for about_events in (events.serve, events.health):
+    of_events.command(epilog=_SEE)(command(about_events, server=False))
+app.add_typer(of_events)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -96,6 +96,10 @@ class RESPChannel(asyncio.Protocol):
         address: Where the server is.
         response_timeout: Seconds of silence after which a missing reply ends the connection.
         on_lost: Called once when the connection has ended.
+
+    Attributes:
+        on_message: Receives the channel of each message, on a connection that subscribes; None on all others.
+        on_end: Called when the connection has ended, on a connection that subscribes.
     """
 
     def __init__(
@@ -122,6 +126,8 @@ class RESPChannel(asyncio.Protocol):
         self._on_lost = on_lost
         self._reason = "the connection was closed"
         self._retired = False
+        self.on_message: Callable[[bytes], None] | None = None
+        self.on_end: Callable[[], None] | None = None
         self.up = True
         self.lost = ""
 
@@ -162,6 +168,10 @@ class RESPChannel(asyncio.Protocol):
         self._fed += len(data)
         self._reader.feed(data)
         while (reply := self._next_reply()) is not False:
+            if self._is_message(reply):
+                assert self.on_message is not None
+                self.on_message(reply[1])
+                continue
             on_reply, _ = self._pending.popleft()
             on_reply(reply)
         if self._fed > PIECE and not self._pending:
@@ -170,6 +180,9 @@ class RESPChannel(asyncio.Protocol):
         if self._retired:
             self._end_retired()
 
+    def _is_message(self, reply: Any) -> bool:
+        return self.on_message is not None and isinstance(reply, list) and reply[:1] == [b"message"]
+
     def _next_reply(self) -> Any:
         """The next whole reply, or False."""
         try:
@@ -177,7 +190,7 @@ class RESPChannel(asyncio.Protocol):
         except ValueError:
             reply = None
         else:
-            if reply is False or self._pending:
+            if reply is False or self._pending or self._is_message(reply):
                 return reply
         # Not RESP, or a reply without a command: the other end is no Redis.
         self.lost = "the server does not speak the Redis protocol"
@@ -241,6 +254,8 @@ class RESPChannel(asyncio.Protocol):
         for on_reply, _ in pending:
             on_reply(ConnectionLost(self._reason))
         self._on_lost()
+        if self.on_end is not None:
+            self.on_end()
 
     def _watch(self) -> None:
         """Check the oldest reply, and come back when that one is due: one timer for all replies.

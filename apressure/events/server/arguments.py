@@ -1,0 +1,149 @@
+"""The arguments of the commands for queues: read and checked, no I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from apressure.events.server.wire.replies import ErrorReply
+
+DEFAULT_LEASE: Final = 30.0
+"""Seconds that a consumer has for QACK, if QRPOP has no EX (specification, "QRPOP")."""
+LONGEST: Final = 10 * 365 * 86400.0
+"""Seconds: the longest EX, WAIT, timeout or extension."""
+MOST: Final = 1_000
+"""The most events of one QRPOP with COUNT."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Push:
+    """QLPUSH or QRPUSH.
+
+    Attributes:
+        queue: The queue's name.
+        events: Ids and contents; the first one is pushed first.
+        noblock: Answer as soon as possible.
+    """
+
+    queue: str
+    events: Sequence[tuple[bytes, bytes]]
+    noblock: bool
+
+    @classmethod
+    def read(cls, arguments: Sequence[bytes]) -> Push:
+        """Read `queue id contents [id contents ...] [NOBLOCK]`.
+
+        Raises:
+            ErrorReply: An id has no contents, or the option is unknown.
+        """
+        queue, *rest = arguments
+        noblock = len(rest) % 2 == 1
+        if noblock and rest.pop().upper() != b"NOBLOCK":
+            raise ErrorReply("ERR syntax error: the last argument is neither NOBLOCK nor the contents of an event")
+        return cls(name_of(queue), list(zip(rest[::2], rest[1::2], strict=True)), noblock)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pop:
+    """QRPOP.
+
+    Attributes:
+        queue: The queue's name.
+        lease: Seconds for QACK; 0 for at most once.
+        count: How many events at most; None for one that is not in an array.
+        wait: Seconds to wait for an event.
+    """
+
+    queue: str
+    lease: float = DEFAULT_LEASE
+    count: int | None = None
+    wait: float = 0.0
+
+    @classmethod
+    def read(cls, arguments: Sequence[bytes]) -> Pop:
+        """Read `queue [EX seconds] [WAIT seconds] [COUNT number]`, options in any order.
+
+        Raises:
+            ErrorReply: An option is unknown, has no value, or a wrong one.
+        """
+        if len(arguments) == 1:
+            return cls(name_of(arguments[0]))
+        lease, wait, count = DEFAULT_LEASE, 0.0, None
+        rest = list(arguments[1:])
+        while rest:
+            option = rest.pop(0).upper()
+            if option not in (b"EX", b"WAIT", b"COUNT"):
+                raise ErrorReply(f"ERR syntax error: QRPOP has the options EX, WAIT and COUNT, not {quoted(option)}")
+            if not rest:
+                raise ErrorReply(f"ERR syntax error: {option.decode()} needs a value")
+            given = rest.pop(0)
+            if option == b"EX":
+                lease = seconds(given, "expires")
+            elif option == b"WAIT":
+                wait = seconds(given, "wait")
+            else:
+                count = _number(given, "count", MOST)
+        return cls(name_of(arguments[0]), lease, count, wait)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ack:
+    """QACK.
+
+    Attributes:
+        queue: The queue's name.
+        ids: The events.
+        redo: Give them back.
+    """
+
+    queue: str
+    ids: Sequence[bytes]
+    redo: bool
+
+    @classmethod
+    def read(cls, arguments: Sequence[bytes]) -> Ack:
+        """Read `queue id [id ...] [REDO]`. A last word REDO after an id is the option."""
+        queue, *ids = arguments
+        redo = len(ids) > 1 and ids[-1].upper() == b"REDO"
+        return cls(name_of(queue), ids[:-1] if redo else ids, redo)
+
+
+def seconds(given: bytes, what: str) -> float:
+    """Return a time.
+
+    Args:
+        given: The argument.
+        what: What it is, for the error.
+
+    Raises:
+        ErrorReply: It is not a number, negative, or longer than `LONGEST`.
+    """
+    try:
+        value = float(given) if len(given) <= 32 and b"_" not in given else math.nan
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= LONGEST:
+        raise ErrorReply(
+            f"ERR bad {what} value: {quoted(given)} is not a number of seconds between 0 and {LONGEST:.0f}"
+        )
+    return value
+
+
+def name_of(given: bytes) -> str:
+    """Return the name of a queue, as the library has it."""
+    return given.decode("utf-8", "surrogateescape")
+
+
+def quoted(given: bytes) -> str:
+    """Return an argument for an error: short, on one line, in double quotes."""
+    text = given[:64].decode("utf-8", "backslashreplace")
+    shown = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return '"' + shown.replace('"', '\\"') + ('..."' if len(given) > 64 else '"')
+
+
+def _number(given: bytes, what: str, most: int) -> int:
+    if not given.isdigit() or len(given) > 9 or not 1 <= int(given) <= most:
+        raise ErrorReply(f"ERR bad {what} value: {quoted(given)} is not a whole number between 1 and {most}")
+    return int(given)

@@ -1,0 +1,162 @@
+"""Listens for clients, counts them, looks after them, and ends in an orderly way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+from apressure.events.server.commands import Commands
+from apressure.events.server.connection import READ_AHEAD, Connection, Pending, peer_of
+from apressure.events.server.session import Session
+from apressure.events.server.settings import Address, ServerSettings, Tls
+from apressure.events.server.wire.replies import Reply
+
+logger = logging.getLogger("apressure.events.server")
+
+LOOK: Final = 1.0
+"""Seconds between two looks at the clients: who is idle, who does not read."""
+_BACKLOG: Final = 4096
+
+
+class Listener:
+    """The clients of a server.
+
+    Args:
+        settings: What the server was told.
+
+    Attributes:
+        commands: Carries commands out; set before `open`.
+        limits: What a client may use.
+        address: Where it listens; the port is the real one.
+    """
+
+    commands: Commands
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.limits = settings.limits
+        self.address = settings.listen
+        self._settings = settings
+        self._connections: set[Connection] = set()
+        self._total = 0
+        self._server: asyncio.Server | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def open(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            OSError: The address is in use, or not one of this machine.
+            ValueError: The certificate or the key is not valid.
+        """
+        listen, tls = self._settings.listen, self._settings.tls
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self),
+            listen.host or None,
+            listen.port,
+            ssl=context_of(tls) if tls else None,
+            backlog=_BACKLOG,
+        )
+        self.address = Address(listen.host, self._server.sockets[0].getsockname()[1])
+
+    async def look_after(self) -> None:
+        """Disconnect clients that are idle, do not read, or send on while they wait. It ends when it is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LOOK)
+            now = loop.time()
+            for connection in list(self._connections):
+                self._look_at(connection, now)
+
+    async def drain(self, timeout: float) -> None:
+        """Accept no further clients, let commands under way end, and disconnect everybody.
+
+        Commands that wait for events get nil; pushes that wait for room get an error, and have pushed nothing.
+
+        Args:
+            timeout: Seconds after which clients whose commands still run are disconnected.
+        """
+        self._stop_listening()
+        running = [task for one in list(self._connections) if (task := one.stop()) is not None]
+        if running:
+            _, late = await asyncio.wait(running, timeout=timeout)
+            for task in late:
+                task.cancel()
+            if late:
+                logger.warning("commands were still running when the server stopped", extra={"commands": len(late)})
+                await asyncio.wait(late)
+        self.abort()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK):
+                await self._empty.wait()  # each end deregisters a consumer
+
+    def abort(self) -> None:
+        """Stop listening, and disconnect everybody at once."""
+        self._stop_listening()
+        for connection in list(self._connections):
+            connection.abort()
+
+    def counts(self) -> dict[str, int]:
+        """Return figures for INFO."""
+        return {"connected_clients": len(self._connections), "total_connections_received": self._total}
+
+    # Connections call these.
+
+    def connected(self, connection: Connection) -> Session | None:
+        if len(self._connections) >= self.limits.connections:
+            return None
+        self._connections.add(connection)
+        self._empty.clear()
+        self._total += 1
+        return Session(
+            number=self._total, peer=peer_of(connection.transport), authenticated=not self._settings.password
+        )
+
+    def disconnected(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+        self.commands.forget(connection.session)
+
+    def execute(
+        self, session: Session, command: list[bytes], following: Pending
+    ) -> Sequence[Reply] | Coroutine[Any, Any, Sequence[Reply]]:
+        return self.commands.execute(session, command, following)
+
+    def _look_at(self, connection: Connection, now: float) -> None:
+        limits = self.limits
+        stalled = connection.stalled_since
+        if limits.stalled and stalled and now - stalled > limits.stalled:
+            connection.drop(f"the client has read nothing for {limits.stalled:g} seconds (--stalled-timeout)")
+        elif connection.is_blocked:
+            connection.refuse(
+                f"ERR more than {limits.pipeline} commands, or {READ_AHEAD} bytes, came while a command waits: "
+                "read its reply first (--max-pipeline)"
+            )
+        elif limits.idle and not connection.is_busy and now - connection.last_seen > limits.idle:
+            connection.refuse(f"ERR idle for {limits.idle:g} seconds: connection closed (--idle-timeout)")
+
+    def _stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+
+def context_of(tls: Tls) -> ssl.SSLContext:
+    """Return the TLS settings of the listener.
+
+    Raises:
+        ValueError: A file cannot be read, or is not what it should be.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+        if tls.client_ca is not None:
+            context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"the certificate, key or client CA cannot be used: {error}") from None
+    return context

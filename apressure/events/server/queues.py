@@ -1,0 +1,367 @@
+"""The queues that clients of this server use: their lanes, who waits for events, and when claims expire."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+from apressure import background
+from apressure.connection.client import Client
+from apressure.connection.subscription import Subscriber
+from apressure.events.answers import Event
+from apressure.events.server.lanes import PopLane, PushLane, SettleLane
+from apressure.events.steps import EventSteps
+from apressure.exceptions import PressureError
+from apressure.settle import set_result_once
+
+logger = logging.getLogger("apressure.events.server")
+
+REFRESH: Final = 10.0
+"""Seconds between two signs of life of consumers, and two looks at queues that somebody listens to."""
+KEPT: Final = 1_000
+"""How many queues are kept that nobody uses at the moment."""
+_FRESH: Final = 1.0  # seconds for which the bound of a queue is taken as known
+
+
+class ServedQueue:
+    """One queue.
+
+    Args:
+        client: The client.
+        name: Its name.
+
+    Attributes:
+        steps: Its steps.
+        pushes: The lanes for pushes, at the back and at the front.
+        pops: The lane for pops.
+        settling: The lane for acknowledgements.
+        consumers: The ids of the clients that are registered for it here.
+        listeners: How many clients listen to it: the registered ones, and those that wait in QRPOP.
+
+    Raises:
+        ValueError: It is no valid name.
+    """
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.steps = EventSteps(client, name)
+        self.pushes = (PushLane(self.steps, False), PushLane(self.steps, True))
+        self.pops = PopLane(self.steps)
+        self.settling = SettleLane(self.steps)
+        self.consumers: set[bytes] = set()
+        self.listeners = 0
+        self._notified: set[asyncio.Future[str]] = set()
+        self._line: deque[asyncio.Future[None]] = deque()
+        self._look: asyncio.TimerHandle | None = None
+        self._limited = (-_FRESH, False)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody uses it, and no claim of it may expire."""
+        return not (self.listeners or self._look) and all(
+            lane.is_idle for lane in (*self.pushes, self.pops, self.settling)
+        )
+
+    # Who waits for events.
+
+    def ring(self) -> None:
+        """An event was pushed, or has gone back: tell all clients in QNOTIFY, and the first one in QRPOP."""
+        for future in self._notified:
+            set_result_once(future, self.steps.name)
+        self.wake_one()
+
+    async def catch_up(self) -> None:
+        """Events may have been missed: have all clients in QRPOP try, and tell those in QNOTIFY if there are any."""
+        for _ in range(len(self._line)):
+            self.wake_one()
+        if self._notified and await self.has_events():
+            self.ring()
+
+    def wake_one(self) -> None:
+        """Have the next client in QRPOP try."""
+        while self._line:
+            future = self._line.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+
+    def announce(self, future: asyncio.Future[str]) -> None:
+        """Complete the future with the queue's name at the next event."""
+        self._notified.add(future)
+
+    def revoke(self, future: asyncio.Future[str]) -> None:
+        """Undo `announce`."""
+        self._notified.discard(future)
+
+    async def has_events(self) -> bool:
+        """Whether an event waits."""
+        return bool(await self.steps.connection.ask(b"LLEN", self.steps.keys.unclaimed, reads=True))
+
+    async def pop(self, most: int, lease: float) -> list[Event]:
+        """Pop events, without waiting.
+
+        Cancelled, nothing was taken, or it goes back.
+        """
+        outcome = self.pops.pop(most, lease)
+        try:
+            events = await outcome
+        except asyncio.CancelledError:
+            if not outcome.cancelled() and outcome.exception() is None and outcome.result():
+                self.steps.give_back_soon(outcome.result())
+            raise
+        if events and lease:
+            self.look_in(lease)
+        return events
+
+    async def pop_each(self, wanted: Sequence[tuple[int, float]]) -> list[list[Event] | Exception]:
+        """Pop for several commands at once, each with its number of events and its lease; errors are returned.
+
+        Cancelled, what was popped and not returned goes back.
+        """
+        outcomes = [self.pops.pop(most, lease) for most, lease in wanted]
+        try:
+            if outcomes:
+                await asyncio.wait(outcomes)
+        except asyncio.CancelledError:
+            for outcome in outcomes:
+                if outcome.cancel() or outcome.cancelled() or outcome.exception() is not None:
+                    continue
+                if events := outcome.result():
+                    self.steps.give_back_soon(events)
+            raise
+        for _, lease in wanted:
+            if lease:
+                self.look_in(lease)
+        return [outcome.exception() or outcome.result() for outcome in outcomes]  # type: ignore[misc]
+
+    async def pop_soon(self, most: int, lease: float, timeout: float) -> list[Event]:
+        """Pop events, and wait for the first one if there is none. The caller listens to the queue.
+
+        Clients of this server are served in the order in which they came.
+
+        Cancelled, nothing was taken, or it goes back.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        owed = False  # a wake-up that no pop has followed: another client must have it
+        try:
+            while True:
+                bell: asyncio.Future[None] = loop.create_future()
+                self._line.append(bell)
+                try:
+                    events = await self.pop(most, lease)
+                    owed = False
+                    if events:
+                        return events
+                    if not await _rings(bell, deadline):
+                        return []
+                finally:
+                    if bell.done() and not bell.cancelled():
+                        owed = True
+                    else:
+                        bell.cancel()
+                        with contextlib.suppress(ValueError):
+                            self._line.remove(bell)
+        finally:
+            if owed:
+                self.wake_one()
+
+    # Claims that expire.
+
+    def look_in(self, seconds: float) -> None:
+        """Put back what has expired, in so many seconds, unless that happens earlier anyhow."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + seconds
+        if self._look is not None:
+            if self._look.when() <= due:
+                return
+            self._look.cancel()
+        self._look = loop.call_at(due, self._look_now)
+
+    def close(self) -> None:
+        """Look for expired claims and for room no more: the server stops."""
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        for lane in self.pushes:
+            lane.leave()
+
+    def _look_now(self) -> None:
+        self._look = None
+        background.start(self._heal(), "putting expired events back")
+
+    async def _heal(self) -> None:
+        try:
+            _, due = await self.steps.heal()
+        except PressureError as error:
+            logger.warning("expired events cannot be put back", extra={"queue": self.steps.name, "reason": str(error)})
+            due = 1000
+        if due is not None:
+            self.look_in(max(due / 1000, 0.01))
+
+    async def is_limited(self) -> bool:
+        """Whether it has a bound, or is closed: whether a push may be refused.
+
+        The answer may be a second old. If Redis does not answer within a second, it is the latest one.
+        """
+        now = asyncio.get_running_loop().time()
+        at, limited = self._limited
+        if now - at >= _FRESH:
+            self._limited = (now, limited)
+            # Not cancelled after the second: that would wait for the answer.
+            await asyncio.wait((background.start(self._learn_limit(), "asking for a queue's bound"),), timeout=_FRESH)
+        return self._limited[1]
+
+    async def _learn_limit(self) -> None:
+        try:
+            status = await self.steps.status()
+        except PressureError as error:
+            logger.debug("the bound is not known", extra={"queue": self.steps.name, "reason": str(error)})
+        else:
+            self._limited = (asyncio.get_running_loop().time(), bool(status.bound or status.closed))
+
+
+class Queues:
+    """All queues that clients of this server use.
+
+    Args:
+        client: The client.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._queues: dict[str, ServedQueue] = {}
+        self._most = KEPT
+        self._subscriber = Subscriber(client.server.node_of(()), self._on_message, self._on_gap)
+        self._channels: dict[bytes, ServedQueue] = {}
+
+    def __getitem__(self, name: str) -> ServedQueue:
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = ServedQueue(self._client, name)
+            if len(self._queues) >= self._most:
+                self._forget_idle()
+            self._queues[name] = queue
+        return queue
+
+    async def run(self) -> None:
+        """Listen to the server, and give signs of life of consumers. It ends when it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._subscriber.run())
+            group.create_task(self._refresh())
+
+    def close(self) -> None:
+        """Look for expired claims and for room no more: the server stops."""
+        for queue in self._queues.values():
+            queue.close()
+
+    def attach(self, queue: ServedQueue) -> None:
+        """Have `queue.ring` called for each event, until `detach`, as soon as `listening` has returned."""
+        queue.listeners += 1
+        if queue.listeners == 1:
+            queue.look_in(0)  # for claims whose servers are gone
+            self._channels[queue.steps.keys.unclaimed] = queue
+
+    async def listening(self, queue: ServedQueue) -> None:
+        """Wait until no event of an attached queue is missed any more. Cancelled, nothing has changed."""
+        await self._subscriber.subscribe(queue.steps.keys.unclaimed)
+
+    def detach(self, queue: ServedQueue) -> None:
+        """Undo `attach`."""
+        queue.listeners -= 1
+        if not queue.listeners:
+            del self._channels[queue.steps.keys.unclaimed]
+            self._subscriber.unsubscribe(queue.steps.keys.unclaimed)
+
+    async def wait_for_event(self, names: Sequence[str], timeout: float) -> str | None:
+        """Return the name of a queue that has an event, or will have one within `timeout` seconds.
+
+        Those that have one are looked for in random order. The caller listens to all of them. Cancelled, nothing
+        has changed.
+        """
+        queues = [self[name] for name in names]
+        random.shuffle(queues)
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        for queue in queues:
+            queue.announce(future)
+        try:
+            found = await asyncio.gather(*(queue.has_events() for queue in queues))
+            for queue, has_events in zip(queues, found, strict=True):
+                if has_events:
+                    return queue.steps.name
+            if not timeout:
+                return None
+            async with asyncio.timeout(timeout):
+                return await future
+        except TimeoutError:
+            return None
+        finally:
+            for queue in queues:
+                queue.revoke(future)
+
+    async def register(self, consumer: bytes, queues: Sequence[ServedQueue]) -> None:
+        """Register a consumer for queues: it is one of those that QSTATUS counts."""
+        for queue in queues:
+            queue.consumers.add(consumer)
+        await asyncio.gather(*(queue.steps.register(consumer) for queue in queues))
+
+    async def unregister(self, consumer: bytes, queues: Sequence[ServedQueue]) -> None:
+        """Undo `register`, for some of the queues."""
+        for queue in queues:
+            queue.consumers.discard(consumer)
+        await asyncio.gather(*(queue.steps.unregister(consumer) for queue in queues))
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH)
+            for queue in list(self._channels.values()):
+                queue.look_in(0)  # for claims that okq made; and for the end of a queue
+                queue.wake_one()
+            registered = [queue for queue in self._queues.values() if queue.consumers]
+            outcomes = await asyncio.gather(
+                *(queue.steps.register(*queue.consumers) for queue in registered), return_exceptions=True
+            )
+            for queue, outcome in zip(registered, outcomes, strict=True):
+                if isinstance(outcome, PressureError):
+                    logger.warning(
+                        "consumers cannot give a sign of life",
+                        extra={"queue": queue.steps.name, "reason": str(outcome)},
+                    )
+                elif isinstance(outcome, BaseException):
+                    raise outcome
+
+    def _on_message(self, channel: bytes) -> None:
+        queue = self._channels.get(channel)
+        if queue is not None:
+            queue.ring()
+
+    def _on_gap(self) -> None:
+        for queue in list(self._channels.values()):
+            background.start(_logged(queue.catch_up()), "looking for events that were missed")
+
+    def _forget_idle(self) -> None:
+        for name in [name for name, queue in self._queues.items() if queue.is_idle]:
+            del self._queues[name]
+        self._most = max(KEPT, 2 * len(self._queues))
+
+
+async def _rings(bell: asyncio.Future[None], deadline: float) -> bool:
+    """Wait for a wake-up. Returns False if none comes until the deadline."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            await bell
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _logged(work: Coroutine[Any, Any, None]) -> None:
+    """Do something for clients that wait. If Redis is gone again, it is done after the next connection."""
+    try:
+        await work
+    except PressureError as error:
+        logger.warning("events may have been missed", extra={"reason": str(error)})

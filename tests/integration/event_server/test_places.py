@@ -1,0 +1,78 @@
+"""The server on a cluster, behind Sentinels, and with a user of few rights."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from apressure.embedded import EmbeddedServer
+from apressure.events.server.server import EventServer
+from apressure.events.server.settings import Address, ServerSettings, redis_url
+from tests.integration.conftest import PATIENCE
+from tests.integration.event_server.conftest import FREE, Wire
+from tests.servers import SERVERS, admin
+from tests.topologies import cluster
+
+PAGE = (Path(__file__).parents[3] / "docs" / "events-server.md").read_text()
+
+
+def rules() -> list[str]:
+    """The user of the docs."""
+    (line,) = re.findall(r"```sh\n(redis-cli ACL SETUSER .*?)```", PAGE, re.DOTALL)
+    return [rule.replace(">PASSWORD", ">secret") for rule in shlex.split(line.replace("\\\n", " "))[3:]]
+
+
+async def use(url: str) -> None:
+    """Use queues in several slots through a server, from push to acknowledgement, with each kind of wait."""
+    server = EventServer(ServerSettings(listen=FREE, url=url))
+    ready: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(server.run(ready.set_result))
+    await asyncio.wait((ready, task), timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        task.result()
+    names = [f"queue-{n}" for n in range(6)]
+    one, other = [Wire(*await asyncio.open_connection("127.0.0.1", ready.result().port)) for _ in range(2)]
+    assert await one("QREGISTER", *names) == b"OK"
+    for name in names:
+        one.send("QNOTIFY", 80)
+        await asyncio.sleep(0.05)
+        assert await other("QLPUSH", name, "a", "x", "b", "y") == b"OK"
+        assert await one.reply() == name.encode()
+        assert await one("QRPOP", name, "EX", 60) == [b"a", b"x"]
+        assert await one("QACK", name, "a", "REDO") == 1
+        assert await one("QRPOP", name, "COUNT", 2) == [[b"a", b"x"], [b"b", b"y"]]
+        one.send("QRPOP", name, "WAIT", 80, "EX", 0)
+        await asyncio.sleep(0.05)
+        assert await other("QACK", name, "a", "b") == 2
+        assert await other("QRPUSH", name, "c", "z") == b"OK"
+        assert await one.reply() == [b"c", b"z"]
+    assert await other("QSTATUS") == [[name.encode(), 0, 0, 1] for name in names]
+    server.stop()
+    async with asyncio.timeout(PATIENCE):
+        await task
+    for wire in (one, other):
+        await wire.close()
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_a_cluster(kind: str) -> None:
+    with cluster(kind, nodes=3) as nodes:
+        await use(redis_url(nodes.url.partition("://")[2], cluster=True))
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_the_user_of_the_docs_has_the_rights_it_needs(
+    make_server: Callable[..., EmbeddedServer], kind: str
+) -> None:
+    server = make_server(kind)
+    with admin(server) as client:
+        client.execute_command("ACL", "SETUSER", *rules())
+    await use(server.url.replace("redis://", "redis://okq:secret@"))
+    with admin(server) as client:
+        refused = [entry for entry in client.acl_log() if entry["object"] != "info"]
+        assert not refused
