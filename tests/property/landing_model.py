@@ -43,6 +43,7 @@ class Design:
             step that ends a lease writes the string, and the step that begins to wait deletes it.
         own: Each lease has a landing list of its own, and writes its string at its end only.
         fences_last: Those strings stay forever, instead of having a time to live.
+        ends_waits: A lease is ended only after the server was told to end the wait that is outstanding under it.
         leases_are_checked: A step behind a wait is refused if the lease under which it was sent has ended.
     """
 
@@ -50,6 +51,7 @@ class Design:
     fenced: bool = False
     own: bool = False
     fences_last: bool = True
+    ends_waits: bool = False
     leases_are_checked: bool = True
 
 
@@ -285,12 +287,22 @@ def _of_producer(state: State) -> Iterator[Transition]:
 
 def _transitions(state: State, design: Design) -> Iterator[tuple[str, State, bool]]:
     for what, after in _of_nobody(state, design):
-        yield what, _serve(after, design), True
+        yield what, _serve(_end_waits(state, after, design), design), True
     for number in CLIENTS:
         for what, after in _of_client(state, number):
-            yield what, _serve(after, design), False
+            yield what, _serve(_end_waits(state, after, design), design), False
     for what, after in (*_of_plain(state), *_of_producer(state)):
         yield what, _serve(after, design), False
+
+
+def _end_waits(before: State, after: State, design: Design) -> State:
+    """Where a step has ended a lease: what the client that sent it did before, if it ends waits."""
+    if not design.ends_waits or not before.lease or after.lease == before.lease:
+        return after
+    for who, token in after.blocked:
+        if token == before.lease and isinstance(who, int):
+            after = _with(after, who, Client("holding", token))
+    return after._replace(blocked=tuple(one for one in after.blocked if one[1] != before.lease))
 
 
 # What must be true

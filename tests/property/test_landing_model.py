@@ -31,6 +31,11 @@ def test_the_design_holds_in_every_state(design: Design) -> None:
     ("design", "broken"),
     [
         pytest.param(Design(wait="landing"), "where the plain client does not look", id="landing"),
+        pytest.param(
+            Design(wait="landing", ends_waits=True),
+            "where the plain client does not look",
+            id="landing-and-client-kill",
+        ),
         pytest.param(Design(wait="landing", fenced=True), "before message 1", id="one-landing-list-with-a-string"),
         pytest.param(
             Design(wait="landing", fenced=True, own=True, fences_last=False),
