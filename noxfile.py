@@ -47,7 +47,7 @@ def chaos(session: nox.Session) -> None:
     session.env["APRESSURE_CHAOS"] = "long"
     run_pytest(
         session, "tests/chaos", "tests/spark/test_kills.py", "tests/spark/test_pipeline.py",
-        "tests/property/test_member_model.py", "--timeout=7200",
+        "tests/property/test_landing_model.py", "tests/property/test_member_model.py", "--timeout=7200",
     )  # fmt: skip
 
 
