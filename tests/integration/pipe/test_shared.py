@@ -314,7 +314,8 @@ async def test_a_lease_that_ends_while_the_move_is_on_its_way(
         assert other.put == (0 if carried_out else 3)
         assert await destination.closed()
         line.trouble = Trouble()
-        assert (await in_time(late)).put == (3 if carried_out else 0)
+        # It may learn that its lease is lost before its move is answered: then it does not know what it has put.
+        assert (await in_time(late)).put in ((0, 3) if carried_out else (0,))
     assert sorted(await drained(destination)) == items(3)
     here_seen, there_seen = await source.statistics(), await destination.statistics()
     assert here_seen.consumed_messages == there_seen.produced_messages == 3

@@ -242,7 +242,7 @@ async def test_what_cannot_be_decoded_or_encoded(pipe: Pipe, open_queue: Opener,
     done = await in_time(pipe(source, transform, destination, batch=batch, retry_delay=0))  # type: ignore[call-overload]
     assert done.failed == 2
     assert await drained(destination) == [1, 3]
-    assert await drained(await open_queue("in:dead", create=False)) == [b"{", b"2"]
+    assert sorted(await drained(await open_queue("in:dead", create=False))) == [b"2", b"{"]
 
 
 async def test_a_transform_that_cancels_itself(pipe: Pipe, two: Pair) -> None:
