@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from apressure import AsyncQueue, Failure, QueueEmptyError, ScriptingRefusedError, pipe, serve
+from apressure import AsyncQueue, Failure, QueueEmptyError, ScriptingRefusedError, ServerError, pipe, serve
 from apressure.dead_letters import UNKNOWN
 from apressure.queue.engine.requeueing import Chosen, move
 from tests.chaos.proxy import proxy
@@ -536,3 +536,42 @@ async def test_a_full_server_still_keeps_them(queue: AsyncQueue[Any], db: redis.
     finally:
         db.config_set("maxmemory", before)
     assert await queue.get() == b"x"
+
+
+async def test_a_damaged_dead_letter_queue_with_an_expired_lease_keeps_its_reasons(
+    queue: AsyncQueue[Any], db: redis.Redis
+) -> None:
+    await dead_letter(queue, b"poison", ValueError("x"))
+    db.set("__pressure__:jobs:dead:stats:consumed_bytes", "many")
+    db.hset("apressure:__pressure__:jobs:dead:consumer_lease", mapping={"token": "dead", "deadline": 1, "duration": 1})
+    db.delete("__pressure__:jobs:dead:consumer_free")
+    with pytest.raises(ServerError, match="consumed_bytes is not an integer"):
+        await queue.requeue(timeout=0)
+    assert not db.exists("apressure:__pressure__:jobs:dead:consumer_lease")  # the role went back all the same
+    db.set("__pressure__:jobs:dead:stats:consumed_bytes", 0)
+    (letter,) = await queue.dead_letters()
+    assert letter.error == Failure("ValueError", "x", 2)
+    assert await queue.requeue(timeout=0) == 1
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_errors_are_forgotten_also_while_another_step_settles(
+    queue: AsyncQueue[Any], db: redis.Redis, shared: bool
+) -> None:
+    await queue.put_many([b"a", b"b"])
+    for delivery in reversed(await queue.receive_many(2)):
+        await delivery.nack(ValueError("first"))
+    assert db.hlen(REASONS) == 2
+    async with queue.consumer("manual", shared=shared, prefetch=1) as consumer:
+        first, second = await in_time(anext(consumer)), await in_time(anext(consumer))
+        lease = first._lease
+        first.ack_soon()
+        lease._settling.send()
+        second.ack_soon()
+        assert lease._settling.answer is not None
+        await queue.put(b"c")
+        third = await in_time(anext(consumer))
+        await third.ack()
+        assert not lease.failures.possible
+    assert not db.exists(REASONS)
+    assert (await queue.statistics()).consumed_messages == 3

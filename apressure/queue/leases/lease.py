@@ -159,7 +159,8 @@ class Lease:
         Steps can overtake each other while the server learns their scripts. So it is ours until it is answered.
         """
         ranges: list[tuple[int, int]] = []
-        for first, last in sorted([*self.unsettled.ranges(), *self._settling.unconfirmed]):
+        acks = [(first, last) for first, last, _ in self.unsettled.acks]
+        for first, last in sorted([*self.unsettled.ranges(), *acks, *self._settling.unconfirmed]):
             if ranges and first <= ranges[-1][1] + 1:
                 ranges[-1] = (ranges[-1][0], max(last, ranges[-1][1]))
             else:
@@ -171,8 +172,10 @@ class Lease:
 
         Errors are forgotten by the step that settles, so acknowledgements of redelivered messages leave with that one.
         """
-        if self._settling.answer is None and self.failures.known(self.unsettled.acks):
+        if self.failures.known(self.unsettled.acks):
             self._settling.send()
+            if self.unsettled.acked:
+                return []  # a step is on its way: they leave with the next one
         return self.unsettled.take()
 
     async def flush(self) -> None:
