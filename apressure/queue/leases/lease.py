@@ -102,12 +102,11 @@ class Lease:
         deadline = None if timeout is None else loop.time() + timeout
         self.renewal.note_task()
         receiving, queue = self.receiving, self._queue
-        token = SHARED if self.shared else self.token if self.kept or self.unsettled else b""
         step = functools.partial(receiving.step, max_items)
         while True:
             while not receiving.buffer:
                 remaining = None if deadline is None else max(0.0, deadline - loop.time())
-                await queue.waits.until(step, remaining, queue.name, receiving.notice, token)
+                await queue.waits.until(step, remaining, queue.name, receiving.notice, self._token_there)
             if self.term.certain:
                 return receiving.buffer
             await self.assured()
@@ -177,6 +176,10 @@ class Lease:
             if self.unsettled.acked:
                 return []  # a step is on its way: they leave with the next one
         return self.unsettled.take()
+
+    def _token_there(self) -> bytes:
+        """The token of the consumer role's lease on the server; empty where it has none."""
+        return SHARED if self.shared else self.token if self.kept or self.unsettled else b""
 
     async def flush(self) -> None:
         """Wait until everything that was acknowledged, given back or extended so far is settled on the server.

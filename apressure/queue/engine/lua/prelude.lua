@@ -21,8 +21,8 @@ local TURNS, WATCH = KEYS[24], KEYS[25]
 local PRODUCER, CONSUMER = 0, 1
 local HOLDER, FREE, MESSAGES, BYTES, LEASE, CLAIM, CLAIM_UNTIL = 3, 5, 7, 8, 13, 15, 17
 
--- Switch to the queue whose keys begin at KEYS[first]: from then on, all names and functions refer to it, but for OP, the
--- record of the step.
+-- Switch to the queue whose keys begin at KEYS[first]: from then on, all names and functions refer to it, except OP,
+-- which is the record of the step.
 local function switch_to(first)
   local i = first - 1
   FIRST = first
