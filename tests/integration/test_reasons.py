@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import signal
 import subprocess
@@ -575,3 +576,35 @@ async def test_errors_are_forgotten_also_while_another_step_settles(
         assert not lease.failures.possible
     assert not db.exists(REASONS)
     assert (await queue.statistics()).consumed_messages == 3
+
+
+async def test_a_step_does_not_search_a_long_list_for_long(queue: AsyncQueue[Any], db: redis.Redis) -> None:
+    """The server does nothing else meanwhile."""
+    dead = AsyncQueue("jobs:dead", client=queue.client)
+    await dead.create()
+    await dead.put_many([b"%d" % i for i in range(40_000)])
+    letters = await queue.dead_letters(limit=40_000)
+    steps: list[int] = []
+
+    class Counted(Chosen):
+        def moved(self, count: int, left: int) -> bool:
+            steps.append(count)
+            return super().moved(count, left)
+
+    here, there = queue._engine.scripted("test"), dead._engine.scripted("test")
+    assert await move(here, there, Counted(letters[-100:]), timeout=None) == 100
+    assert sum(steps) == 100
+    assert 1 <= max(steps) < 50  # the newest are the last that a search finds
+    steps.clear()
+    assert await move(here, there, Counted(letters[:100]), timeout=None) == 100
+    assert steps == [100]
+
+    await dead.purge()
+    twins = [b"%d" % i for i in range(1000)]
+    await dead.put_many([*twins, *twins])
+    fields = {b"d" + hashlib.sha1(raw, usedforsecurity=False).hexdigest().encode(): b"1:1:0:\n2:1:0:" for raw in twins}
+    db.hset(REASONS, mapping=fields)
+    assert len((await there.steps.dead_letters(0, 1000))[0]) == 500
+    letters = await queue.dead_letters(limit=2000)
+    assert [letter.raw for letter in letters] == [*twins, *twins]
+    assert [letter.when for letter in letters] == [0.001] * 1000 + [0.002] * 1000

@@ -42,6 +42,7 @@ local WATCH_MS = 4500          -- a client that watches and has not said so for 
 local LOOK_MS = 2000           -- a client that waits in line looks this often (`ROUND` in connection/rounds.py)
 local SHARED, MEMBER = 'shared:1', 'member:'  -- the token of a lease that has members, and where their records are
 local CHUNK = 1000             -- arguments of one command; Lua's stack holds fewer than 8000
+local MOST_PASSED = 1000000    -- how many elements of a list a step passes while it looks for some: some 30 ms
 
 local clock
 local function now()
