@@ -66,6 +66,8 @@ class AtomicMover:
             )
         runs, results = _packed(moves, lease.unsettled)
         step = functools.partial(self._step, moves, lease.token, runs, results)
+        standstill = lease.renewal.standstill
+        standstill.excused += 1  # the destination may stay full for long: its consumers are paused, for example
         try:
             await destination.waits.until(step, None, destination.name)
         except LeaseLostError:
@@ -74,6 +76,8 @@ class AtomicMover:
                 f"deliveries of the queue {name!r} went back before their results were put: nothing was put",
                 name=name, role="consumer",
             ) from None  # fmt: skip
+        finally:
+            standstill.excused -= 1
 
     async def _step(
         self, moves: Sequence[Move], token: bytes, runs: Sequence[int], results: Sequence[bytes]

@@ -246,3 +246,28 @@ async def test_a_queue_whose_rights_are_taken_away_disturbs_no_other(
         assert await in_time(waits[0]) == b"x"
     finally:
         db.execute_command("ACL", "SETUSER", "default", "allkeys")
+
+
+async def test_a_receive_that_began_under_another_lease_is_not_tried_at_every_look(
+    open_queue: Opener, db: redis.Redis
+) -> None:
+    queue = await open_queue()
+    await queue.put(b"first")
+    first = await queue.receive()
+    waiting = [await blocking(db, queue.receive())]
+    waits = queue._engine.scripted("test").waits
+
+    def tokens() -> list[object]:
+        return [look.arguments[1] for look in waits._parked.values() if look is not None]
+
+    assert tokens() == [first._lease.token]
+    await first.ack()
+    await eventually(lambda: tokens() == [b""])  # the lease has ended with its last message
+    waiting.append(asyncio.create_task(queue.receive()))
+    await asyncio.sleep(0)
+    await queue.put(b"second")
+    done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=90)
+    (second,) = [task.result() for task in done]
+    await eventually(lambda: tokens() == [second._lease.token])
+    await cancelled(*rest)
+    await second.ack()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import redis
 
-from apressure import AsyncQueue, Failure, QueueEmptyError, ScriptingRefusedError, pipe, serve
+from apressure import AsyncQueue, Failure, QueueEmptyError, ScriptingRefusedError, ServerError, pipe, serve
 from apressure.dead_letters import UNKNOWN
 from apressure.queue.engine.requeueing import Chosen, move
 from tests.chaos.proxy import proxy
@@ -536,3 +537,74 @@ async def test_a_full_server_still_keeps_them(queue: AsyncQueue[Any], db: redis.
     finally:
         db.config_set("maxmemory", before)
     assert await queue.get() == b"x"
+
+
+async def test_a_damaged_dead_letter_queue_with_an_expired_lease_keeps_its_reasons(
+    queue: AsyncQueue[Any], db: redis.Redis
+) -> None:
+    await dead_letter(queue, b"poison", ValueError("x"))
+    db.set("__pressure__:jobs:dead:stats:consumed_bytes", "many")
+    db.hset("apressure:__pressure__:jobs:dead:consumer_lease", mapping={"token": "dead", "deadline": 1, "duration": 1})
+    db.delete("__pressure__:jobs:dead:consumer_free")
+    with pytest.raises(ServerError, match="consumed_bytes is not an integer"):
+        await queue.requeue(timeout=0)
+    assert not db.exists("apressure:__pressure__:jobs:dead:consumer_lease")  # the role went back all the same
+    db.set("__pressure__:jobs:dead:stats:consumed_bytes", 0)
+    (letter,) = await queue.dead_letters()
+    assert letter.error == Failure("ValueError", "x", 2)
+    assert await queue.requeue(timeout=0) == 1
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_errors_are_forgotten_also_while_another_step_settles(
+    queue: AsyncQueue[Any], db: redis.Redis, shared: bool
+) -> None:
+    await queue.put_many([b"a", b"b"])
+    for delivery in reversed(await queue.receive_many(2)):
+        await delivery.nack(ValueError("first"))
+    assert db.hlen(REASONS) == 2
+    async with queue.consumer("manual", shared=shared, prefetch=1) as consumer:
+        first, second = await in_time(anext(consumer)), await in_time(anext(consumer))
+        lease = first._lease
+        first.ack_soon()
+        lease._settling.send()
+        second.ack_soon()
+        assert lease._settling.answer is not None
+        await queue.put(b"c")
+        third = await in_time(anext(consumer))
+        await third.ack()
+        assert not lease.failures.possible
+    assert not db.exists(REASONS)
+    assert (await queue.statistics()).consumed_messages == 3
+
+
+async def test_a_step_does_not_search_a_long_list_for_long(queue: AsyncQueue[Any], db: redis.Redis) -> None:
+    """The server does nothing else meanwhile."""
+    dead = AsyncQueue("jobs:dead", client=queue.client)
+    await dead.create()
+    await dead.put_many([b"%d" % i for i in range(40_000)])
+    letters = await queue.dead_letters(limit=40_000)
+    steps: list[int] = []
+
+    class Counted(Chosen):
+        def moved(self, count: int, left: int) -> bool:
+            steps.append(count)
+            return super().moved(count, left)
+
+    here, there = queue._engine.scripted("test"), dead._engine.scripted("test")
+    assert await move(here, there, Counted(letters[-100:]), timeout=None) == 100
+    assert sum(steps) == 100
+    assert 1 <= max(steps) < 50  # the newest are the last that a search finds
+    steps.clear()
+    assert await move(here, there, Counted(letters[:100]), timeout=None) == 100
+    assert steps == [100]
+
+    await dead.purge()
+    twins = [b"%d" % i for i in range(1000)]
+    await dead.put_many([*twins, *twins])
+    fields = {b"d" + hashlib.sha1(raw, usedforsecurity=False).hexdigest().encode(): b"1:1:0:\n2:1:0:" for raw in twins}
+    db.hset(REASONS, mapping=fields)
+    assert len((await there.steps.dead_letters(0, 1000))[0]) == 500
+    letters = await queue.dead_letters(limit=2000)
+    assert [letter.raw for letter in letters] == [*twins, *twins]
+    assert [letter.when for letter in letters] == [0.001] * 1000 + [0.002] * 1000

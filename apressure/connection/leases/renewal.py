@@ -68,11 +68,14 @@ class Standstill:
 
     Attributes:
         seconds: For how long there was no progress at the latest look.
+        excused: How many operations wait for another queue with messages of this lease in hand. While any does, it is
+            enough that the event loop turns.
     """
 
     def __init__(self, lease: Held, most: float) -> None:
         self.most = most
         self.seconds = 0.0
+        self.excused = 0
         self._lease = lease
         self._progress: Hashable = None
         self._looked_at = 0.0
@@ -85,7 +88,7 @@ class Standstill:
         """
         lease, term = self._lease, self._lease.term
         now, progress = time.monotonic(), lease.progress
-        turned = turned_at > self._looked_at and not lease.in_hand
+        turned = turned_at > self._looked_at and (self.excused or not lease.in_hand)
         alive = turned or progress != self._progress or term.clock() < term.extended
         self.seconds = 0.0 if alive else self.seconds + min(now - self._looked_at, term.seconds)
         self._progress, self._looked_at = progress, now

@@ -247,7 +247,7 @@ class Waits:
         timeout: float | None,
         name: str,
         notice: Notice | None = None,
-        token: bytes = b"",
+        token: Callable[[], bytes] = bytes,
     ) -> T:
         """Try a step, park while it says wait, try again: the shape of every blocking operation.
 
@@ -256,7 +256,7 @@ class Waits:
             timeout: Seconds after which the error of what blocked is raised; 0 for a single try.
             name: The queue's name, for that error.
             notice: Logs waits for a role; None for one of this operation's own.
-            token: The token of the lease that the step works under; empty if it has none.
+            token: Returns the token of the lease that the step works under; empty if it has none.
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
@@ -270,7 +270,7 @@ class Waits:
             if remaining is not None and remaining <= 0:
                 self.drop(answer)
                 raise answer.error(name)
-            parked = self.park(answer, noted, token)
+            parked = self.park(answer, noted, token())
             answer.tell(notice, parked)
             woken = False
             try:

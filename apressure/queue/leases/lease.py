@@ -101,12 +101,11 @@ class Lease:
         deadline = None if timeout is None else loop.time() + timeout
         self.renewal.note_task()
         receiving, queue = self.receiving, self._queue
-        token = SHARED if self.shared else self.token if self.kept or self.unsettled else b""
         step = functools.partial(receiving.step, max_items)
         while True:
             while not receiving.buffer:
                 remaining = None if deadline is None else max(0.0, deadline - loop.time())
-                await queue.waits.until(step, remaining, queue.name, receiving.notice, token)
+                await queue.waits.until(step, remaining, queue.name, receiving.notice, self._token_there)
             if self.term.certain:
                 return receiving.buffer
             await self.assured()
@@ -158,7 +157,8 @@ class Lease:
         Steps can overtake each other while the server learns their scripts. So it is ours until it is answered.
         """
         ranges: list[tuple[int, int]] = []
-        for first, last in sorted([*self.unsettled.ranges(), *self._settling.unconfirmed]):
+        acks = [(first, last) for first, last, _ in self.unsettled.acks]
+        for first, last in sorted([*self.unsettled.ranges(), *acks, *self._settling.unconfirmed]):
             if ranges and first <= ranges[-1][1] + 1:
                 ranges[-1] = (ranges[-1][0], max(last, ranges[-1][1]))
             else:
@@ -170,9 +170,15 @@ class Lease:
 
         Errors are forgotten by the step that settles, so acknowledgements of redelivered messages leave with that one.
         """
-        if self._settling.answer is None and self.failures.known(self.unsettled.acks):
+        if self.failures.known(self.unsettled.acks):
             self._settling.send()
+            if self.unsettled.acked:
+                return []  # a step is on its way: they leave with the next one
         return self.unsettled.take()
+
+    def _token_there(self) -> bytes:
+        """The token of the consumer role's lease on the server; empty where it has none."""
+        return SHARED if self.shared else self.token if self.kept or self.unsettled else b""
 
     async def flush(self) -> None:
         """Wait until everything that was acknowledged, given back or extended so far is settled on the server.

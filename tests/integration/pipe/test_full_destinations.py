@@ -178,3 +178,23 @@ async def test_a_full_server_refuses_what_grows_and_lets_pass_what_does_not(
             await source.close()
             await in_time(task)
             await tidy(source, destination)
+
+
+async def test_a_wait_for_room_is_no_standstill(
+    pipe: Pipe, two: Pair, db: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However long the destination stays full: its consumers may be paused for a night."""
+    consumer = AsyncQueue.consumer
+    monkeypatch.setattr(
+        AsyncQueue, "consumer", lambda self, *args, **options: consumer(self, *args, **{**options, "max_hold": 2})
+    )
+    source, destination = await two(5, bound=3)
+    await destination.pause()
+    task = await begun(pipe(source, same, destination, lease=2))
+    await eventually(lambda: db.llen(OUT) == 3)
+    await asyncio.sleep(6)
+    await destination.resume()
+    assert [await in_time(destination.get()) for _ in range(5)] == items(5)
+    assert (await in_time(task)).handled == 5
+    assert "max_hold" not in caplog.text
+    await tidy(source, destination)

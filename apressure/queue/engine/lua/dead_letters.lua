@@ -1,6 +1,6 @@
 -- Look at dead letters, the oldest first, and at the reason of each. Writes nothing.
 -- KEYS: those of the prelude, of the dead-letter queue; then 24 the reasons
--- ARGV: 1 how many to pass over, 2 the most to return (up to about 1 MiB of them)
+-- ARGV: 1 how many to pass over, 2 the most to return (up to about 1 MiB of them; fewer where many have equal ones)
 -- Returns: {'ok', {messages}, {the reason of each: 'time:attempts:attempt:error', or ''}} | {'missing'}
 if call('EXISTS', BOUND) == 0 then return {'missing'} end
 local passed, most, length = tonumber(ARGV[1]), tonumber(ARGV[2]), call('LLEN', LIST)
@@ -18,14 +18,19 @@ while #messages < most and bytes < 1048576 do
   chunk = bytes < 65536 and math.min(2 * chunk, 200) or 1
 end
 
-local known, given = holds_reasons(KEYS[24]), {}
+local known, given, sought = holds_reasons(KEYS[24]), {}, 0
 for i = 1, #messages do
+  if sought >= MOST_PASSED then  -- the next step returns the rest
+    for j = #messages, i, -1 do messages[j] = nil end
+    break
+  end
   local lines = known and lines_of(KEYS[24], letter_field(messages[i])) or {}
   local place = 1
   if #lines > 1 then
     -- Several have, or had, this content. The oldest may have been taken away without their reasons: the newest of them
     -- has the latest reason.
     place = nil
+    sought = sought + length
     for j, index in ipairs(call('LPOS', LIST, messages[i], 'COUNT', #lines)) do
       if index == length - passed - i then place = j end
     end

@@ -21,12 +21,13 @@ local TURNS, WATCH = KEYS[24], KEYS[25]
 local PRODUCER, CONSUMER = 0, 1
 local HOLDER, FREE, MESSAGES, BYTES, LEASE, CLAIM, CLAIM_UNTIL = 3, 5, 7, 8, 13, 15, 17
 
--- Switch to the queue whose 23 keys begin at KEYS[first]: from then on, all names and functions refer to it.
+-- Switch to the queue whose keys begin at KEYS[first]: from then on, all names and functions refer to it, except OP,
+-- which is the record of the step.
 local function switch_to(first)
   local i = first - 1
   FIRST = first
   LIST, BOUND, NOT_FULL, CLOSED = KEYS[i + 1], KEYS[i + 2], KEYS[i + 11], KEYS[i + 12]
-  INFLIGHT, APART, REDELIVERED, PAUSED, OP = KEYS[i + 19], KEYS[i + 20], KEYS[i + 21], KEYS[i + 22], KEYS[i + 23]
+  INFLIGHT, APART, REDELIVERED, PAUSED = KEYS[i + 19], KEYS[i + 20], KEYS[i + 21], KEYS[i + 22]
   HOLDER, FREE, MESSAGES, BYTES, LEASE, CLAIM, CLAIM_UNTIL = i + 3, i + 5, i + 7, i + 8, i + 13, i + 15, i + 17
 end
 
@@ -41,6 +42,7 @@ local WATCH_MS = 4500          -- a client that watches and has not said so for 
 local LOOK_MS = 2000           -- a client that waits in line looks this often (`ROUND` in connection/rounds.py)
 local SHARED, MEMBER = 'shared:1', 'member:'  -- the token of a lease that has members, and where their records are
 local CHUNK = 1000             -- arguments of one command; Lua's stack holds fewer than 8000
+local MOST_PASSED = 1000000    -- how many elements of a list a step passes while it looks for some: some 30 ms
 
 local clock
 local function now()

@@ -1,5 +1,5 @@
 -- Move dead letters back to the end of their queue, as far as there is room, and drop their reasons: the oldest, or
--- those that are chosen, in order up to the first one that is gone.
+-- those that are chosen, in order up to the first one that is gone, or before the step takes too long.
 -- KEYS: those of the prelude, of the queue that gets them; then those of the dead-letter queue, with 46 its reasons
 -- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step, 4 '1' if the producer role was claimed,
 --       5 '1' if the dead-letter queue's consumer role was claimed, 6 the most messages to move,
@@ -49,7 +49,7 @@ local most = math.min(#ARGV > 6 and (#ARGV - 6) / 2 or left, tonumber(ARGV[6]))
 if bound > 0 then most = math.min(most, places(bound, call('LLEN', LIST))) end
 
 ignore_memory_limit()  -- it needs no memory: it puts each message here that it takes there
-if ARGV[7] and not call('LPOS', KEYS[24], ARGV[7]) then return finish({'ok', 0, left}) end
+if ARGV[7] and not call('LPOS', KEYS[24], ARGV[7], 'RANK', -1) then return finish({'ok', 0, left}) end
 if most <= 0 then
   normalise(bound)
   return finish({'full'})
@@ -59,8 +59,11 @@ local reasons = holds_reasons(KEYS[46]) and call('HLEN', KEYS[46]) > 0 and KEYS[
 local messages, bytes, chosen = {}, 0, #ARGV > 6
 if chosen then
   call('LREM', KEYS[FREE + CONSUMER], 0, '')  -- changes nothing; but a user without the right to LREM fails here
+  local passed = 0  -- elements of the list: the server does nothing else meanwhile
   for i = 7, 6 + 2 * most, 2 do
-    if not call('LPOS', LIST, ARGV[i]) then break end
+    local index = passed < MOST_PASSED and call('LPOS', LIST, ARGV[i], 'RANK', -1)
+    if not index then break end
+    passed = passed + left - index
     -- Of several with the same content, any one will do: the time says which reason goes with it.
     call('LREM', LIST, -1, ARGV[i])
     messages[#messages + 1] = ARGV[i]
