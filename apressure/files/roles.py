@@ -120,6 +120,8 @@ class FileConsumer(Generic[T]):
         try:
             if kind is None:
                 await self._acknowledge()
+            elif self._current is not None and isinstance(error, Exception):  # no cancellation: it is no failure
+                self._current.note_error(error)
         finally:
             finished = self._drained and not self._in_hand
             await self.end()

@@ -14,6 +14,9 @@ PREFIX: Final = ".queue-v"
 """The start of the names of all state files. The version of the format follows."""
 
 CLOSED: Final = ".queue-v1-closed"
+REASON: Final = ".queue-v1-reason-"
+"""The start of the names of files that are no state: they say why a message failed. Its id follows; see `reasons`."""
+
 STAGED: Final = ".queue-staged-"
 """The start of the names of directories, beside queues, that are being created or deleted."""
 
