@@ -17,7 +17,7 @@ from apressure.files.storage.state import REASON
 _MOST: Final = 1000
 """The most bytes in such a file."""
 
-_LINE: Final = re.compile(rb"([0-9]{1,20}) ([0-9]{1,9}) ([0-9]{1,16}) ([0-9]{1,9}) (.*)", re.ASCII | re.DOTALL)
+_LINE: Final = re.compile(rb"([0-9]{1,20}) ([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,16}) (.*)", re.ASCII | re.DOTALL)
 
 
 class Reason(NamedTuple):
