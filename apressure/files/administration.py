@@ -92,6 +92,7 @@ class Administration(Core):
             length=index.waiting,
             bound=self._store.bound,
             closed=index.closed,
+            paused=index.paused,
             in_flight=index.in_flight,
             unfinished=len(index.unfinished),
             oldest=None if oldest is None else datetime.fromtimestamp(names.time_of(oldest) / 1e6, UTC),
@@ -151,6 +152,43 @@ class Administration(Core):
                 await self._store.worker.in_thread(self._store.directory.close_queue)
             except FileExistsError:
                 raise QueueClosedError(f"the queue {self.name!r} was closed before", name=self.name) from None
+
+    async def pause(self) -> bool:
+        """Pause the queue: its consumers take no further message until `resume`, in all processes.
+
+        This stops `receive`, `receive_many`, consumers, `serve` and `pipe` where they read from the queue. They wait as
+        if it were empty, also when it is closed. One that is taking a message at this moment may still get it. Messages
+        in hand can be settled, and leases are renewed. A consumer gives back what it has prefetched when its loop goes
+        on, after a third of the lease at the latest. Puts go on up to the bound. The pause lasts until `resume` or
+        `delete`, also when this process ends. vsqs does not know of it, and goes on.
+
+        Returns:
+            Whether it was not paused before.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+            StorageError: The file system refused.
+
+        Cancelled, the queue is paused or not; pausing it again is safe.
+        """
+        with self._operation():
+            await self._store.refresh()
+            return await self._store.worker.in_thread(self._store.directory.pause)
+
+    async def resume(self) -> bool:
+        """End a pause: all consumers that wait for that wake at once (without notifications, at their next listing).
+
+        Returns:
+            Whether the queue was paused.
+
+        Raises:
+            QueueDoesNotExistError, StorageError: As for `pause`.
+
+        Cancelled, the queue is paused or not; resuming it again is safe.
+        """
+        with self._operation():
+            await self._store.refresh()
+            return await self._store.worker.in_thread(self._store.directory.resume)
 
     async def wait_closed(self, timeout: float | None = None) -> None:
         """Wait until the queue is closed; messages may be left in it.

@@ -70,6 +70,8 @@ class Receiver:
     async def take(self, most: int, lease: float | None) -> list[Got]:
         """Take the oldest messages that wait, after requeuing those whose lease has ended (specification: Requeuing).
 
+        Of a paused queue, none are taken.
+
         Raises:
             QueueDoesNotExistError: The directory was deleted.
             StorageError: The file system refused. Nothing was taken.
@@ -81,7 +83,7 @@ class Receiver:
         try:
             await self._store.refresh()
             await self._requeue_expired()
-            while len(got) < most and (key := self._index.head()) is not None:
+            while len(got) < most and (key := self._next()) is not None:
                 until = self.until(lease)
                 filename = names.taken_name(key, until)
                 try:
@@ -110,6 +112,9 @@ class Receiver:
             raise
         self.received += len(got)
         return got
+
+    def _next(self) -> int | None:
+        return None if self._index.paused else self._index.head()
 
     async def _take(self, key: int, filename: str) -> Taken | None:
         def undo(taken: Taken | None) -> None:

@@ -21,12 +21,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from apressure import serve
-from apressure.dead_letters import Failure
 from apressure.exceptions import (
     ClientClosedError,
     PressureError,
@@ -37,51 +34,14 @@ from apressure.exceptions import (
     QueueFullError,
 )
 from apressure.protocols import Delivery
+from apressure.testing.dead_letters import DeadLetterContract
+from apressure.testing.pauses import PauseContract
+from apressure.testing.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
 
-Opener = Callable[..., Awaitable[Any]]
-
-PATIENCE = 20.0
-"""Seconds after which an operation that has not ended fails the test."""
-
-ITEMS = [b"%d" % number for number in range(10)]
+__all__ = ["ITEMS", "PATIENCE", "Opener", "QueueContract", "begun", "drained", "fails", "in_time"]
 
 
-async def in_time(operation: Awaitable[Any]) -> Any:
-    """Return the result of an operation that must end."""
-    async with asyncio.timeout(PATIENCE):
-        return await operation
-
-
-async def fails(expected: type[BaseException], operation: Awaitable[Any]) -> BaseException:
-    """Return the error of an operation that must fail."""
-    try:
-        result = await in_time(operation)
-    except expected as error:
-        return error
-    raise AssertionError(f"expected {expected.__name__}, and it returned {result!r}")
-
-
-async def begun(operation: Awaitable[Any]) -> asyncio.Task[Any]:
-    """Start an operation that will wait. On a slow machine it may not wait yet; then the test passes, too."""
-    task = asyncio.ensure_future(operation)
-    await asyncio.sleep(0.05)
-    return task
-
-
-async def drained(queue: Any) -> list[bytes]:
-    """Receive and acknowledge everything that waits."""
-    items: list[bytes] = []
-    while True:
-        try:
-            deliveries = await in_time(queue.receive_many(100, timeout=0))
-        except (QueueEmptyError, QueueClosedError):
-            return items
-        for delivery in deliveries:
-            items.append(delivery.raw)
-            await in_time(delivery.ack())
-
-
-class QueueContract:
+class QueueContract(DeadLetterContract, PauseContract):
     """The tests that every kind of queue passes."""
 
     # The queue as a whole
@@ -228,75 +188,6 @@ class QueueContract:
         again = await in_time(queue.receive())
         assert (again.raw, again.attempts) == (b"0", 1)
         await again.ack()
-
-    async def test_dead_letters_tell_why(self, open_queue: Opener) -> None:
-        queue = await open_queue(max_attempts=2)
-        await queue.create()
-        assert await queue.dead_letters() == []
-        await queue.put_many(ITEMS[:3])
-        for item in ITEMS[:2]:
-            for error in (LookupError("first"), ValueError("it\nfailed") if item == b"0" else None):
-                delivery = await in_time(queue.receive())
-                assert delivery.raw == item
-                await delivery.nack(error)
-        assert await drained(queue) == ITEMS[2:3]
-        first, second = await queue.dead_letters()
-        assert [letter.item for letter in (first, second)] == ITEMS[:2]
-        assert (first.attempts, first.error) == (2, Failure("ValueError", "it failed", 2))
-        assert (second.attempts, second.error) == (2, Failure("LookupError", "first", 1))
-        assert abs(first.when - time.time()) < 3600
-        assert await queue.dead_letters(limit=1) == [first]
-        await fails(ValueError, queue.dead_letters(limit=0))
-
-    async def test_what_a_block_and_a_handler_raise_is_why(self, open_queue: Opener) -> None:
-        queue = await open_queue(max_attempts=1)
-        await queue.create()
-        await queue.put_many(ITEMS[:2])
-
-        async def fail() -> None:
-            async with queue.consumer() as consumer:
-                async for item in consumer:
-                    raise LookupError(item.decode())
-
-        await fails(LookupError, fail())
-
-        async def handle(item: bytes) -> None:
-            raise ValueError(item.decode())
-
-        await queue.close()
-        await in_time(serve(handle, queue, retry_delay=0.01, signals=()))
-        errors = [letter.error for letter in await queue.dead_letters()]
-        assert errors == [Failure("LookupError", "0", 1), Failure("ValueError", "1", 1)]
-
-    async def test_chosen_dead_letters_come_back(self, open_queue: Opener) -> None:
-        queue = await open_queue(max_attempts=1)
-        await queue.create()
-        assert (await queue.requeue(ids=["none"])).not_found == ("none",)
-        await queue.put_many(ITEMS[:3])
-        for _ in range(3):
-            await (await in_time(queue.receive())).nack("broken")
-        assert await drained(queue) == []
-        first, second, third = await queue.dead_letters()
-        done = await queue.requeue(ids=[third.id, "none", first.id, third.id])
-        assert (done, done.not_found) == (2, ("none",))
-        assert await queue.dead_letters() == [second]
-        assert await drained(await open_queue()) == [b"0", b"2"]
-        assert (await queue.requeue(ids=[third.id])).not_found == (third.id,)
-        await fails(ValueError, queue.requeue(1, ids=[second.id]))
-        await fails(TypeError, queue.requeue(ids=second.id))
-        assert await queue.requeue() == 1
-        assert await queue.dead_letters() == []
-
-    async def test_an_error_must_be_one(self, open_queue: Opener) -> None:
-        queue = await open_queue()
-        await queue.create()
-        await queue.put(b"0")
-        delivery = await in_time(queue.receive())
-        await fails(TypeError, delivery.nack(1))
-        assert not delivery.settled
-        delivery.note_error("a text")
-        await delivery.nack()
-        assert await drained(queue) == ITEMS[:1]
 
     # Consumers and the end
 

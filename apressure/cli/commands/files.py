@@ -50,7 +50,19 @@ from apressure.protocols import DEFAULT_LEASE
 
 _CHUNK = 64
 _READ = 64 * 1024
-_SHOWN = ("name", "path", "length", "bound", "closed", "in_flight", "unfinished", "oldest", "next_expiry", "notified")
+_SHOWN = (
+    "name",
+    "path",
+    "length",
+    "bound",
+    "closed",
+    "paused",
+    "in_flight",
+    "unfinished",
+    "oldest",
+    "next_expiry",
+    "notified",
+)
 
 Node = Annotated[Path, typer.Option("-d", "--dir", metavar="DIR", help="The directory that the queue is in.")]
 Dead = Annotated[
@@ -256,14 +268,30 @@ async def stat(
             if common.json:
                 print_json(shown)
             elif watch:
-                parts = (f"{key} {plain(shown[key])}" for key in ("length", "in_flight", "unfinished", "oldest"))
-                sys.stdout.write("  ".join(parts) + "\n")
+                parts = [f"{key} {plain(shown[key])}" for key in ("length", "in_flight", "unfinished", "oldest")]
+                sys.stdout.write("  ".join([*parts, "paused"] if shown["paused"] else parts) + "\n")
             else:
                 sys.stdout.write("".join(f"{key}\t{plain(value)}\n" for key, value in shown.items()))
             sys.stdout.flush()
             if not watch:
                 return
             await asyncio.sleep(seconds)
+
+
+async def pause(common: Common, name: Name, directory: Node = Path()) -> None:
+    """Pause a queue: its consumers take no further item until `files resume`. Items can still be put."""
+    async with FileQueue(name, directory=directory, notify=False) as queue:
+        changed = await queue.pause()
+    text = f"paused {name}" if changed else f"{name} is paused already"
+    answer({"name": name, "paused": True, "changed": changed}, text, as_json=common.json)
+
+
+async def resume(common: Common, name: Name, directory: Node = Path()) -> None:
+    """Resume a paused queue: its consumers go on."""
+    async with FileQueue(name, directory=directory, notify=False) as queue:
+        changed = await queue.resume()
+    text = f"resumed {name}" if changed else f"{name} is not paused"
+    answer({"name": name, "paused": False, "changed": changed}, text, as_json=common.json)
 
 
 async def dead(

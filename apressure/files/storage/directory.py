@@ -23,7 +23,7 @@ from apressure.files.storage.noting import Noting
 from apressure.files.storage.place import opened
 from apressure.files.storage.reasons import Reason
 from apressure.files.storage.renaming import Renaming
-from apressure.files.storage.state import CLOSED
+from apressure.files.storage.state import CLOSED, PAUSED
 from apressure.files.storage.writers import has_died, lock
 
 _READ: Final = os.O_NONBLOCK | os.O_NOFOLLOW
@@ -386,8 +386,28 @@ class Directory(Noting):
 
     def close_queue(self) -> None:
         """Note that the queue is closed. FileExistsError if it was closed before."""
+        self._declare(CLOSED, "close")
+
+    def pause(self) -> bool:
+        """Note that the queue is paused. False if it was paused before."""
+        try:
+            self._declare(PAUSED, "pause")
+        except FileExistsError:
+            return False
+        return True
+
+    def resume(self) -> bool:
+        """Note that the queue is not paused. False if it was not."""
         self.check()
-        with self.errors("close"):
-            os.close(os.open(CLOSED, _CREATE, _MODE, dir_fd=self._fd))
+        with self.errors("resume"):
+            resumed = self.remove(PAUSED)
+            if resumed and self.fsync:
+                os.fsync(self._fd)
+        return resumed
+
+    def _declare(self, filename: str, doing: str) -> None:
+        self.check()
+        with self.errors(doing):
+            os.close(os.open(filename, _CREATE, _MODE, dir_fd=self._fd))
             if self.fsync:
                 os.fsync(self._fd)

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable
 
 from apressure.files.storage.names import NEW, FileName, id_of, key_of, parse
-from apressure.files.storage.state import CLOSED, PREFIX, REASON, bound_of
+from apressure.files.storage.state import CLOSED, PAUSED, PREFIX, REASON, bound_of
 
 _SLACK = 64
 """A heap is rebuilt when it has more entries than twice the current ones and this number."""
@@ -25,6 +25,7 @@ class Index:
         unfinished: Messages that are being written, in the order in which they appeared, and when each appeared.
         behind: Those of them that appeared after a newer message, or after another one of that name.
         closed: Whether the queue is closed; it stays so.
+        paused: Whether it is paused.
         bound: The directory's bound, the smallest one if there are several; 0 for none.
         unknown: A state file that this version does not understand, or None.
         reasons: The keys for which a file says why their message failed. The message may be gone.
@@ -35,6 +36,7 @@ class Index:
         self.unfinished: dict[int, float] = {}
         self.behind: set[int] = set()
         self.closed = False
+        self.paused = False
         self.bound = 0
         self.unknown: str | None = None
         self.reasons: set[int] = set()
@@ -135,7 +137,9 @@ class Index:
         bounds = {filename: bound_of(filename) for filename in self._state}
         self.bound = min((bound for bound in bounds.values() if bound is not None), default=0)
         self.closed = self.closed or CLOSED in self._state
-        self.unknown = min((name for name, bound in bounds.items() if bound is None and name != CLOSED), default=None)
+        self.paused = PAUSED in self._state
+        others = (name for name, bound in bounds.items() if bound is None and name not in (CLOSED, PAUSED))
+        self.unknown = min(others, default=None)
 
     def finished(self, key: int) -> None:
         """Note that a message is no longer being written."""

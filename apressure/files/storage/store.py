@@ -276,6 +276,8 @@ class Store:
         if is_round and (bound or index.closed) and self._late(current / 1e6):
             messages, room = max(messages, 1), max(room, 1)  # the task that tries sweeps first
         ended = sys.maxsize if self.drained else 0
+        if index.paused:
+            messages = ended = 0
         closed = sys.maxsize if index.closed else 0
         return Outlook(
             receivers=max(messages, tries, ended),

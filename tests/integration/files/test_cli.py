@@ -239,6 +239,22 @@ def test_dead_shows_why(files: Files) -> None:
         files(*files.of("requeue", "orders", "--id", name, *wrong), code=2)
 
 
+def test_a_pause(files: Files) -> None:
+    files(*files.of("pause", "orders"), code=3)
+    files(*files.of("resume", "orders"), code=3)
+    files.run("pump", "orders", "a", "b", "--close")
+    assert files.run("resume", "orders") == b"orders is not paused\n"
+    assert files.run("pause", "orders") == b"paused orders\n"
+    assert files.run("pause", "orders") == b"orders is paused already\n"
+    assert b"\npaused\tyes\n" in files.run("stat", "orders")
+    assert b"the queue 'orders' is paused" in files(*files.of("sink", "orders", "--timeout", "0"), code=6).stderr
+    with files.running(*files.of("sink", "orders")) as process:
+        done = json.loads(files.run("resume", "orders", "--json"))
+        assert done == {"name": "orders", "paused": False, "changed": True}
+        assert ended(process)[:2] == (0, b"a\nb\n")
+    assert b"\npaused\tno\n" in files.run("stat", "orders")
+
+
 def test_operators(files: Files) -> None:
     files.run("pump", "orders", "a", "b", "c")
     files.queue(lambda queue: queue.receive_many(2, lease=1000))
