@@ -204,7 +204,7 @@ def test_an_item_that_does_not_fit_into_memory(files: Files) -> None:
         files(*sink, "--max-attempts", "2", code=1)
     with files.running(*sink, "--max-attempts", "2") as process:
         assert ended(process)[:2] == (0, b"second\n")
-    assert listing(files.directory / "orders.dead") == [large]
+    assert [name for name in listing(files.directory / "orders.dead") if name.isdigit()] == [large]
 
 
 def test_dead_shows_why(files: Files) -> None:
