@@ -110,7 +110,8 @@ async def test_the_loop_gives_back_what_was_prefetched(make: Make, mode: dict[st
     consuming = asyncio.create_task(consume())
 
     async def is_back() -> bool:
-        return await other.qsize() == 4
+        seen = await other.statistics()
+        return (seen.length, seen.in_flight) == (4, 0)
 
     await eventually(is_back)
     assert got == [b"0"]
