@@ -87,7 +87,9 @@ directories = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for of_directories in (files.pump, files.sink, files.stat, files.requeue, files.purge):
+for of_directories in (
+    files.pump, files.sink, files.stat, files.pause, files.resume, files.dead, files.requeue, files.purge
+):  # fmt: skip
     directories.command(epilog=_SEE)(command(of_directories, server=False))
 app.add_typer(directories)
 

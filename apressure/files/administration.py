@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 from apressure import validation
+from apressure.dead_letters import Requeued, checked_ids
 from apressure.exceptions import (
     PressureError,
     QueueAlreadyExistsError,
@@ -15,10 +16,9 @@ from apressure.exceptions import (
     QueueDoesNotExistError,
 )
 from apressure.files.core import Core
+from apressure.files.letters import oldest_first
 from apressure.files.statistics import FileQueueStatistics
 from apressure.files.storage import lifecycle, names
-from apressure.files.storage.directory import Directory
-from apressure.files.storage.index import Index
 from apressure.files.storage.state import MAX_BOUND
 
 
@@ -92,6 +92,7 @@ class Administration(Core):
             length=index.waiting,
             bound=self._store.bound,
             closed=index.closed,
+            paused=index.paused,
             in_flight=index.in_flight,
             unfinished=len(index.unfinished),
             oldest=None if oldest is None else datetime.fromtimestamp(names.time_of(oldest) / 1e6, UTC),
@@ -151,6 +152,43 @@ class Administration(Core):
                 await self._store.worker.in_thread(self._store.directory.close_queue)
             except FileExistsError:
                 raise QueueClosedError(f"the queue {self.name!r} was closed before", name=self.name) from None
+
+    async def pause(self) -> bool:
+        """Pause the queue: its consumers take no further message until `resume`, in all processes.
+
+        This stops `receive`, `receive_many`, consumers, `serve` and `pipe` where they read from the queue. They wait as
+        if it were empty, also when it is closed. One that is taking a message at this moment may still get it. Messages
+        in hand can be settled, and leases are renewed. A consumer gives back what it has prefetched when its loop goes
+        on, after a third of the lease at the latest. Puts go on up to the bound. The pause lasts until `resume` or
+        `delete`, also when this process ends. vsqs does not know of it, and goes on.
+
+        Returns:
+            Whether it was not paused before.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+            StorageError: The file system refused.
+
+        Cancelled, the queue is paused or not; pausing it again is safe.
+        """
+        with self._operation():
+            await self._store.refresh()
+            return await self._store.worker.in_thread(self._store.directory.pause)
+
+    async def resume(self) -> bool:
+        """End a pause: all consumers that wait for that wake at once (without notifications, at their next listing).
+
+        Returns:
+            Whether the queue was paused.
+
+        Raises:
+            QueueDoesNotExistError, StorageError: As for `pause`.
+
+        Cancelled, the queue is paused or not; resuming it again is safe.
+        """
+        with self._operation():
+            await self._store.refresh()
+            return await self._store.worker.in_thread(self._store.directory.resume)
 
     async def wait_closed(self, timeout: float | None = None) -> None:
         """Wait until the queue is closed; messages may be left in it.
@@ -219,28 +257,38 @@ class Administration(Core):
         return await self._each(self._receiver.requeue, waiting=False, in_flight=True)
 
     async def requeue(
-        self, max_items: int | None = None, timeout: float | None = None, source: str | None = None
-    ) -> int:
+        self,
+        max_items: int | None = None,
+        timeout: float | None = None,
+        source: str | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+    ) -> Requeued:
         """Move dead letters back to the end of the queue, the oldest first, those that are there when it begins.
 
         Args:
             max_items: How many at most; None for all.
+            ids: Only these, by the ids that `dead_letters` shows; None for any.
             timeout: Seconds to wait for room at most.
             source: The dead-letter queue's name; None for this queue's own.
 
         Returns:
-            How many were moved.
+            How many were moved. Its attribute `not_found` has the ids that no dead letter has (any more).
 
         Raises:
             QueueFullError: The queue stayed full until the timeout. `accepted` says how many were moved before.
             QueueClosedError: The queue is closed.
             QueueDoesNotExistError: There is no such queue, or no queue of the name `source`.
             StorageError: The file system refused.
+            TypeError, ValueError: An argument is invalid, or both `max_items` and `ids` are given.
 
         Cancelled, each of them is in one of the two queues.
         """
         if max_items is not None:
             validation.whole(max_items, "max_items")
+        left = None if ids is None else checked_ids(ids)
+        if left is not None and max_items is not None:
+            raise ValueError("give either max_items= or ids=: the ids say how many")
         deadline = self._deadline(timeout)
         source_name = self._store.settings.dead_letters if source is None else names.check_queue_name(source)
         ticket = self._waits.ticket()
@@ -248,21 +296,25 @@ class Administration(Core):
         with self._operation(), contextlib.closing(self._store.beside(source_name)) as dead:
             await self._store.refresh()
             try:
-                found = await self._store.worker.in_thread(_oldest_first, dead)
+                found = await self._store.worker.in_thread(oldest_first, dead)
             except QueueDoesNotExistError:
                 if source is not None:
                     raise
-                return 0  # there are no dead letters yet
+                return Requeued(0, left or ())  # there are no dead letters yet
             try:
                 for filename in found[:max_items]:
+                    if left is not None and filename not in left:
+                        continue
                     await self._breathe()
                     while (adopted := await self._putter.adopt(dead, filename)) is None:
                         await self._wait(self._waits.putters, ticket, deadline)
                     moved += adopted
+                    if left is not None and adopted:
+                        del left[filename]
             except PressureError as error:
                 error.accepted = moved
                 raise
-        return moved
+        return Requeued(moved, left or ())
 
     async def _each(self, act: Callable[[str], Any], *, waiting: bool, in_flight: bool) -> int:
         count = 0
@@ -272,8 +324,3 @@ class Administration(Core):
                 await self._breathe()
                 count += bool(await act(filename))
         return count
-
-
-def _oldest_first(directory: Directory) -> list[str]:
-    directory.open(create=False)
-    return Index.of(directory.list().files, 0.0).filenames(waiting=True, in_flight=False)

@@ -139,7 +139,7 @@ class Core(LoopBound):
             await self._make()
             while not (got := await self._receiver.take(most, lease)):
                 line = self._waits.receivers
-                if self._store.drained:
+                if self._store.drained and not self._store.index.paused:
                     if idle is None or not idle() or not self._store.index.in_flight:
                         raise QueueClosedError(
                             f"the queue {self.name!r} is closed and nothing waits in it", name=self.name
@@ -171,7 +171,8 @@ class Core(LoopBound):
             return QueueFullError(f"the queue {self.name!r} is full: it has {bound} messages", name=self.name)
         if line is self._waits.closers:
             return QueueOpenError(f"the queue {self.name!r} is still open", name=self.name)
-        return QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
+        state = "paused" if self._store.index.paused else "empty"
+        return QueueEmptyError(f"the queue {self.name!r} is {state}", name=self.name)
 
     @contextlib.contextmanager
     def _operation(self) -> Iterator[None]:

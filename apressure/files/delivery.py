@@ -7,10 +7,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from apressure import dead_letters
 from apressure.exceptions import LeaseLostError
 from apressure.files.options import check_lease
 from apressure.files.receiving import Got
 from apressure.files.storage import names
+from apressure.files.storage.directory import Back
 
 if TYPE_CHECKING:
     from apressure.files.queue import FileQueue
@@ -33,10 +35,11 @@ class FileDelivery(Generic[T]):
         in_hand: A consumer's deliveries that are neither settled nor lost; None for `receive`.
     """
 
-    __slots__ = ("_expires", "_filename", "_in_hand", "_key", "_queue", "attempts", "id", "raw", "settled")
+    __slots__ = ("_error", "_expires", "_filename", "_in_hand", "_key", "_queue", "attempts", "id", "raw", "settled")
 
     def __init__(self, queue: FileQueue[T], got: Got, in_hand: dict[FileDelivery[T], None] | None = None) -> None:
         self._queue = queue
+        self._error: bytes | None = None
         self._in_hand = in_hand
         self._key = got.key
         self._filename = got.filename
@@ -86,14 +89,34 @@ class FileDelivery(Generic[T]):
         """
         await self._settle(None, "acknowledged")
 
-    async def nack(self) -> None:
+    def note_error(self, error: BaseException | str) -> None:
+        """Keep why this attempt failed, however the message goes back: a dead letter shows its latest error.
+
+        The error is written when the message is given back, or when its lease is renewed. If the process is killed
+        before that, it is lost. It is kept only with `max_attempts`.
+
+        Raises:
+            TypeError: The error is neither an exception nor a text.
+        """
+        encoded = dead_letters.encode(error)
+        if not self.settled and self._queue._receiver.keeps_errors:
+            self._error = encoded
+
+    async def nack(self, error: BaseException | str | None = None) -> None:
         """Give the message back: it waits again, before all messages that were put later.
+
+        Args:
+            error: Why; see `FileQueue.dead_letters`. None keeps no error of this attempt. If the file system refuses to
+                keep it, the message is given back without it.
 
         Raises:
             LeaseLostError, QueueDoesNotExistError, RuntimeError, StorageError: As for `ack`.
+            TypeError: The error is neither an exception nor a text.
 
         Cancelled, it is given back or still in flight.
         """
+        if error is not None:
+            self.note_error(error)
         await self._settle(self.id, "given back")
 
     async def extend(self, seconds: float | None = None) -> None:
@@ -109,6 +132,8 @@ class FileDelivery(Generic[T]):
         """
         self._check("extended")
         until = self._queue._receiver.until(seconds if seconds is None else check_lease(seconds, "seconds"))
+        if self._error is not None:
+            await self._keep_error()
         filename = names.taken_name(self._key, until)
         if filename == self._filename:  # only a rename to another name shows whether it is still ours
             until += 0.001
@@ -119,15 +144,17 @@ class FileDelivery(Generic[T]):
             return  # it was settled meanwhile
         self._filename, self._expires = filename, until
 
-    def given_back(self, seen: bool) -> tuple[str, int, int]:
+    def given_back(self, seen: bool) -> Back:
         """Settle it, and return the argument for `Receiver.give_back`. `seen`: whether the program has seen it."""
         self.settled = True
-        return self._filename, self._key, self.attempts - (not seen)
+        return Back(self._filename, self._key, self.attempts - (not seen), self._error)
 
     async def _settle(self, after: str | None, what: str) -> None:
         self._check(what)
         self.settled = True
         try:
+            if after is not None and self._error is not None:
+                await self._keep_error()
             there = await self._rename(filename := self._filename, after)
             if not there and filename != self._filename:  # it was being extended
                 there = await self._rename(self._filename, after)
@@ -144,6 +171,12 @@ class FileDelivery(Generic[T]):
         with self._queue._operation():
             receiver = self._queue._receiver
             return await (receiver.remove(before) if after is None else receiver.rename(before, after))
+
+    async def _keep_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            with self._queue._operation():
+                await self._queue._receiver.note(self._filename, self._key, error, self.attempts)
 
     def _check(self, what: str) -> None:
         if self.settled:

@@ -32,6 +32,8 @@ class FileQueueOptions(TypedDict, total=False):
             instead of delivering it. None for no limit.
         dead_letters: The name of the dead-letter queue, in a directory beside this one; None for the queue's name with
             the suffix `.dead`.
+        keep_errors: Keep the last error of a message, its type and the first 200 bytes of its text, for
+            `FileQueue.dead_letters` (the default; only with `max_attempts`). False keeps none on the disk.
         unit: The unit of new messages' names: `"ms"` as in the document, `"us"` for directories shared with vsqs 0.3.
         fsync: Bring a message and its name to the disk before `put` returns (the default). With False, it survives the
             death of every process, but not that of the machine.
@@ -50,6 +52,7 @@ class FileQueueOptions(TypedDict, total=False):
     lease: float
     max_attempts: int | None
     dead_letters: str | None
+    keep_errors: bool
     unit: names.Unit
     fsync: bool
     auto_create: bool
@@ -69,6 +72,7 @@ class Settings(NamedTuple):
     bound: int | None = None
     lease: float = DEFAULT_LEASE
     max_attempts: int | None = None
+    keep_errors: bool = True
     unit: names.Unit = "ms"
     fsync: bool = True
     auto_create: bool = True

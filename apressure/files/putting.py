@@ -191,7 +191,7 @@ class Putter:
             done = max(0, done - count)
 
     async def adopt(self, other: Directory, filename: str) -> bool | None:
-        """Move a message of another queue to the end of this one.
+        """Move a dead letter of another queue to the end of this one.
 
         Returns:
             Whether it was there; None if there is no room.
@@ -202,7 +202,7 @@ class Putter:
                 return None
             try:
                 mine = names.id_of(reserved[0].key)
-                return await self._worker.do(other.move, filename, self._directory, mine)
+                return await self._worker.do(other.revive, filename, self._directory, mine)
             except FileExistsError:
                 continue
             finally:

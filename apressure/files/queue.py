@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterable, Awaitable, Iterable
 from pathlib import PurePath
 from typing import Any, Final, Generic, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, codec_for
+from apressure.dead_letters import DeadLetter
 from apressure.exceptions import QueueEmptyError, StorageError
 from apressure.files.administration import Administration
 from apressure.files.delivery import FileDelivery
+from apressure.files.letters import read_letters
 from apressure.files.options import FileQueueOptions, check_lease, settings_from
 from apressure.files.roles import FileConsumer, FileProducer
+from apressure.files.storage import names
 from apressure.items import Items, Progress
 
 T = TypeVar("T")
@@ -174,6 +178,34 @@ class FileQueue(Administration, Generic[T]):
         """
         validation.whole(max_items, "max_items")
         return [FileDelivery(self, got) for got in await self._take(max_items, timeout, lease)]
+
+    async def dead_letters(self, limit: int | None = 100, source: str | None = None) -> list[DeadLetter[T]]:
+        """Return this queue's dead letters, the oldest first, with the reason of each. It moves nothing.
+
+        A reason is the last error of the message (what a handler of `serve` or `pipe` or the body of `consumer` raised,
+        or what was given to `nack`), its attempts, and when it was moved. It is in a small file beside the message.
+        Where that is missing, because another program moved the message or its process was killed meanwhile,
+        `attempts`, `error` and `when` are None.
+
+        Args:
+            limit: How many at most; None for all. They are in memory together.
+            source: The dead-letter queue's name; None for this queue's own.
+
+        Returns:
+            A list; empty where there is no dead-letter queue. Those that are in flight there are left out. One that is
+            too large or cannot be read has no bytes in `raw`, and its `item` raises StorageError.
+
+        Raises:
+            TypeError, ValueError: An argument is invalid.
+            StorageError: The directory cannot be read.
+
+        Cancelled, nothing has changed.
+        """
+        if limit is not None:
+            validation.whole(limit, "limit")
+        name = self._store.settings.dead_letters if source is None else names.check_queue_name(source)
+        with self._operation(), contextlib.closing(self._store.beside(name)) as dead:
+            return await self._store.worker.in_thread(read_letters, dead, limit, self._items.decode)
 
     def producer(self, close: bool = True) -> FileProducer[T]:
         """Return the producing end of the queue, for `async with`.

@@ -10,9 +10,11 @@ import logging
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from apressure import dead_letters
 from apressure.exceptions import QueueDoesNotExistError, StorageError
 from apressure.files.storage import names
-from apressure.files.storage.directory import Directory, NotAMessageError, Taken
+from apressure.files.storage.contents import TooLargeError
+from apressure.files.storage.directory import Back, Directory, NotAMessageError, Taken
 from apressure.files.storage.store import Store
 
 logger = logging.getLogger("apressure")
@@ -44,6 +46,7 @@ class Receiver:
 
     Attributes:
         received, deleted, dead_lettered: How many messages it has received, deleted, and moved to the dead letters.
+        keeps_errors: Keep why messages failed.
     """
 
     def __init__(self, store: Store) -> None:
@@ -58,6 +61,7 @@ class Receiver:
         self.received = 0
         self.deleted = 0
         self.dead_lettered = 0
+        self.keeps_errors = store.settings.max_attempts is not None and store.settings.keep_errors
 
     def until(self, seconds: float | None) -> float:
         """Return when a lease of `seconds` ends, in seconds since 1970; None for the queue's own lease."""
@@ -65,6 +69,8 @@ class Receiver:
 
     async def take(self, most: int, lease: float | None) -> list[Got]:
         """Take the oldest messages that wait, after requeuing those whose lease has ended (specification: Requeuing).
+
+        Of a paused queue, none are taken.
 
         Raises:
             QueueDoesNotExistError: The directory was deleted.
@@ -77,7 +83,7 @@ class Receiver:
         try:
             await self._store.refresh()
             await self._requeue_expired()
-            while len(got) < most and (key := self._index.head()) is not None:
+            while len(got) < most and (key := self._next()) is not None:
                 until = self.until(lease)
                 filename = names.taken_name(key, until)
                 try:
@@ -86,6 +92,8 @@ class Receiver:
                     self._index.discard(names.id_of(key))
                     continue
                 except StorageError as error:
+                    if isinstance(error.__cause__, TooLargeError) and self.keeps_errors:
+                        await self.note(names.id_of(key), key, dead_letters.encode(error.__cause__.strerror or ""))
                     if got:
                         logger.warning("%s", error)
                         break  # these first; the next call raises it
@@ -105,18 +113,21 @@ class Receiver:
         self.received += len(got)
         return got
 
+    def _next(self) -> int | None:
+        return None if self._index.paused else self._index.head()
+
     async def _take(self, key: int, filename: str) -> Taken | None:
         def undo(taken: Taken | None) -> None:
             if taken is not None:
-                self._directory.put_back([(filename, key, taken.before)])
+                self._directory.put_back([Back(filename, key, taken.before)])
 
         return await self._worker.do(self._directory.take, key, filename, self._settings.max_attempts, undo=undo)
 
     async def undo(self, got: Sequence[Got]) -> None:
         """Give messages back as if they had not been received. Cancelled, they are given back all the same."""
-        await self.give_back([(one.filename, one.key, one.attempts - 1) for one in got])
+        await self.give_back([Back(one.filename, one.key, one.attempts - 1) for one in got])
 
-    async def give_back(self, taken: Sequence[tuple[str, int, int]]) -> None:
+    async def give_back(self, taken: Sequence[Back]) -> None:
         """Give messages back; see `Directory.put_back`. Cancelled, they are given back all the same."""
         await self._worker.surely(self._directory.put_back, taken)
 
@@ -150,8 +161,8 @@ class Receiver:
                 await self._worker.do(dead.open, True)
                 self._dead = dead
             try:
-                there = names.id_of(place)
-                moved = await self._worker.do(self._directory.move, filename, self._dead, there)
+                there, now = names.id_of(place), self._store.time()
+                moved = await self._worker.do(self._directory.bury, filename, key, self._dead, there, times, now)
                 if not moved:
                     self._dead.check()
             except FileExistsError:  # several queues may share a dead-letter queue
@@ -167,6 +178,11 @@ class Receiver:
                 "message %s of the queue %r was delivered %d times and never acknowledged: it is in %r now",
                 names.id_of(key), settings.name, times, settings.dead_letters,
             )  # fmt: skip
+
+    async def note(self, filename: str, key: int, error: bytes, attempt: int | None = None) -> None:
+        """Keep why a message failed; see `Directory.note`. Cancelled, it is kept or not."""
+        if await self._worker.do(self._directory.note, filename, key, error, attempt):
+            self._index.reasons.add(key)  # `remove` may come before the notification
 
     async def rename(self, before: str, after: str) -> bool:
         """Rename a message in flight. False if it is gone. Cancelled, it keeps its name."""
@@ -187,6 +203,9 @@ class Receiver:
         if removed:
             self.deleted += 1
             self._store.went(filename)
+            if self._index.reasons and (name := names.parse(filename)) and name.key in self._index.reasons:
+                self._index.reasons.discard(name.key)
+                await self._worker.surely(self._directory.forget, name.key)
         return removed
 
     async def delete(self, key: int) -> bool:

@@ -120,6 +120,8 @@ class FileConsumer(Generic[T]):
         try:
             if kind is None:
                 await self._acknowledge()
+            elif self._current is not None and isinstance(error, Exception):  # no cancellation: it is no failure
+                self._current.note_error(error)
         finally:
             finished = self._drained and not self._in_hand
             await self.end()
@@ -169,6 +171,10 @@ class FileConsumer(Generic[T]):
         while True:
             while self._buffer:
                 ours = await self._is_ours(self._buffer[0])  # if this is cancelled, it stays prefetched
+                if self._queue._store.index.paused:
+                    await self._give_back_prefetched()
+                if not self._buffer:  # also if the renewal gave them back
+                    break
                 delivery = self._buffer.popleft()
                 if ours and self._manual:
                     return delivery  # type: ignore[return-value]
@@ -237,6 +243,14 @@ class FileConsumer(Generic[T]):
         self._drained = True
         raise StopAsyncIteration
 
+    async def _give_back_prefetched(self) -> None:
+        """Give back what the loop has not asked for yet, as if it had not been received."""
+        back = [one.given_back(seen=False) for one in self._buffer if self._in_hand.pop(one, self) is None]
+        self._buffer.clear()
+        if back:
+            with self._queue._operation():
+                await self._queue._receiver.give_back(back)
+
     async def _is_ours(self, delivery: FileDelivery[Any]) -> bool:
         """Return whether a prefetched message is still ours: its renewal may have been too late."""
         if delivery not in self._in_hand:
@@ -254,6 +268,8 @@ class FileConsumer(Generic[T]):
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self._lease / 3)
+            if self._buffer:
+                await self._look_for_a_pause()
             for delivery in [*self._in_hand]:
                 if delivery.settled or self._left(delivery) > self._lease:  # the program has extended it for longer
                     continue
@@ -264,6 +280,13 @@ class FileConsumer(Generic[T]):
                     self._lost(delivery, error)
                 except PressureError as error:
                     logger.warning("the lease of the message %s could not be renewed: %s", delivery.id, error)
+
+    async def _look_for_a_pause(self) -> None:
+        """Without notifications, and while the body is busy, the loop does not see a pause."""
+        with contextlib.suppress(PressureError), self._queue._operation():  # the next step of the loop raises it
+            await self._queue._store.refresh()
+            if self._queue._store.index.paused:
+                await self._give_back_prefetched()
 
     def _left(self, delivery: FileDelivery[Any]) -> float:
         """Return the seconds that are left of a lease."""

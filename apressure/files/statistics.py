@@ -16,6 +16,7 @@ class FileQueueStatistics:
         length: Messages that wait.
         bound: The most messages that may be there, for this object; 0 for no bound.
         closed: Whether the queue is closed.
+        paused: Whether it is paused: consumers of apressure get nothing.
         in_flight: Messages that were received, and neither acknowledged nor given back.
         unfinished: Messages that are being written, or whose writer died.
         oldest: When the oldest message was put, as its name says; None if there is none.
@@ -34,6 +35,7 @@ class FileQueueStatistics:
     length: int
     bound: int
     closed: bool
+    paused: bool
     in_flight: int
     unfinished: int
     oldest: datetime | None

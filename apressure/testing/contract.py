@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from apressure import serve
@@ -35,51 +34,14 @@ from apressure.exceptions import (
     QueueFullError,
 )
 from apressure.protocols import Delivery
+from apressure.testing.dead_letters import DeadLetterContract
+from apressure.testing.pauses import PauseContract
+from apressure.testing.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
 
-Opener = Callable[..., Awaitable[Any]]
-
-PATIENCE = 20.0
-"""Seconds after which an operation that has not ended fails the test."""
-
-ITEMS = [b"%d" % number for number in range(10)]
+__all__ = ["ITEMS", "PATIENCE", "Opener", "QueueContract", "begun", "drained", "fails", "in_time"]
 
 
-async def in_time(operation: Awaitable[Any]) -> Any:
-    """Return the result of an operation that must end."""
-    async with asyncio.timeout(PATIENCE):
-        return await operation
-
-
-async def fails(expected: type[BaseException], operation: Awaitable[Any]) -> BaseException:
-    """Return the error of an operation that must fail."""
-    try:
-        result = await in_time(operation)
-    except expected as error:
-        return error
-    raise AssertionError(f"expected {expected.__name__}, and it returned {result!r}")
-
-
-async def begun(operation: Awaitable[Any]) -> asyncio.Task[Any]:
-    """Start an operation that will wait. On a slow machine it may not wait yet; then the test passes, too."""
-    task = asyncio.ensure_future(operation)
-    await asyncio.sleep(0.05)
-    return task
-
-
-async def drained(queue: Any) -> list[bytes]:
-    """Receive and acknowledge everything that waits."""
-    items: list[bytes] = []
-    while True:
-        try:
-            deliveries = await in_time(queue.receive_many(100, timeout=0))
-        except (QueueEmptyError, QueueClosedError):
-            return items
-        for delivery in deliveries:
-            items.append(delivery.raw)
-            await in_time(delivery.ack())
-
-
-class QueueContract:
+class QueueContract(DeadLetterContract, PauseContract):
     """The tests that every kind of queue passes."""
 
     # The queue as a whole

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from apressure.cli.exits import UsageError
+from apressure.cli.commands.dead import Limit, show
+from apressure.cli.exits import Exit, UsageError
 from apressure.cli.options import (
     Close,
     Common,
@@ -37,19 +38,37 @@ from apressure.cli.options import (
     seconds_between,
 )
 from apressure.cli.running import Remains, execute
-from apressure.cli.show import answer, plain, print_json
+from apressure.cli.show import answer, plain, print_json, printable
 from apressure.cli.streams.framing import DEFAULT_LIMIT, Framing, decoder
 from apressure.cli.streams.meter import Meter, is_shown
 from apressure.cli.streams.pipes import Input, Output
+from apressure.dead_letters import Requeued
 from apressure.exceptions import LeaseLostError, QueueClosedError, QueueEmptyError
 from apressure.files import FileDelivery, FileQueue, FileQueueStatistics
+from apressure.files.options import SUFFIX
 from apressure.protocols import DEFAULT_LEASE
 
 _CHUNK = 64
 _READ = 64 * 1024
-_SHOWN = ("name", "path", "length", "bound", "closed", "in_flight", "unfinished", "oldest", "next_expiry", "notified")
+_SHOWN = (
+    "name",
+    "path",
+    "length",
+    "bound",
+    "closed",
+    "paused",
+    "in_flight",
+    "unfinished",
+    "oldest",
+    "next_expiry",
+    "notified",
+)
 
 Node = Annotated[Path, typer.Option("-d", "--dir", metavar="DIR", help="The directory that the queue is in.")]
+Dead = Annotated[
+    str | None,
+    typer.Option("--from", metavar="DEAD", help="The name of the dead-letter queue.", show_default="NAME.dead"),
+]
 Poll = Annotated[
     bool,
     typer.Option("--poll", help="Look for changes every moment. Needed if other machines change the directory, too."),
@@ -249,14 +268,49 @@ async def stat(
             if common.json:
                 print_json(shown)
             elif watch:
-                parts = (f"{key} {plain(shown[key])}" for key in ("length", "in_flight", "unfinished", "oldest"))
-                sys.stdout.write("  ".join(parts) + "\n")
+                parts = [f"{key} {plain(shown[key])}" for key in ("length", "in_flight", "unfinished", "oldest")]
+                sys.stdout.write("  ".join([*parts, "paused"] if shown["paused"] else parts) + "\n")
             else:
                 sys.stdout.write("".join(f"{key}\t{plain(value)}\n" for key, value in shown.items()))
             sys.stdout.flush()
             if not watch:
                 return
             await asyncio.sleep(seconds)
+
+
+async def pause(common: Common, name: Name, directory: Node = Path()) -> None:
+    """Pause a queue: its consumers take no further item until `files resume`. Items can still be put."""
+    async with FileQueue(name, directory=directory, notify=False) as queue:
+        changed = await queue.pause()
+    text = f"paused {name}" if changed else f"{name} is paused already"
+    answer({"name": name, "paused": True, "changed": changed}, text, as_json=common.json)
+
+
+async def resume(common: Common, name: Name, directory: Node = Path()) -> None:
+    """Resume a paused queue: its consumers go on."""
+    async with FileQueue(name, directory=directory, notify=False) as queue:
+        changed = await queue.resume()
+    text = f"resumed {name}" if changed else f"{name} is not paused"
+    answer({"name": name, "paused": False, "changed": changed}, text, as_json=common.json)
+
+
+async def dead(
+    common: Common,
+    name: Name,
+    directory: Node = Path(),
+    source: Dead = None,
+    limit: Limit = 100,
+    max_size: MaxSize = DEFAULT_LIMIT,
+) -> None:
+    """Show dead letters and why each is one, the oldest first. Nothing is moved.
+
+    The columns are the id (for `requeue --id`), the time, the attempts, the error, and the start of the item.
+    """
+    async with FileQueue(name, directory=directory, notify=False, max_message_size=max_size) as queue:
+        letters = await queue.dead_letters(limit, source)
+        if not letters and not await queue.exists():  # perhaps the name is wrong
+            await FileQueue(name + SUFFIX if source is None else source, directory=directory, notify=False).qsize()
+    show(letters, as_json=common.json)
 
 
 async def requeue(
@@ -267,9 +321,15 @@ async def requeue(
         bool,
         typer.Option("--in-flight", help="Give back all items in flight, instead of moving dead letters."),
     ] = False,
-    source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="DEAD", help="The name of the dead-letter queue.", show_default="NAME.dead"),
+    source: Dead = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--id",
+            metavar="ID",
+            help="Move the dead letter that `apressure files dead` shows with this id.",
+            show_default="all",
+        ),
     ] = None,
     most: Most = None,
     bound: Bound = None,
@@ -278,13 +338,26 @@ async def requeue(
 ) -> None:
     """Move dead letters back to the end of their queue, the oldest first.
 
-    However the command ends, each dead letter is in one of the two queues.
+    However the command ends, each dead letter is in one of the two queues. If no dead letter has one of the ids, the
+    others are moved, and the exit code is 1.
     """
-    if in_flight and (source is not None or most is not None):
-        raise UsageError("--in-flight gives back everything: give it without --from and --max")
+    if in_flight and (source is not None or most is not None or ids):
+        raise UsageError("--in-flight gives back everything: give it without --from, --id and --max")
+    if ids and most is not None:
+        raise UsageError("give either --id or --max, not both")
     async with FileQueue(name, directory=directory, bound=bound, notify=False if poll else None) as queue:
-        done = await (queue.give_back_in_flight() if in_flight else queue.requeue(most, timeout, source))
-    answer({"name": name, "requeued": done}, f"requeued {done} in {name}", as_json=common.json)
+        if in_flight:
+            done = Requeued(await queue.give_back_in_flight())
+        else:
+            done = await queue.requeue(most, timeout, source, ids=ids or None)
+    result: dict[str, object] = {"name": name, "requeued": int(done)}
+    if ids:
+        result["not_found"] = list(done.not_found)
+    answer(result, f"requeued {int(done)} in {name}", as_json=common.json)
+    for missing in done.not_found:
+        complain(f"apressure: no dead letter of {printable(name)} has the id {printable(missing)!r}")
+    if done.not_found:
+        raise typer.Exit(int(Exit.ERROR))
 
 
 async def purge(

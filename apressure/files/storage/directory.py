@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from apressure.exceptions import StorageError
-from apressure.files.storage import contents
+from apressure.files.storage import contents, reasons
 from apressure.files.storage.marks import handed_out, mark
 from apressure.files.storage.names import id_of, new_name
-from apressure.files.storage.place import Place, opened
+from apressure.files.storage.noting import Noting
+from apressure.files.storage.place import opened
+from apressure.files.storage.reasons import Reason
 from apressure.files.storage.renaming import Renaming
-from apressure.files.storage.state import CLOSED
+from apressure.files.storage.state import CLOSED, PAUSED
 from apressure.files.storage.writers import has_died, lock
 
 _READ: Final = os.O_NONBLOCK | os.O_NOFOLLOW
@@ -63,11 +65,41 @@ class Taken(NamedTuple):
     before: int
 
 
+class Back(NamedTuple):
+    """A message that goes back.
+
+    Attributes:
+        filename: Its present name.
+        key: The message.
+        times: How often it counts as handed out.
+        error: Why this attempt failed, encoded; None to keep no error.
+    """
+
+    filename: str
+    key: int
+    times: int
+    error: bytes | None = None
+
+
+class Letter(NamedTuple):
+    """A dead letter.
+
+    Attributes:
+        data: Its content, or nothing.
+        reason: What is known of it.
+        refused: Why its content is not here: it is too large, or cannot be read.
+    """
+
+    data: bytes
+    reason: Reason | None
+    refused: StorageError | None
+
+
 class NotAMessageError(Exception):
     """A directory, a link, a pipe or the like has a message's name. It is left alone."""
 
 
-class Directory(Place):
+class Directory(Noting):
     """The messages in the directory of one queue.
 
     Methods raise StorageError if the file system refuses, and QueueDoesNotExistError if the directory was deleted or
@@ -269,13 +301,11 @@ class Directory(Place):
             except FileExistsError:
                 return None
 
-    def put_back(self, taken: Sequence[tuple[str, int, int]]) -> None:
-        """Give messages back. One that cannot be given back comes again when its lease ends.
-
-        Args:
-            taken: Of each message, its name, its key, and how often it counts as handed out.
-        """
-        for filename, key, times in taken:
+    def put_back(self, taken: Sequence[Back]) -> None:
+        """Give messages back. One that cannot be given back comes again when its lease ends."""
+        for filename, key, times, error in taken:
+            if error is not None:
+                self.note(filename, key, error, times)
             with contextlib.suppress(OSError):
                 mark(filename, times or None, self._fd)
                 self._rename(filename, id_of(key))
@@ -306,10 +336,78 @@ class Directory(Place):
                     mark(name, None, target.fileno())
             return True
 
+    def bury(self, filename: str, key: int, target: Directory, name: str, attempts: int, when: float) -> bool:
+        """Move a message to the dead letters, and then note why it is one. The results are those of `rename`.
+
+        Killed in between, the reason is unknown.
+
+        Args:
+            filename: Its present name.
+            key: The message.
+            target: The dead-letter queue.
+            name: Its name there.
+            attempts: How often it was handed out.
+            when: The time, in seconds since 1970.
+        """
+        if not self.move(filename, target, name):
+            return False
+        with contextlib.suppress(OSError):  # another client has taken it
+            inode = os.stat(name, dir_fd=target.fileno(), follow_symlinks=False).st_ino
+            known = reasons.read(self._fd, id_of(key), inode) or Reason()
+            known = known._replace(attempts=attempts, when=int(when * 1e6))
+            reasons.write(target.fileno(), name, inode, known)
+        reasons.forget(self._fd, id_of(key))
+        return True
+
+    def revive(self, filename: str, target: Directory, name: str) -> bool:
+        """Move a dead letter into a queue, and forget why it was one. The results are those of `rename`."""
+        moved = self.move(filename, target, name)
+        if moved:
+            reasons.forget(self._fd, filename)
+        return moved
+
+    def letter(self, filename: str) -> Letter | None:
+        """Read a dead letter without changing it. None if it is gone, or is not a file."""
+        with self.errors("read from", filename):
+            try:
+                status = os.stat(filename, dir_fd=self._fd, follow_symlinks=False)
+            except FileNotFoundError:
+                return None
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        reason = reasons.read(self._fd, filename, status.st_ino)
+        try:
+            with opened(filename, _READ, self._fd) as fd:
+                return Letter(contents.read(fd, status.st_size, self._largest), reason, None)
+        except FileNotFoundError:
+            return None
+        except OSError as error:  # the other dead letters can be shown
+            return Letter(b"", reason, self.refused("read from", error, filename))
+
     def close_queue(self) -> None:
         """Note that the queue is closed. FileExistsError if it was closed before."""
+        self._declare(CLOSED, "close")
+
+    def pause(self) -> bool:
+        """Note that the queue is paused. False if it was paused before."""
+        try:
+            self._declare(PAUSED, "pause")
+        except FileExistsError:
+            return False
+        return True
+
+    def resume(self) -> bool:
+        """Note that the queue is not paused. False if it was not."""
         self.check()
-        with self.errors("close"):
-            os.close(os.open(CLOSED, _CREATE, _MODE, dir_fd=self._fd))
+        with self.errors("resume"):
+            resumed = self.remove(PAUSED)
+            if resumed and self.fsync:
+                os.fsync(self._fd)
+        return resumed
+
+    def _declare(self, filename: str, doing: str) -> None:
+        self.check()
+        with self.errors(doing):
+            os.close(os.open(filename, _CREATE, _MODE, dir_fd=self._fd))
             if self.fsync:
                 os.fsync(self._fd)

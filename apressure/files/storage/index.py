@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable
 
 from apressure.files.storage.names import NEW, FileName, id_of, key_of, parse
-from apressure.files.storage.state import CLOSED, PREFIX, bound_of
+from apressure.files.storage.state import CLOSED, PAUSED, PREFIX, REASON, bound_of
 
 _SLACK = 64
 """A heap is rebuilt when it has more entries than twice the current ones and this number."""
@@ -25,8 +25,10 @@ class Index:
         unfinished: Messages that are being written, in the order in which they appeared, and when each appeared.
         behind: Those of them that appeared after a newer message, or after another one of that name.
         closed: Whether the queue is closed; it stays so.
+        paused: Whether it is paused.
         bound: The directory's bound, the smallest one if there are several; 0 for none.
         unknown: A state file that this version does not understand, or None.
+        reasons: The keys for which a file says why their message failed. The message may be gone.
     """
 
     def __init__(self) -> None:
@@ -34,8 +36,10 @@ class Index:
         self.unfinished: dict[int, float] = {}
         self.behind: set[int] = set()
         self.closed = False
+        self.paused = False
         self.bound = 0
         self.unknown: str | None = None
+        self.reasons: set[int] = set()
         self._state: set[str] = set()
         self._ready: set[int] = set()
         self._line: list[int] = []
@@ -81,9 +85,7 @@ class Index:
         else:
             name = parse(filename)
             if name is None:
-                if filename.startswith(PREFIX):
-                    self._state.add(filename)
-                    self._read_state()
+                self._add_other(filename)
                 return
             key = name.key
             if name.state == NEW:
@@ -99,6 +101,15 @@ class Index:
                     self._expiries = sorted((name.expires, filename) for filename, name in self._taken.items())
         self.newest = max(self.newest, key)
 
+    def _add_other(self, filename: str) -> None:
+        if filename.startswith(REASON):
+            key = key_of(filename.removeprefix(REASON))
+            if key is not None:
+                self.reasons.add(key)
+        elif filename.startswith(PREFIX):
+            self._state.add(filename)
+            self._read_state()
+
     def discard(self, filename: str) -> None:
         """Note that a name went."""
         if filename in self._state:
@@ -108,7 +119,10 @@ class Index:
         number, dot, extension = filename.partition(".")
         if dot and extension != NEW:
             name = self._taken.pop(filename, None)
-            if name is not None and self._names.get(name.key) == filename:
+            if name is None:
+                if self.reasons and filename.startswith(REASON):
+                    self.reasons.discard(key_of(filename.removeprefix(REASON)) or 0)
+            elif self._names.get(name.key) == filename:
                 del self._names[name.key]
             return
         key = key_of(number)
@@ -123,7 +137,9 @@ class Index:
         bounds = {filename: bound_of(filename) for filename in self._state}
         self.bound = min((bound for bound in bounds.values() if bound is not None), default=0)
         self.closed = self.closed or CLOSED in self._state
-        self.unknown = min((name for name, bound in bounds.items() if bound is None and name != CLOSED), default=None)
+        self.paused = PAUSED in self._state
+        others = (name for name, bound in bounds.items() if bound is None and name not in (CLOSED, PAUSED))
+        self.unknown = min(others, default=None)
 
     def finished(self, key: int) -> None:
         """Note that a message is no longer being written."""
@@ -170,6 +186,10 @@ class Index:
     def filename_of(self, key: int) -> str | None:
         """Return a message's present name; None if it is gone, or not finished."""
         return id_of(key) if key in self._ready else self._names.get(key)
+
+    def orphans(self) -> set[int]:
+        """Return the keys for which there is a reason and no message. The cost grows with the number of reasons."""
+        return {key for key in self.reasons if self.filename_of(key) is None}
 
     def filenames(self, *, waiting: bool, in_flight: bool) -> list[str]:
         """Return the names of messages, the oldest ones first: those that wait, and then those in flight."""

@@ -1,4 +1,4 @@
-"""The queue's state: the names of empty files say its bound, and that it is closed.
+"""The queue's state: the names of empty files say its bound, and that it is closed or paused.
 
 vsqs 0.3 ignores these files: it uses only names that are one integer, or two with a dot between them. Creating or
 renaming one file changes the state in one step, and a listing or a notification shows it. The rule of this module: no
@@ -14,6 +14,10 @@ PREFIX: Final = ".queue-v"
 """The start of the names of all state files. The version of the format follows."""
 
 CLOSED: Final = ".queue-v1-closed"
+PAUSED: Final = ".queue-v1-paused"
+REASON: Final = ".queue-v1-reason-"
+"""The start of the names of files that are no state: they say why a message failed. Its id follows; see `reasons`."""
+
 STAGED: Final = ".queue-staged-"
 """The start of the names of directories, beside queues, that are being created or deleted."""
 

@@ -37,6 +37,9 @@ _LATEST: Final = names.FIRST_MICROSECONDS // 1000 - 1
 
 _WRONG_CLOCK: Final = f"the clock is wrong: clock() must return the seconds since 1970, from 0 to {_LATEST},"
 
+_FORGET: Final = 60.0
+"""Seconds after which the reason of a message that is gone is deleted."""
+
 _ROUND: Final = 1.0
 """Seconds between two checks of what no notification tells: is the directory there, and is a publisher late?"""
 
@@ -65,6 +68,8 @@ class Store:
         self.noted = -1
         self._listing = asyncio.Lock()
         self._round = 0.0
+        self._orphans: set[int] = set()
+        self._looked = 0.0
 
     def beside(self, name: str) -> Directory:
         """Return this queue's directory, or one beside it, not opened."""
@@ -223,6 +228,13 @@ class Store:
             if await do(self.directory.sweep, filename, self.notified, late, age <= ABANDONED):
                 self.index.discard(filename)
 
+        if self.index.reasons and abs((now := time.monotonic()) - self._looked) >= _FORGET:
+            before, self._looked = self._orphans, now
+            self._orphans = self.index.orphans()
+            if gone := self._orphans & before:  # others died before they could, or do not know of reasons
+                self.index.reasons -= gone
+                await self.worker.in_thread(self.directory.forget_orphans, gone)
+
     def _late(self, wall: float) -> list[tuple[int, float]]:
         """Return the messages whose publishers may have died, and for how many seconds they have been written.
 
@@ -264,6 +276,8 @@ class Store:
         if is_round and (bound or index.closed) and self._late(current / 1e6):
             messages, room = max(messages, 1), max(room, 1)  # the task that tries sweeps first
         ended = sys.maxsize if self.drained else 0
+        if index.paused:
+            messages = ended = 0
         closed = sys.maxsize if index.closed else 0
         return Outlook(
             receivers=max(messages, tries, ended),

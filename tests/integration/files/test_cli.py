@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -14,7 +15,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from apressure import FileQueue
+from apressure import FileQueue, QueueEmptyError
+from apressure.dead_letters import UNKNOWN
 from tests.integration.commands import Commands, ended, feed, stop, wait_until
 from tests.integration.files.conftest import listing
 
@@ -202,7 +204,55 @@ def test_an_item_that_does_not_fit_into_memory(files: Files) -> None:
         files(*sink, "--max-attempts", "2", code=1)
     with files.running(*sink, "--max-attempts", "2") as process:
         assert ended(process)[:2] == (0, b"second\n")
-    assert listing(files.directory / "orders.dead") == [large]
+    assert [name for name in listing(files.directory / "orders.dead") if name.isdigit()] == [large]
+
+
+def test_dead_shows_why(files: Files) -> None:
+    files(*files.of("dead", "orders"), code=3)
+    files(*files.of("dead", "orders", "--from", "missing"), code=3)
+
+    async def die(queue: FileQueue[bytes]) -> None:
+        for raw, error in ((b"a\tb\x1b[0m", ValueError("it\x1b[31m\nfailed")), (b"\xff", None)):
+            await queue.put(raw)
+            await (await queue.receive()).nack(error)
+            with contextlib.suppress(QueueEmptyError):
+                await queue.receive(timeout=0)
+
+    files.queue(die, max_attempts=1)
+    first, second = files.run("dead", "orders").decode().splitlines()
+    name, _, attempts, error, start = first.split("\t")
+    assert (attempts, error, start) == ("1", "ValueError: it [31m failed", "a b\\x1b[0m")
+    assert second.split("\t")[2:] == ["1", UNKNOWN, "\\xff"]
+    found = json.loads(files.run("dead", "orders", "--json"))
+    assert found[0]["id"] == name
+    assert found[0]["error"] == {"type": "ValueError", "message": "it [31m failed", "attempt": 1}
+    assert len(json.loads(files.run("dead", "orders", "--json", "--limit", "1"))) == 1
+    files(*files.of("dead", "orders", "--limit", "0"), code=2)
+    done = files(*files.of("requeue", "orders", "--id", name, "--id", "no\x1b"), code=1)
+    assert done.stdout == b"requeued 1 in orders\n"
+    assert done.stderr == b"apressure: no dead letter of orders has the id 'no\\\\x1b'\n"
+    assert json.loads(files.run("requeue", "orders", "--id", found[1]["id"], "--json")) == {
+        "name": "orders", "requeued": 1, "not_found": [],
+    }  # fmt: skip
+    assert files.run("dead", "orders") == b""
+    for wrong in (("--max", "1"), ("--in-flight",)):
+        files(*files.of("requeue", "orders", "--id", name, *wrong), code=2)
+
+
+def test_a_pause(files: Files) -> None:
+    files(*files.of("pause", "orders"), code=3)
+    files(*files.of("resume", "orders"), code=3)
+    files.run("pump", "orders", "a", "b", "--close")
+    assert files.run("resume", "orders") == b"orders is not paused\n"
+    assert files.run("pause", "orders") == b"paused orders\n"
+    assert files.run("pause", "orders") == b"orders is paused already\n"
+    assert b"\npaused\tyes\n" in files.run("stat", "orders")
+    assert b"the queue 'orders' is paused" in files(*files.of("sink", "orders", "--timeout", "0"), code=6).stderr
+    with files.running(*files.of("sink", "orders")) as process:
+        done = json.loads(files.run("resume", "orders", "--json"))
+        assert done == {"name": "orders", "paused": False, "changed": True}
+        assert ended(process)[:2] == (0, b"a\nb\n")
+    assert b"\npaused\tno\n" in files.run("stat", "orders")
 
 
 def test_operators(files: Files) -> None:

@@ -1,0 +1,51 @@
+"""What the tests of the contract have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from apressure.exceptions import QueueClosedError, QueueEmptyError
+
+Opener = Callable[..., Awaitable[Any]]
+
+PATIENCE = 20.0
+"""Seconds after which an operation that has not ended fails the test."""
+
+ITEMS = [b"%d" % number for number in range(10)]
+
+
+async def in_time(operation: Awaitable[Any]) -> Any:
+    """Return the result of an operation that must end."""
+    async with asyncio.timeout(PATIENCE):
+        return await operation
+
+
+async def fails(expected: type[BaseException], operation: Awaitable[Any]) -> BaseException:
+    """Return the error of an operation that must fail."""
+    try:
+        result = await in_time(operation)
+    except expected as error:
+        return error
+    raise AssertionError(f"expected {expected.__name__}, and it returned {result!r}")
+
+
+async def begun(operation: Awaitable[Any]) -> asyncio.Task[Any]:
+    """Start an operation that will wait. On a slow machine it may not wait yet; then the test passes, too."""
+    task = asyncio.ensure_future(operation)
+    await asyncio.sleep(0.05)
+    return task
+
+
+async def drained(queue: Any) -> list[bytes]:
+    """Receive and acknowledge everything that waits."""
+    items: list[bytes] = []
+    while True:
+        try:
+            deliveries = await in_time(queue.receive_many(100, timeout=0))
+        except (QueueEmptyError, QueueClosedError):
+            return items
+        for delivery in deliveries:
+            items.append(delivery.raw)
+            await in_time(delivery.ack())
