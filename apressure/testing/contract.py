@@ -15,6 +15,8 @@ queue objects. pytest runs the tests with pytest-asyncio in its auto mode.
 
 Each call of `open_queue` opens another object of the same queue, which does not exist at first. `options` may be
 `max_attempts`. Items are bytes.
+
+If the dead letters of your queue tell why, subclass `DeadLetterContract` as well; if it can be paused, `PauseContract`.
 """
 
 from __future__ import annotations
@@ -38,10 +40,13 @@ from apressure.testing.dead_letters import DeadLetterContract
 from apressure.testing.pauses import PauseContract
 from apressure.testing.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
 
-__all__ = ["ITEMS", "PATIENCE", "Opener", "QueueContract", "begun", "drained", "fails", "in_time"]
+__all__ = [
+    "ITEMS", "PATIENCE", "DeadLetterContract", "Opener", "PauseContract", "QueueContract",
+    "begun", "drained", "fails", "in_time",
+]  # fmt: skip
 
 
-class QueueContract(DeadLetterContract, PauseContract):
+class QueueContract:
     """The tests that every kind of queue passes."""
 
     # The queue as a whole

@@ -11,11 +11,11 @@ import fakeredis
 import pytest
 
 from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError
-from apressure.testing.contract import Opener, QueueContract
+from apressure.testing.contract import DeadLetterContract, Opener, PauseContract, QueueContract
 from tests.integration.files.conftest import MODES
 
 
-class TestAsyncQueue(QueueContract):
+class TestAsyncQueue(QueueContract, DeadLetterContract, PauseContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -37,7 +37,7 @@ class Together(AsyncQueue[bytes]):
         return super().consumer(*arguments, **{"shared": True, **options})
 
 
-class TestSharedConsumer(QueueContract):
+class TestSharedConsumer(QueueContract, DeadLetterContract, PauseContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -66,7 +66,7 @@ class TestEventQueue(QueueContract):
                 await queue.delete()
 
 
-class TestFakeRedis(QueueContract):
+class TestFakeRedis(QueueContract, DeadLetterContract, PauseContract):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = fakeredis.FakeServer()
@@ -92,7 +92,7 @@ class TestFakeRedisEvents(QueueContract):
             yield open_queue
 
 
-class TestFileQueue(QueueContract):
+class TestFileQueue(QueueContract, DeadLetterContract, PauseContract):
     @pytest.fixture(params=MODES)
     async def open_queue(self, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:

@@ -12,6 +12,7 @@ import redis
 
 import apressure
 from apressure import AsyncQueue, PermissionDeniedError, ScriptingRefusedError
+from apressure.connection.wire.script import prelude_of
 from apressure.embedded import EmbeddedServer
 from tests.integration.acl_roles import DOCUMENT, KEY, OURS, allow, documented, for_old_servers, play, rights, without
 from tests.integration.conftest import renewed_while_blocked
@@ -156,7 +157,9 @@ def commands_of(script: str) -> set[str]:
     functions = {
         found[1]: found[2]
         for found in re.finditer(
-            r"^local function (\w+)(.*?)^end", without_comments["prelude"], re.DOTALL | re.MULTILINE
+            r"^local function (\w+)(.*?)^end",
+            re.sub(r"--.*", "", prelude_of("apressure.queue.engine")),
+            re.DOTALL | re.MULTILINE,
         )
     }
     commands: set[str] = set()
@@ -196,7 +199,7 @@ async def test_users_of_the_docs_keep_their_leases_while_their_event_loop_is_blo
 
 
 def test_every_script_belongs_to_somebody() -> None:
-    scripts = {path.stem for path in LUA.glob("*.lua")} - {"prelude"}
+    scripts = {path.stem for path in LUA.glob("*.lua")}
     assert set().union(OF_A_STAGE, *SCRIPTS_OF.values()) == scripts
 
 
@@ -232,10 +235,11 @@ WORDS = {"COUNT", "LEFT", "MATCH", "RIGHT", "TYPE"} | {
 
 
 def test_the_docs_name_every_command_that_a_connection_sends() -> None:
-    document, of_spark = DOCUMENT.read_text(), (DOCUMENT.parent / "spark.md").read_text()
+    document = DOCUMENT.read_text()
+    elsewhere = {"blocking": "spark.md", "subscription": "events-server.md"}  # what only these use
     for path in [*(ROOM / "connection").rglob("*.py"), *(ROOM / "queue").rglob("*.py")]:
         if path.stem == "replies":
             continue
         for name in set(re.findall(r'"([A-Z]{3,})"', path.read_text())) - WORDS:
-            text = document + of_spark if path.stem == "blocking" else document
+            text = document + ((DOCUMENT.parent / elsewhere[path.stem]).read_text() if path.stem in elsewhere else "")
             assert re.search(rf"[+`]{name.lower()}\b|[|]{name.lower()}\b", text), f"{path.name} sends {name}"

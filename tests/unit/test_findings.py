@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from apressure.connection.wire.script import prelude_of
 from apressure.queue.doctor.findings import CLAIM_MS, diagnose, suspicious
 from apressure.queue.doctor.snapshot import Snapshot
 from apressure.queue.engine.keys import Keys, names_among, patterns
@@ -144,7 +145,7 @@ def test_the_advice_can_be_pasted_into_a_shell() -> None:
 
 
 def test_the_scripts_and_the_words_agree() -> None:
-    prelude, repair = ((LUA / f"{name}.lua").read_text() for name in ("prelude", "repair"))
+    prelude, repair = prelude_of("apressure.queue.engine"), (LUA / "repair.lua").read_text()
     assert f"CLAIM_MS = {CLAIM_MS} " in prelude
     types = list(KEYS.types.values())
     for kind in ("list", "hash"):

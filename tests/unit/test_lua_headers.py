@@ -16,6 +16,7 @@ from apressure import Client
 from apressure.connection.rounds import Look, Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import prelude_of
 from apressure.queue.engine.answers import read
 from apressure.queue.engine.dead_letters import DeadLetters
 from apressure.queue.engine.keys import Keys
@@ -28,7 +29,7 @@ LUA = {
     for path in (resources.files("apressure.queue.engine") / "lua").iterdir()
     if path.name.endswith(".lua")
 }
-PRELUDE = LUA.pop("prelude")
+PRELUDE = prelude_of("apressure.queue.engine")
 USUAL = {
     path.name.removesuffix(".lua"): path.read_text()
     for path in (resources.files("apressure.queue.engine") / "lua" / "usual").iterdir()

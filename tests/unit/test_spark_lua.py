@@ -7,6 +7,7 @@ from importlib import resources
 
 import pytest
 
+from apressure.connection.wire.script import prelude_of
 from apressure.spark.engine.steps import script
 
 LUA = {
@@ -14,7 +15,7 @@ LUA = {
     for path in (resources.files("apressure.spark.engine") / "lua").iterdir()
     if path.name.endswith(".lua")
 }
-PRELUDE = (resources.files("apressure.queue.engine") / "lua" / "prelude.lua").read_text()
+PRELUDE = prelude_of("apressure.queue.engine")
 each = pytest.mark.parametrize("name", sorted(LUA))
 
 

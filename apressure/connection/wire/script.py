@@ -42,7 +42,7 @@ class Script:
 
         folder = resources.files(package) / "lua"
         self.name = name
-        shared = (resources.files(prelude or package) / "lua" / "prelude.lua").read_text()
+        shared = prelude_of(prelude or package)
         step = (folder / f"{name}.lua").read_text()
         usual = folder / "usual" / f"{name}.lua"
         parts = [_HEAD]
@@ -78,6 +78,16 @@ class Call:
     def whole(self) -> Head:
         """Runs it with its source."""
         return Head(b"EVAL", self.script.source, len(self.keys), *self.keys)
+
+
+def prelude_of(package: str) -> str:
+    """Return what the scripts of a package share: `lua/prelude.lua`, or the files in `lua/prelude/` by their names."""
+    from importlib import resources
+
+    folder = resources.files(package) / "lua"
+    one = folder / "prelude.lua"
+    parts = [one] if one.is_file() else sorted((folder / "prelude").iterdir(), key=lambda part: part.name)
+    return "".join(part.read_text() for part in parts)
 
 
 def used(prelude: str, step: str) -> str:

@@ -16,7 +16,7 @@ from apressure.queue.doctor.snapshot import Snapshot
 from apressure.queue.doctor.words import duration, how_to_find, how_to_give_back, quoted, text_of
 
 CLAIM_MS = 5000
-"""Milliseconds after which an unused claim belongs to a dead client; the same number as in `lua/prelude.lua`."""
+"""Milliseconds after which an unused claim belongs to a dead client; as in `lua/prelude/01_keys.lua`."""
 
 
 def diagnose(earlier: Snapshot | None, snapshot: Snapshot) -> tuple[Finding, ...]:

@@ -146,7 +146,7 @@ class Keys:
         )
 
     def for_script(self, sequence: str) -> tuple[bytes, ...]:
-        """The KEYS of every script, as `lua/prelude.lua` names them."""
+        """The KEYS of every script, as `lua/prelude/01_keys.lua` names them."""
         return (*self.specified, *self.ours, self.operation(sequence))
 
     @property

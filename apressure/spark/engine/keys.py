@@ -25,7 +25,7 @@ class SparkKeys:
 
     @cached_property
     def base(self) -> tuple[bytes, ...]:
-        """The queue's own KEYS, as `queue/engine/lua/prelude.lua` names them."""
+        """The queue's own KEYS, as `queue/engine/lua/prelude/` names them."""
         return self.queue.for_script("none")
 
     def _of(self, owner: str, word: str) -> bytes:

@@ -1,0 +1,61 @@
+-- What the steps of a queue share: names for the keys, and functions. A script gets those functions that it uses.
+-- Every script receives the same KEYS, so that a key has one name in all of them. Those of a second queue follow.
+-- KEYS: 1 the messages, 2 :bound, 3 :producer, 4 :consumer, 5 :producer_free, 6 :consumer_free,
+--       7-10 :stats:{produced_messages,produced_bytes,consumed_messages,consumed_bytes}, 11 :not_full, 12 :closed,
+--       and ours: 13 producer_lease, 14 consumer_lease, 15 producer_claim, 16 consumer_claim,
+--       17 producer_claim_until, 18 consumer_claim_until, 19 inflight, 20 apart, 21 redelivered, 22 paused,
+--       23 op;
+--       in steps for messages, for which clients wait in line, then 24 turns, 25 watch
+-- Scripts never roll back: so every script reads and checks everything before its first write.
+local call = redis.call
+local FIRST = 1
+local LIST, BOUND, NOT_FULL, CLOSED = KEYS[1], KEYS[2], KEYS[11], KEYS[12]
+-- Deliveries have ascending numbers. INFLIGHT has the latest ones, the newest leftmost, each delivered for the first
+-- time. APART has those that later ones have overtaken, or that had been given back: number -> 'times:message'.
+local INFLIGHT, APART, REDELIVERED, OP = KEYS[19], KEYS[20], KEYS[21], KEYS[23]
+-- PAUSED exists while consumers of ours take nothing: 'since:uid', with the client that paused the queue.
+local PAUSED = KEYS[22]
+-- TURNS has a token for the next client in line, WATCH says which client watches the queue (see `watches`).
+local TURNS, WATCH = KEYS[24], KEYS[25]
+-- A role is a number. Added to one of these it gives the key: KEYS[LEASE + CONSUMER]. (Statistics: add it twice.)
+local PRODUCER, CONSUMER = 0, 1
+local HOLDER, FREE, MESSAGES, BYTES, LEASE, CLAIM, CLAIM_UNTIL = 3, 5, 7, 8, 13, 15, 17
+
+-- Switch to the queue whose keys begin at KEYS[first]: from then on, all names and functions refer to it, except OP,
+-- which is the record of the step.
+local function switch_to(first)
+  local i = first - 1
+  FIRST = first
+  LIST, BOUND, NOT_FULL, CLOSED = KEYS[i + 1], KEYS[i + 2], KEYS[i + 11], KEYS[i + 12]
+  INFLIGHT, APART, REDELIVERED, PAUSED = KEYS[i + 19], KEYS[i + 20], KEYS[i + 21], KEYS[i + 22]
+  HOLDER, FREE, MESSAGES, BYTES, LEASE, CLAIM, CLAIM_UNTIL = i + 3, i + 5, i + 7, i + 8, i + 13, i + 15, i + 17
+end
+
+local function name_of(role)
+  return role == PRODUCER and 'producer' or 'consumer'
+end
+
+local CLAIM_MS = 5000          -- a claim that is unused for this long belongs to a dead client
+local LEASE_MS = 86400000      -- the longest lease
+local RECORD_MS = 300000       -- how long the result of a step is kept for its repeat
+local WATCH_MS = 4500          -- a client that watches and has not said so for this long is dead
+local LOOK_MS = 2000           -- a client that waits in line looks this often (`ROUND` in connection/rounds.py)
+local SHARED, MEMBER = 'shared:1', 'member:'  -- the token of a lease that has members, and where their records are
+local CHUNK = 1000             -- arguments of one command; Lua's stack holds fewer than 8000
+local MOST_PASSED = 1000000    -- how many elements of a list a step passes while it looks for some: some 30 ms
+
+local clock
+local function now()
+  if not clock then
+    local time = call('TIME')
+    clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  end
+  return clock
+end
+
+-- The number in a text of ours, or nil: another program may have written there.
+-- (Lua writes numbers of up to 14 digits without an exponent.)
+local function natural(text)
+  return text and #text <= 13 and string.find(text, '^%d+$') and tonumber(text) or nil
+end
+

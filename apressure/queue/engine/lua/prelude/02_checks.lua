@@ -1,0 +1,82 @@
+-- Returns: the number at key | nil, the answer that says what is wrong
+-- default: the text for a key that does not exist; nil where it must exist
+local function integer(key, default)
+  local text = call('GET', key) or default
+  if not text then return nil, {'missing'} end
+  if #text > 18 or not (text == '0' or string.match(text, '^%-?[1-9]%d*$')) then
+    return nil, {'corrupt', key .. ' is not an integer that a queue can use'}
+  end
+  return tonumber(text)
+end
+
+-- Check what a step needs before it writes: the bound is a number, the lists are lists (otherwise LLEN raises an
+-- error), and the role's statistics are numbers.
+-- Returns: the bound, nil, length of the queue, permits in :not_full |
+--          the bound or nil, an answer that says what is wrong
+local function check(role)
+  local bound, wrong = integer(BOUND)
+  if wrong then return nil, wrong end
+  local length, permits = call('LLEN', LIST), call('LLEN', NOT_FULL)
+  call('LLEN', KEYS[FREE + PRODUCER])
+  call('LLEN', KEYS[FREE + CONSUMER])
+  local _
+  _, wrong = integer(KEYS[MESSAGES + 2 * role], '0')
+  if not wrong then _, wrong = integer(KEYS[BYTES + 2 * role], '0') end
+  return bound, wrong, length, permits
+end
+
+local function record(sequence, result)
+  call('SET', OP, sequence .. ':' .. result, 'PX', RECORD_MS)
+end
+
+-- The result of this step, if it was carried out before and its reply was lost; otherwise nil.
+-- A step may also arrive after its own repeat, or after a later step, from a connection that its client has given up.
+-- So a repeat leaves a record, whatever its outcome (unless there is no memory left).
+local function recall(sequence, repeated)
+  local last, result = string.match(call('GET', OP) or '', '^(%d+):(%d+)$')
+  local undone = last == sequence and result == '0' and repeated == '1'
+  if not last or undone or tonumber(last) < tonumber(sequence) then
+    if repeated == '1' then redis.pcall('SET', OP, sequence .. ':0', 'PX', RECORD_MS) end
+    return nil
+  end
+  -- A write, so that a WAIT that follows on this new connection waits for replicas.
+  call('PEXPIRE', OP, RECORD_MS)
+  return last == sequence and tonumber(result) or 0
+end
+
+-- Has this step arrived after its own repeat? For steps without a record of their own: their repeat sees what they did.
+local function too_late(sequence, repeated)
+  return recall(sequence, repeated) and repeated ~= '1'
+end
+
+-- Redis checks maxmemory only at the first write of a script. Consumers make room and must work on a full server: this
+-- write changes nothing, and is never refused.
+local function ignore_memory_limit()
+  call('HDEL', KEYS[LEASE + CONSUMER], '')
+end
+
+-- The opposite, for steps that push: a server that is out of memory refuses this write. It keeps the record, which a
+-- late step may need.
+local function respect_memory_limit()
+  call('SET', OP, call('GET', OP) or ':', 'PX', RECORD_MS)
+end
+
+-- The index of the first key from KEYS[first] on that exists, or nil. Each is the :bound of a queue that this one
+-- collides with.
+local function collision(first)
+  for i = first, #KEYS do
+    if call('EXISTS', KEYS[i]) == 1 then return i end
+  end
+end
+
+-- Create the queue, and clear what an earlier queue of the name left behind.
+local function make(bound)
+  call('SET', BOUND, bound)
+  for i = FIRST, FIRST + 21 do
+    if KEYS[i] ~= BOUND then call('DEL', KEYS[i]) end
+  end
+  call('LPUSH', KEYS[FREE + PRODUCER], 1)
+  call('LPUSH', KEYS[FREE + CONSUMER], 1)
+  call('LPUSH', NOT_FULL, 1)
+end
+

@@ -1,0 +1,37 @@
+local function release(role)
+  if call('LPUSH', KEYS[FREE + role], 1) > 1 then call('LTRIM', KEYS[FREE + role], 0, 0) end
+end
+
+-- Is the role's token missing? Then a client that works step by step has it, or died with it.
+local function hidden(role)
+  return call('EXISTS', KEYS[FREE + role], KEYS[CLAIM + role], KEYS[LEASE + role]) == 0
+end
+
+-- Make :not_full hold one token while there is room, and none otherwise. A bound below 0 is no bound.
+-- A missing token may be with a client that works step by step: a producer holds it while it puts, and a consumer
+-- brings it after it took a message. A second token would let a put exceed the bound. So while a role is hidden, only a
+-- step that took messages adds one.
+-- length, permits: the lengths of the two lists, where the step knows them.
+-- took: this step took messages, or a token is due for another reason.
+local function normalise(bound, length, permits, took)
+  permits = permits or call('LLEN', NOT_FULL)
+  if bound <= 0 or (length or call('LLEN', LIST)) < bound then
+    if permits > 1 then
+      call('LTRIM', NOT_FULL, 0, 0)
+    elseif permits == 0 and (took or bound <= 0 or not (hidden(PRODUCER) or hidden(CONSUMER))) then
+      call('LPUSH', NOT_FULL, 1)
+    end
+  elseif permits > 0 then
+    call('DEL', NOT_FULL)
+  end
+end
+
+-- How many messages may be put. While a consumer that works step by step owes a token for a message that it took, one
+-- place belongs to the client that will get that token.
+-- length, permits: as above; permits may be nil.
+local function places(bound, length, permits)
+  local free = math.max(0, bound - length)
+  if free > 0 and (permits or call('LLEN', NOT_FULL)) == 0 and hidden(CONSUMER) then return free - 1 end
+  return free
+end
+

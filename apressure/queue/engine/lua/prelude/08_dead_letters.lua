@@ -1,0 +1,205 @@
+-- Returns: why dead letters cannot be moved, or nil. Writes nothing.
+-- first: where the keys of the dead-letter queue begin; behind them are those of which none may exist when it is made.
+-- limit: how often a message is delivered at most.
+local function obstacle(first, limit)
+  switch_to(first)
+  local fine, bound, wrong = pcall(check, PRODUCER)
+  local why
+  if not fine then
+    why = 'a key of ' .. LIST .. ' is of the wrong type'
+  elseif wrong and wrong[1] == 'corrupt' then
+    why = wrong[2]
+  elseif not bound then
+    local other = collision(first + 23)
+    if other then
+      why = LIST .. ' would share a key with the queue ' .. string.sub(KEYS[other], 1, -7)
+    elseif call('EXISTS', CLOSED) == 1 then
+      why = LIST .. ' is being deleted, and they would be deleted with it'
+    end
+  end
+  switch_to(1)
+  if not why then return nil end
+  for _, entry in ipairs(call('LRANGE', REDELIVERED, 0, -1)) do
+    if (redelivery(entry) or 0) >= limit then return why end
+  end
+end
+
+-- Has the next message been delivered before? Then it travels alone: a message that kills its consumer must not use up
+-- the attempts of others.
+local function suspect()
+  local entry, message = call('LINDEX', REDELIVERED, -1), call('LINDEX', LIST, -1)
+  return entry and message and string.match(entry, ':(.*)') == digest_of(message)
+end
+
+-- Why messages failed is in a hash beside the dead-letter queue, in these fields:
+-- 'f' and a digest, for a message that came back: 'time:attempt:error', of the latest attempt that ended with an error.
+-- 'd' and a digest, for dead letters: a line 'time:attempts:attempt:error' for each one with that content, the latest
+-- one last; attempt is 0 where no error is known.
+-- Nothing depends on it: other clients take dead letters away and leave the reasons, and it may be missing.
+local MOST_REASONS, MOST_TWINS, REASONS_MS = 5000, 20, 2592000000
+
+-- Can reasons be kept at a key? Another program may have written a value of another type.
+local function holds_reasons(key)
+  return key and type(redis.pcall('HLEN', key)) == 'number'
+end
+
+local function failure_field(message)
+  return 'f' .. digest_of(LIST .. ' ' .. message)  -- several queues may share a dead-letter queue
+end
+
+local function letter_field(message)
+  return 'd' .. digest_of(message)
+end
+
+-- The lines of a field for dead letters, the latest one last.
+local function lines_of(key, field)
+  local lines = {}
+  for line in string.gmatch(call('HGET', key, field) or '', '[^\n]+') do lines[#lines + 1] = line end
+  return lines
+end
+
+-- Write fields and values. Where there are too many, the oldest tenth goes.
+local function write_reasons(key, values)
+  if #values == 0 then return end
+  push('HSET', key, values, 1, #values)
+  call('PEXPIRE', key, REASONS_MS)
+  if call('HLEN', key) <= MOST_REASONS then return end
+  local fields, known, dropped = call('HKEYS', key), {}, {}
+  for i = 1, #fields, CHUNK do
+    local last = math.min(i + CHUNK - 1, #fields)
+    local texts = call('HMGET', key, unpack(fields, i, last))
+    for j = i, last do
+      known[j] = {natural(string.match(texts[j - i + 1] or '', '^%d+')) or 0, fields[j]}
+    end
+  end
+  table.sort(known, function(a, b) return a[1] < b[1] end)
+  for i = 1, #known - MOST_REASONS * 0.9 do dropped[i] = known[i][2] end
+  push('HDEL', key, dropped, 1, #dropped)
+end
+
+-- Note the errors of deliveries in flight: {number -> error}.
+local function note_failures(errors, key)
+  if not holds_reasons(key) then return end
+  local values = {}
+  local _, next_number = numbers()
+  for number, text in pairs(errors) do
+    local message, times = look_apart(number)
+    if not message and number < next_number then
+      message, times = call('LINDEX', INFLIGHT, next_number - 1 - number), 1
+    end
+    if message then
+      values[#values + 1] = failure_field(message)
+      values[#values + 1] = now() .. ':' .. times .. ':' .. text
+    end
+  end
+  write_reasons(key, values)
+end
+
+-- Forget the errors of deliveries that are about to be acknowledged.
+-- values[from..to]: ranges, as for `acknowledge`.
+local function forget_failures(values, from, to, key)
+  if not holds_reasons(key) then return end
+  local fields = {}
+  for i = from, to, 3 do
+    for number = tonumber(values[i]), tonumber(values[i + 1]) do
+      local message, times = look_apart(number)
+      if message and times > 1 then fields[#fields + 1] = failure_field(message) end
+    end
+  end
+  push('HDEL', key, fields, 1, #fields)
+end
+
+-- Read what a step gives back: ARGV[from...], each 'number' or 'number:error'.
+-- leave: all that is in flight goes back in order, so only the errors matter.
+-- Returns: the numbers to give back | {number -> error}, or nil if there are no errors
+local function read_returned(from, leave)
+  local returned, errors = {}, nil
+  for i = from, #ARGV do
+    local number, text = string.match(ARGV[i], '^(%d+):(.*)$')
+    if number then
+      errors = errors or {}
+      errors[tonumber(number)] = text
+    end
+    if not (number and leave) then returned[#returned + 1] = tonumber(number or ARGV[i]) end
+  end
+  return returned, errors
+end
+
+-- Keep why messages of this queue become dead letters. attempts: how often each was delivered.
+local function keep_reasons(key, dead, attempts)
+  if not holds_reasons(key) then return end
+  for i = 1, #dead do
+    local failed, field = failure_field(dead[i]), letter_field(dead[i])
+    local at, text = string.match(call('HGET', key, failed) or '', '^%d+:(%d+):(.*)$')
+    at = natural(at)
+    if not at or at > attempts[i] then at, text = 0, '' end  -- or it belongs to an earlier message with this content
+    local lines = lines_of(key, field)
+    local latest = natural(string.match(lines[#lines] or '', '^%d+')) or 0
+    -- The time also tells dead letters with the same content apart.
+    lines[#lines + 1] = math.max(now(), latest + 1) .. ':' .. attempts[i] .. ':' .. at .. ':' .. text
+    local kept = table.concat(lines, '\n', math.max(1, #lines - MOST_TWINS + 1))
+    call('HDEL', key, failed)
+    write_reasons(key, {field, kept})
+  end
+end
+
+-- Drop why a message was a dead letter: the line with this time, or nil for the oldest line.
+local function drop_reason(key, message, time)
+  local field, kept, dropped = letter_field(message), {}, false
+  for _, line in ipairs(lines_of(key, field)) do
+    if dropped or time and string.match(line, '^%d+') ~= time then
+      kept[#kept + 1] = line
+    else
+      dropped = true
+    end
+  end
+  if #kept > 0 and dropped then
+    call('HSET', key, field, table.concat(kept, '\n'))
+  elseif dropped then
+    call('HDEL', key, field)
+  end
+end
+
+-- attempts: how often each of the messages was delivered.
+local function move_to_dead_letters(first, dead, attempts)
+  keep_reasons(KEYS[first + 22], dead, attempts)
+  local bytes = 0
+  for i = 1, #dead do bytes = bytes + #dead[i] end
+  count(CONSUMER, #dead, bytes)
+  switch_to(first)
+  if call('EXISTS', BOUND) == 0 then make(0) end
+  push('LPUSH', LIST, dead, 1, #dead)
+  count(PRODUCER, #dead, bytes)
+  normalise(tonumber(call('GET', BOUND)))
+  switch_to(1)
+end
+
+-- Take up to `most` messages from the queue. Those that were delivered often enough become dead letters.
+-- again: some have been delivered before. first, limit: as above.
+-- Returns: {{messages}...} | how many these are | {attempts} or {} (each the first) | how many left the queue |
+--          how many became dead letters
+local function take(most, again, first, limit)
+  local MOST_DEAD = 50  -- in one step: each is checked by itself
+  local chunks, messages, attempts, dead, died = {}, 0, {}, {}, {}
+  local total, taken = 0, 0
+  repeat
+    local popped, count_of, bytes = pop((limit == 1 or limit > 0 and suspect()) and 1 or most)
+    local all = again and count_of > 0 and flat(popped)
+    if all then
+      local tried, kept = attempts_of(all), {}
+      for i = 1, #all do
+        local to = limit > 0 and tried[i] > limit and dead or kept
+        to[#to + 1] = all[i]
+        if to == kept then attempts[#attempts + 1] = tried[i] else died[#died + 1] = tried[i] - 1 end
+      end
+      chunks, messages = {kept}, #kept
+    else
+      chunks, messages = popped, count_of  -- every one for the first time
+    end
+    total = total + bytes
+    taken = taken + count_of
+  until messages > 0 or count_of == 0 or #dead >= MOST_DEAD or total >= 1048576
+  if #dead > 0 then move_to_dead_letters(first, dead, died) end
+  return chunks, messages, attempts, taken, #dead
+end
+
