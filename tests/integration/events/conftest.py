@@ -69,7 +69,7 @@ async def queue(open_queue: Open) -> EventQueue[bytes]:
 def long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits that miss a wake-up look again after 10 minutes only: a test that passes has missed none."""
     monkeypatch.setattr(waits, "SLICE", 600)
-    monkeypatch.setattr(waits.Waiter.__init__, "__defaults__", (600, None))
+    monkeypatch.setattr(waits.Waiter.__init__, "__defaults__", (600, None, False))
     original = sending.script
 
     @functools.cache
