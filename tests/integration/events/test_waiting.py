@@ -148,7 +148,7 @@ async def test_random_cancellations_leave_nobody_waiting(open_queue: Open, db: r
 
 async def test_what_a_cancelled_receive_took_is_the_next_ones(queue: EventQueue[bytes]) -> None:
     """Cancelled at any moment, it gives back what it took before another task's receive leaves."""
-    await queue.put_many(b"%d" % number for number in range(100))
+    await queue.put_many(b"%d" % number for number in range(120))
     expected = 0
     for turn in range(60):
         first = asyncio.create_task(queue.receive(lease=600))
