@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
@@ -48,7 +49,7 @@ class Job(Generic[W]):
     patient: bool = False
 
 
-class Lane(Generic[W]):
+class Lane(ABC, Generic[W]):
     """Commands of one kind for one queue.
 
     Args:
@@ -101,11 +102,13 @@ class Lane(Generic[W]):
         """Whether two commands can share a step."""
         return True
 
+    @abstractmethod
     def _send(self, series: Series, jobs: Sequence[Job[W]]) -> Request:
-        raise NotImplementedError
+        """Send one step for these commands; `_answered` receives its answer."""
 
+    @abstractmethod
     def _settle(self, jobs: Sequence[Job[W]], answer: Any) -> None:
-        raise NotImplementedError
+        """Tell these commands their outcomes by the answer."""
 
     def _answered(self, answer: Any) -> None:
         jobs, self._sent = self._sent, []
@@ -316,7 +319,7 @@ class SettleLane(Lane[Settling]):
     """Acknowledgements of a queue, and events that are given back."""
 
     def settle(self, ids: Sequence[bytes], how: str) -> asyncio.Future[list[bool]]:
-        """Settle events, whoever claimed them.
+        """Settle events, no matter which client claimed them.
 
         Returns:
             A future that says for each whether it was settled. Cancelled, they are settled or not.
