@@ -1,14 +1,15 @@
-"""How long an object can be used: on one event loop, in one process, until it is closed."""
+"""How long an object can be used: on one event loop, in one process, by one task, until it is closed."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable
 from types import TracebackType
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from apressure.exceptions import ClientClosedError
+from apressure.exceptions import ClientClosedError, QueueClosedError
 
 
 class _Closable(Protocol):
@@ -55,3 +56,54 @@ class LoopBound(AsyncClosing):
             self._loop, self._pid = loop, pid
         elif self._loop is not loop:
             raise RuntimeError(f"this {self._KIND} belongs to another event loop: open one for each event loop")
+
+
+class _ClosableQueue(Protocol):
+    def close(self) -> Awaitable[None]: ...
+
+
+Q = TypeVar("Q", bound=_ClosableQueue)
+
+
+class ClosingProducer(Generic[Q]):
+    """The producing end of a queue, as a block. A good end closes the queue if `close` is true."""
+
+    def __init__(self, queue: Q, close: bool) -> None:
+        self._queue = queue
+        self._close = close
+        self._entered = False
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._entered = False
+        if self._close and kind is None:
+            with contextlib.suppress(QueueClosedError):  # another producer was first
+                await self._queue.close()
+
+    def _entered_queue(self) -> Q:
+        if not self._entered:
+            raise RuntimeError("put inside the producer's block: async with queue.producer() as producer")
+        return self._queue
+
+
+class IteratingTask:
+    """The task that iterates over a consumer: an item is acknowledged when its loop goes on, so there is only one."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Any] | None = None
+
+    def check(self) -> None:
+        """Note that the current task iterates.
+
+        Raises:
+            RuntimeError: Another task does, and has not ended.
+        """
+        task = asyncio.current_task()
+        if self._task is None or self._task.done():
+            self._task = task
+        elif self._task is not task:
+            raise RuntimeError(
+                "another task iterates over this consumer: an item is acknowledged when its loop goes on, so each loop "
+                "needs one task. Make a consumer for each task, or use ack='manual' and hand deliveries to several"
+            )

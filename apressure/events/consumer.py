@@ -24,6 +24,7 @@ from apressure.exceptions import (
     QueueClosedError,
     QueueDoesNotExistError,
 )
+from apressure.lifetime import IteratingTask
 from apressure.settle import set_result_once, wait_for_answer, wait_shielded
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class EventConsumer(Generic[T]):
         self._id = str(uuid.uuid4()).encode()
         self._registration: asyncio.Task[None] | None = None
         self._current: EventDelivery[Any] | None = None
-        self._task: asyncio.Task[Any] | None = None
+        self._iterating = IteratingTask()
         self._error: Exception | None = None
         self._on_lost: Callable[[Exception], None] | None = None
         self._expected = queue._expected
@@ -229,14 +230,7 @@ class EventConsumer(Generic[T]):
         self._queue._check()
         if self._registration is None:
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
-        task = asyncio.current_task()
-        if self._task is None or self._task.done():
-            self._task = task
-        elif self._task is not task:
-            raise RuntimeError(
-                "another task iterates over this consumer: an item is acknowledged when its loop goes on, so each loop "
-                "needs one task. Make a consumer for each task, or use ack='manual' and hand deliveries to several"
-            )
+        self._iterating.check()
         self._renewing.note_task()
         self._acknowledge()
         self._raise_failure()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from apressure import background
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.files.delivery import FileDelivery
+from apressure.lifetime import ClosingProducer, IteratingTask
 
 if TYPE_CHECKING:
     from apressure.files.queue import FileQueue
@@ -24,31 +25,18 @@ T = TypeVar("T")
 logger = logging.getLogger("apressure")
 
 
-class FileProducer(Generic[T]):
+class FileProducer(ClosingProducer["FileQueue[T]"], Generic[T]):
     """The producing end of a queue; made by `FileQueue.producer`.
 
     The end of the block closes the queue (unless `close=False`), and consumers end when it is drained. If the block
     raises or is cancelled, the queue stays open, so that another producer can go on.
     """
 
-    def __init__(self, queue: FileQueue[T], close: bool) -> None:
-        self._queue = queue
-        self._close = close
-        self._entered = False
-
     async def __aenter__(self) -> Self:
         with self._queue._operation():
             await self._queue._make()
         self._entered = True
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._entered = False
-        if self._close and kind is None:
-            with contextlib.suppress(QueueClosedError):  # another producer was first
-                await self._queue.close()
 
     async def put(self, item: T, timeout: float | None = None) -> str:
         """Put an item, as `FileQueue.put` does."""
@@ -61,11 +49,6 @@ class FileProducer(Generic[T]):
     async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
         """Put items in order, as `FileQueue.put_many` does."""
         return await self._entered_queue().put_many(items, timeout)
-
-    def _entered_queue(self) -> FileQueue[T]:
-        if not self._entered:
-            raise RuntimeError("put inside the producer's block: async with queue.producer() as producer")
-        return self._queue
 
 
 class FileConsumer(Generic[T]):
@@ -96,7 +79,7 @@ class FileConsumer(Generic[T]):
         self._buffer: deque[FileDelivery[Any]] = deque()
         """Those of them that the loop has not asked for yet."""
         self._current: FileDelivery[Any] | None = None
-        self._task: asyncio.Task[Any] | None = None
+        self._iterating = IteratingTask()
         self._renewal: asyncio.Task[None] | None = None
         self._drained = False
         self._on_lost: Callable[[Exception], None] | None = None
@@ -204,14 +187,7 @@ class FileConsumer(Generic[T]):
         self._queue._check()
         if self._renewal is None:
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
-        task = asyncio.current_task()
-        if self._task is None or self._task.done():
-            self._task = task
-        elif self._task is not task:
-            raise RuntimeError(
-                "another task iterates over this consumer: an item is acknowledged when its loop goes on, so each loop "
-                "needs one task. Make a consumer for each task, or use ack='manual' and hand deliveries to several"
-            )
+        self._iterating.check()
 
     async def _acknowledge(self) -> None:
         """Acknowledge the current item."""
