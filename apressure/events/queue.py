@@ -18,6 +18,7 @@ from apressure.events.core import lease_of
 from apressure.events.delivery import EventDelivery
 from apressure.events.ids import checked, new_id
 from apressure.events.producer import EventProducer
+from apressure.events.remote.address import NO_DEAD_LETTERS, is_okq
 from apressure.events.several import EventConsumers
 from apressure.events.steps import MAX_EVENTS
 from apressure.exceptions import DecodeError, QueueClosedError, QueueEmptyError
@@ -29,6 +30,9 @@ T = TypeVar("T")
 
 class EventQueue(Administration, Generic[T]):
     """A queue of events for any number of competing consumers, on a Redis or Valkey server, in the format of okq.
+
+    With the URL of an okq server, ours or the released one (`url="okq://host:4777"`), this makes a `RemoteEventQueue`,
+    which has the methods of this class that okq's commands can do.
 
     Each event has a unique id. Events are delivered at-least-once, and *start* in the order in which they were put. The
     queue needs no `create`: the first put makes it. `create` gives it a bound. Any number of clients of apressure and
@@ -58,6 +62,13 @@ class EventQueue(Administration, Generic[T]):
         ...     delivery = await queue.receive(timeout=5.0)
         ...     await delivery.ack()
     """
+
+    def __new__(cls, name: str, **arguments: Any) -> Self:
+        if is_okq(arguments.get("url")):
+            from apressure.events.remote.queue import RemoteEventQueue
+
+            return RemoteEventQueue(name, **arguments)  # type: ignore[return-value]
+        return super().__new__(cls)
 
     @overload
     def __init__(
@@ -350,6 +361,12 @@ class EventQueue(Administration, Generic[T]):
             raise TypeError("consume needs the name of at least one queue")
         if client is not None and options:
             raise TypeError(f"give either client= or {', '.join(options)}: the client has its own settings")
+        if is_okq(options.get("url")):
+            from apressure.events.remote.queue import RemoteEventQueue
+
+            if max_attempts is not None:
+                raise ValueError(NO_DEAD_LETTERS)
+            return RemoteEventQueue.consume(*names, codec=codec, lease=lease, **options)  # type: ignore[return-value]
         shared = Client(**options) if client is None else client
         queues = [
             EventQueue(name, client=shared, codec=codec, max_attempts=max_attempts) for name in dict.fromkeys(names)

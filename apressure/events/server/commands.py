@@ -149,11 +149,11 @@ _ANY: Final = None
 def _table(handshake: Handshake, queues: Operations) -> dict[bytes, Command]:
     every = [
         Command(
-            "QLPUSH queue id contents [id contents ...] [NOBLOCK]", 3, _ANY, queues.push_left,
+            "QLPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT]", 3, _ANY, queues.push_left,
             "Adds events at the left end, the last ones in line", queues.push_many_left,
         ),
         Command(
-            "QRPUSH queue id contents [id contents ...] [NOBLOCK]", 3, _ANY, queues.push_right,
+            "QRPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT]", 3, _ANY, queues.push_right,
             "Adds events at the right end, the next ones in line", queues.push_many_right,
         ),
         Command("QLPEEK queue", 1, 1, queues.peek_left, "Shows the event that was pushed last"),

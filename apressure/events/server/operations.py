@@ -69,6 +69,8 @@ class Operations:
             found = await lane.push(chunk)
             letters += found
             if len(found) < len(chunk):
+                if push.nowait:
+                    raise ErrorReply(_full(push, letters))
                 try:
                     letters += await session.wait(lane.push(chunk[len(found) :], patient=True))
                 except Interrupted:
@@ -102,6 +104,9 @@ class Operations:
             letters = await _caught(outcome)  # type: ignore[arg-type]
             if isinstance(letters, Exception):
                 replies.append(letters)
+                continue
+            if len(letters) < len(push_or_error.events) and push_or_error.nowait:
+                replies.append(ErrorReply(_full(push_or_error, letters)))
                 continue
             if len(letters) < len(push_or_error.events):
                 # The queue is full, and the pushes behind this one have pushed nothing.
@@ -154,20 +159,22 @@ class Operations:
         try:
             events = await queue.pop(most, pop.lease)
             if not events and pop.wait:
-                events = await self._pop_soon(session, queue, most, pop)
+                events = await self._pop_soon(session, queue, most, pop.lease, pop.wait)
         except QueueClosedError:
-            if pop.wait:
+            if pop.wait is not None:
                 raise  # nil would make a loop around QRPOP spin
             events = []
         except Interrupted:
             events = []
         return self._popped(session, queue, events, pop)
 
-    async def _pop_soon(self, session: Session, queue: ServedQueue, most: int, pop: Pop) -> list[Event]:
+    async def _pop_soon(
+        self, session: Session, queue: ServedQueue, most: int, lease: float, timeout: float
+    ) -> list[Event]:
         self._queues.attach(queue)
         try:
             await session.wait(self._queues.listening(queue))
-            return await session.wait(queue.pop_soon(most, pop.lease, pop.wait))
+            return await session.wait(queue.pop_soon(most, lease, timeout))
         finally:
             self._queues.detach(queue)
 
@@ -197,7 +204,7 @@ class Operations:
                 replies.append(pop_or_error)
                 continue
             events = next(found)
-            if isinstance(events, QueueClosedError):
+            if isinstance(events, QueueClosedError) and pop_or_error.wait is None:
                 events = []
             if isinstance(events, Exception):
                 replies.append(events)
@@ -360,6 +367,10 @@ def _pushed_or_error(push: Push, letters: bytes) -> Reply | ErrorReply:
 
 def _added(push: Push, letters: bytes) -> str:
     return f"{letters.count(b'k')} of {len(push.events)} events were added"
+
+
+def _full(push: Push, letters: bytes) -> str:
+    return f"ERR queue full: the first {len(letters)} of {len(push.events)} events are in the queue"
 
 
 def _shown(event: Event | None) -> Reply:
