@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from apressure.events.delivery import EventDelivery
     from apressure.events.producer import EventProducer
     from apressure.events.queue import EventQueue
+    from apressure.events.remote.consumer import RemoteEventConsumer
+    from apressure.events.remote.delivery import RemoteEventDelivery
+    from apressure.events.remote.queue import RemoteEventQueue
+    from apressure.events.remote.statistics import RemoteEventStatistics
     from apressure.events.several import EventConsumers
     from apressure.events.statistics import EventQueueStatistics
     from apressure.files import FileDelivery, FileQueue, FileQueueOptions, FileQueueStatistics

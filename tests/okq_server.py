@@ -180,6 +180,7 @@ class OkqServer:
         self.losses: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def url(self) -> str:
@@ -189,20 +190,32 @@ class OkqServer:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
+    async def stop(self) -> None:
+        """End it, and wait until nothing of it is left."""
+        self.kill()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     def kill(self) -> None:
         """End it: no client gets another reply."""
         if self._server is not None:
             self._server.close()
         for client in list(self.store.clients):
             client.abort()
+        for task in self._tasks:
+            task.cancel()
         self.store.clients.clear()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = Client(self, reader, writer)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         self.store.clients.add(client)
         try:
             await client.serve()
-        except ConnectionError:
+        except (ConnectionError, asyncio.CancelledError):  # asyncio would complain about a cancelled handler
             pass
         finally:
             self.store.clients.discard(client)

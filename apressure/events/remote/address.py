@@ -39,7 +39,8 @@ def settings_of(options: ClientOptions) -> Settings:
         TypeError: An option is of the wrong type.
         ValueError: An option is invalid, or only for Redis; or the URL is. The message shows no password.
     """
-    others = sorted(name for name in options.keys() - _TAKEN if options.get(name) not in (None, True))
+    given = {name: value for name, value in options.items() if value is not None and name not in _TAKEN}
+    others = sorted(name for name, value in given.items() if (name, value) != ("scripting", True))
     if others:
         raise ValueError(
             f"{others[0]} is for a Redis server, and an okq server has its own. Leave it out, or give the URL of the "

@@ -7,7 +7,6 @@ another consumer may be quicker.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import logging
 from collections.abc import Sequence
@@ -82,10 +81,7 @@ class Notices:
         """
         self._holders += 1
         try:
-            if self._registered is None:
-                self._registered = asyncio.get_running_loop().create_future()
-            self._start()
-            await asyncio.shield(self._registered)
+            await asyncio.shield(self._start())
         except BaseException:
             self.release()
             raise
@@ -106,10 +102,14 @@ class Notices:
             task.cancel()
             await asyncio.wait((task,))
 
-    def _start(self) -> None:
+    def _start(self) -> asyncio.Future[None]:
+        """Have the connection opened, unless it is open. Return a future that completes when it is registered."""
         self._changed.set()
+        if self._registered is None:
+            self._registered = asyncio.get_running_loop().create_future()
         if self._task is None or self._task.done():
             self._task = background.start(self._run(), "waiting for events of an okq server")
+        return self._registered
 
     async def _run(self) -> None:
         failures = 0
@@ -123,8 +123,7 @@ class Notices:
                 channel.on_end = self._changed.set
                 try:
                     await channel.ask(b"QREGISTER", *self._names)
-                    if self._registered is not None:
-                        set_result_once(self._registered, None)
+                    set_result_once(self._start(), None)
                     failures = 0
                     await self._listen(channel)
                 except PressureError as error:
@@ -136,7 +135,7 @@ class Notices:
             if self._parked or self._holders:
                 await asyncio.sleep(RECONNECT_BACKOFF.pause(failures))
                 failures += 1
-        self._registered = None
+        self._task = self._registered = None
 
     async def _listen(self, channel: RESPChannel) -> None:
         """Tell those that wait, until the connection ends or nobody wants it any more."""
@@ -162,8 +161,7 @@ class Notices:
         self._parked.clear()
         if self._registered is not None and not self._registered.done():
             self._registered.set_exception(copy.copy(error))
-            with contextlib.suppress(PressureError):
-                self._registered.exception()
+            self._registered.exception()  # perhaps nobody waits for it
             self._registered = None
 
 
