@@ -171,6 +171,7 @@ class RemoteEventConsumer(Generic[T]):
             PressureError: The server cannot be reached, or refuses.
         """
         self._begin()
+        self._open = self._open or list(self._queues)  # after the end, what was in hand may have gone back
         misses = Misses()
         while True:
             while self._buffer:
