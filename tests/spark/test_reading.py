@@ -238,6 +238,28 @@ async def test_a_closed_queue_ends(ground: Ground) -> None:
     assert ground.bodies() == texts(10)
 
 
+async def test_a_stream_ends_with_its_queues(ground: Ground) -> None:
+    """Two queues, with all batches in one query, and the query waits while they are empty."""
+    for name in ("jobs", "more"):
+        ground.create(name)
+    await ground.put(texts(10))
+    await ground.put([], "more", close=True)
+
+    def stream() -> Any:
+        return ground.stream(None, queues="jobs,more", stopAtEnd=True, pollWait=0.05).load()
+
+    query = ground.to_files(stream(), now=False, trigger={"availableNow": True})
+    until(lambda: query.lastProgress and query.lastProgress["numInputRows"] == 10)
+    assert not query.awaitTermination(1)
+    query.stop()  # while it waits
+    query = ground.to_files(stream(), now=False, trigger={"availableNow": True})
+    await ground.put(texts(10, 10), close=True)
+    assert query.awaitTermination(PATIENCE)
+    assert ground.bodies() == texts(20)
+    with pytest.raises(Exception, match=r"stopAtEnd needs .trigger\(availableNow=True\)"):
+        ground.to_files(stream(), now=False).processAllAvailable()
+
+
 @pytest.mark.parametrize("queues", ["jobs", "jobs,more"])
 async def test_the_last_windows_are_finished_after_a_crash(ground: Ground, queues: str) -> None:
     """Spark died between its last batch with data and the batch without data that finishes the windows."""
