@@ -19,11 +19,11 @@ _PREFIX: Final = inspect.Parameter("prefix", _ANY, default=None, annotation=Pref
 _JSON: Final = inspect.Parameter("json", _ANY, default=False, annotation=Json)
 
 
-def command(function: Callable[..., Any], *, server: bool = True) -> Callable[..., None]:
+def command(function: Callable[..., Any], *, server: bool = True, prefix: bool = True) -> Callable[..., None]:
     """Return a function for Typer that calls `function` with a `Common`, and runs it if it is a coroutine function.
 
     Typer reads a command's options from the signature. The one of the result has --json instead of the parameter
-    `common`, and, for a command that needs a `server`, --url and --prefix.
+    `common`, and, for a command that needs a `server`, --url and --prefix. (Keys of event queues have no `prefix`.)
     """
 
     @functools.wraps(function)
@@ -36,6 +36,6 @@ def command(function: Callable[..., Any], *, server: bool = True) -> Callable[..
             execute(common, running)
 
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
-    shared = (_URL, _PREFIX, _JSON) if server else (_JSON,)
+    shared = [_URL] * server + [_PREFIX] * (server and prefix) + [_JSON]
     run.__signature__ = inspect.Signature([_CONTEXT, *own, *shared])  # type: ignore[attr-defined]
     return run

@@ -15,6 +15,7 @@ import pytest
 from apressure import Client
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import prelude_of
 from apressure.events.keys import EventKeys, names_among
 from apressure.events.steps import EventSteps
 from tests.unit.fakes import FakeConnection
@@ -25,6 +26,7 @@ LUA = {
     if path.name.endswith(".lua")
 }
 PRELUDE = LUA.pop("prelude")
+SHARED = "".join(path.read_text() for path in (resources.files("apressure.connection") / "lua").iterdir())
 CODE = {name: re.sub(r"--.*", "", text) for name, text in {**LUA, "prelude": PRELUDE}.items()}
 
 EVENTS = [(b"a", b"1"), (b"b", b"2")]
@@ -41,7 +43,10 @@ CALLS: dict[str, Callable[[EventSteps], Any]] = {
     "close": lambda steps: steps.close(expected=True),
     "flush": lambda steps: steps.delete(),
     "purge": lambda steps: steps.purge(3, expected=True),
-    "requeue": lambda steps: steps.requeue(3, expected=True),
+    "requeue": lambda steps: steps.requeue(3, [b"+1:a0:"], expected=True),
+    "dead_letters": lambda steps: steps.dead_letters(3, 4),
+    "pause": lambda steps: steps.pause(expected=True),
+    "resume": lambda steps: steps.resume(expected=True),
     "resign": lambda steps: steps.resign(b"me", True),
 }
 each = pytest.mark.parametrize("name", sorted(CALLS))
@@ -85,7 +90,7 @@ async def test_the_header_names_every_argument(name: str) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         count, many = arguments_of(name)
         assert (len(request.arguments) >= count) if many else (len(request.arguments) == count)
-        assert len(request.call.keys) == 16
+        assert len(request.call.keys) == 19
         assert request.call.script.name == name
 
 
@@ -112,9 +117,17 @@ def test_every_function_and_key_of_the_prelude_is_used() -> None:
         assert uses > 1, name
 
 
+def test_what_rooms_share_is_defined_once() -> None:
+    shared = re.findall(r"^local function (\w+)", SHARED, re.MULTILINE)
+    assert len(shared) == len(set(shared)) > 5
+    for room in ("apressure.queue.engine", "apressure.events"):
+        defined = re.findall(r"^local function (\w+)", prelude_of(room), re.MULTILINE)
+        assert len(defined) == len(set(defined)) > len(shared)
+
+
 def test_the_keys_have_one_hash_tag_and_their_own_names() -> None:
     keys = EventKeys("a:b")
-    assert len(set(keys.types)) == len(keys.types) == 15
+    assert len(set(keys.types)) == len(keys.types) == 18
     assert all(b"{a:b}" in key for key in (*keys.types, keys.lock(b"x"), keys.operation("y")))
     assert keys.lock(b"x") == b"queue:{a:b}:lock:x"
 

@@ -22,6 +22,8 @@ _TAKEN: Final = frozenset(
         "retry_timeout", "settle_timeout", "max_message_size",
     }
 )  # fmt: skip
+_HARMLESS: Final = (("scripting", True), ("keep_errors", True))
+"""Options of Redis that ask for nothing here."""
 
 
 def is_okq(url: Any) -> bool:
@@ -40,7 +42,7 @@ def settings_of(options: ClientOptions) -> Settings:
         ValueError: An option is invalid, or only for Redis; or the URL is. The message shows no password.
     """
     given = {name: value for name, value in options.items() if value is not None and name not in _TAKEN}
-    others = sorted(name for name, value in given.items() if (name, value) != ("scripting", True))
+    others = sorted(name for name, value in given.items() if (name, value) not in _HARMLESS)
     if others:
         raise ValueError(
             f"{others[0]} is for a Redis server, and an okq server has its own. Leave it out, or give the URL of the "
@@ -50,9 +52,8 @@ def settings_of(options: ClientOptions) -> Settings:
     assert url is not None
     scheme, _, rest = url.partition(":")
     translated = f"{_SCHEMES[scheme.lower()]}:{rest}"
-    kept: ClientOptions = {"response_timeout": PATIENCE, **options, "url": translated}
-    for name in ("scripting", "durability"):
-        kept.pop(name, None)  # type: ignore[misc]
+    kept: Any = {name: value for name, value in options.items() if name in _TAKEN}
+    kept = {"response_timeout": PATIENCE, **kept, "url": translated}
     settings = settings_from(kept, {})
     address = settings.address
     connection = dict(address.connection_options)

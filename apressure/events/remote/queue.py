@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, codec_for
 from apressure.connection.settings import ClientOptions
+from apressure.deadline import within
 from apressure.events.ids import checked, new_id
 from apressure.events.remote.address import NO_DEAD_LETTERS, is_okq, settings_of
 from apressure.events.remote.client import OkqClient
@@ -110,7 +111,10 @@ class RemoteEventQueue(RemoteCore, Generic[T]):
             await self._client.__aenter__()
         return self
 
-    async def put(self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False) -> str:
+    async def put(
+        self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
+        deadline: float | None = None,
+    ) -> str:  # fmt: skip
         """Put an item, waiting while the queue is full (specification: QLPUSH, QRPUSH).
 
         Only a server of ours has queues with a bound. Waiting for room means to try again after up to 0.25 s.
@@ -124,6 +128,7 @@ class RemoteEventQueue(RemoteCore, Generic[T]):
             timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
             id: The event's id, which must not be in the queue; None for a random one (a UUID).
             front: Put it first in line.
+            deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit.
 
         Returns:
             The event's id.
@@ -135,16 +140,22 @@ class RemoteEventQueue(RemoteCore, Generic[T]):
             OutcomeUnknownError: The connection broke and could not be restored in time. Or it broke, and now there is
                 an event with the id that was given: from this put, or from one before.
             ServerUnavailableError: The server cannot be reached. Nothing was put.
+            DeadlineError: The deadline passed. Nothing was put, unless it is a DeadlineOutcomeUnknownError: then the
+                item was sent, and may still be put.
             TypeError, ValueError: The item cannot be encoded, or is too large, or the id is invalid. Nothing was put.
 
         Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
         then raises: the item is in the queue, or not.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.put(item, timeout, id=id, front=front))
         event = new_id() if id is None else checked(id)
         await self._push([(event, self._items.encode(item))], timeout, front, id is not None)
         return event.decode(errors="surrogateescape")
 
-    async def put_nowait(self, item: T, *, id: str | None = None, front: bool = False) -> str:
+    async def put_nowait(
+        self, item: T, *, id: str | None = None, front: bool = False, deadline: float | None = None
+    ) -> str:
         """Put an item without waiting for room.
 
         Returns:
@@ -156,15 +167,18 @@ class RemoteEventQueue(RemoteCore, Generic[T]):
 
         Cancelled, the item is in the queue, or not.
         """
-        return await self.put(item, 0, id=id, front=front)
+        return await self.put(item, 0, id=id, front=front, deadline=deadline)
 
-    async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
+    async def put_many(
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
+    ) -> int:
         """Put any number of items in order, with random ids.
 
         Args:
             items: An iterable or an asynchronous one. It is read ahead by up to a chunk (2,000 items or 1 MiB), and
                 items that were read and not put are lost when this fails. A consumer is refused.
             timeout: Seconds to wait for room at most, for each chunk.
+            deadline: Seconds for the whole operation; see `put`.
 
         Returns:
             How many were put.
@@ -177,6 +191,8 @@ class RemoteEventQueue(RemoteCore, Generic[T]):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.put_many(items, timeout))
         validation.timeout(timeout)
 
         async def put_chunk(chunk: list[bytes], progress: Progress) -> None:
@@ -185,13 +201,16 @@ class RemoteEventQueue(RemoteCore, Generic[T]):
 
         return await self._items.put_chunks(items, put_chunk, _CHUNK, ahead=True)
 
-    async def receive(self, timeout: float | None = None, lease: float | None = None) -> RemoteEventDelivery[T]:
+    async def receive(
+        self, timeout: float | None = None, lease: float | None = None, *, deadline: float | None = None
+    ) -> RemoteEventDelivery[T]:
         """Receive the event that is next, waiting while there is none (specification: QREGISTER, QNOTIFY, QRPOP).
 
         Args:
             timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
             lease: Seconds for which no other consumer gets it; None for 30. The released okq rounds them up to whole
                 seconds, and cannot extend them. `consumer` extends them where the server can.
+            deadline: Seconds for the whole operation; see `put`.
 
         Raises:
             QueueEmptyError: There was none until the timeout.
@@ -203,10 +222,10 @@ class RemoteEventQueue(RemoteCore, Generic[T]):
 
         Cancelled, nothing was taken, or it has been given back.
         """
-        return (await self.receive_many(1, timeout, lease))[0]
+        return (await self.receive_many(1, timeout, lease, deadline=deadline))[0]
 
     async def receive_many(
-        self, max_items: int, timeout: float | None = None, lease: float | None = None
+        self, max_items: int, timeout: float | None = None, lease: float | None = None, *, deadline: float | None = None
     ) -> list[RemoteEventDelivery[T]]:
         """Receive one to max_items events, as many as there are, waiting while there is none.
 
@@ -218,17 +237,20 @@ class RemoteEventQueue(RemoteCore, Generic[T]):
 
         Cancelled, nothing was taken, or it has been given back, in order.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.receive_many(max_items, timeout, lease))
         validation.whole(max_items, "max_items")
         events, until = await self._take(max_items, timeout, lease_of(lease))
         return [self._delivery(event, until) for event in events]
 
-    async def get(self, timeout: float | None = None) -> T:
+    async def get(self, timeout: float | None = None, *, deadline: float | None = None) -> T:
         """Get an item, waiting while the queue is empty: at-most-once.
 
         The event is received and acknowledged before its item is returned.
 
         Args:
             timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+            deadline: Seconds for the whole operation; see `put`.
 
         Raises:
             QueueEmptyError: The queue stayed empty until the timeout.
@@ -241,9 +263,9 @@ class RemoteEventQueue(RemoteCore, Generic[T]):
         Cancelled while it waits, nothing was taken. Cancelled while the steps are on their way, it waits for the
         answer, puts the item back, first in line, then raises. A closed queue takes nothing back: then it is lost.
         """
-        return (await self.get_many(1, timeout))[0]
+        return (await self.get_many(1, timeout, deadline=deadline))[0]
 
-    async def get_nowait(self) -> T:
+    async def get_nowait(self, *, deadline: float | None = None) -> T:
         """Get an item without waiting.
 
         Raises:
@@ -252,9 +274,9 @@ class RemoteEventQueue(RemoteCore, Generic[T]):
 
         Cancelled, an item is lost only as with `get`.
         """
-        return await self.get(0)
+        return await self.get(0, deadline=deadline)
 
-    async def get_many(self, max_items: int, timeout: float | None = None) -> list[T]:
+    async def get_many(self, max_items: int, timeout: float | None = None, *, deadline: float | None = None) -> list[T]:
         """Get one to max_items items, as many as there are, waiting while there is none: at-most-once.
 
         Raises:
@@ -264,6 +286,8 @@ class RemoteEventQueue(RemoteCore, Generic[T]):
 
         Cancelled, items are lost only as with `get`.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.get_many(max_items, timeout))
         validation.whole(max_items, "max_items")
         while True:
             events, _ = await self._take(max_items, timeout, DEFAULT_LEASE)
@@ -397,8 +421,21 @@ class RemoteEventQueue(RemoteCore, Generic[T]):
         return RemoteEventDelivery(self._client, self.name, event, self._items.decode, self._seen, until, hand)
 
 
-_REDIS_ONLY = frozenset(
-    {"bound", "client", "close", "create", "delete", "pause", "producer", "requeue", "resume", "wait_closed"}
+_REDIS_ONLY: Final = frozenset(
+    {
+        "bound",
+        "client",
+        "close",
+        "create",
+        "dead_letters",
+        "delete",
+        "pause",
+        "paused",
+        "producer",
+        "requeue",
+        "resume",
+        "wait_closed",
+    }
 )
 
 
