@@ -18,6 +18,7 @@ import redis
 
 from apressure import (
     AuthenticationError,
+    DeadlineError,
     EventQueue,
     OutcomeUnknownError,
     PressureError,
@@ -388,3 +389,14 @@ async def test_tls(url: str) -> None:
             assert await queue.get() == b"1"
         await fails(ServerUnavailableError, EventQueue("jobs", url=secure).put(b"1"), "certificate|TLS")
         await fails(ServerUnavailableError, EventQueue("jobs", url=address).put(b"1"))
+
+
+async def test_deadlines(released: OkqServer, open_released: Open) -> None:
+    queue = await open_released()
+    await fails(DeadlineError, queue.receive(deadline=0.1))
+    await fails(DeadlineError, queue.put(b"0", deadline=0))
+    released.kill()
+    await fails(DeadlineError, queue.put(b"1", deadline=0.2))  # it goes on in the background
+    await released.start()
+    await eventually(queue.qsize)
+    assert await queue.get(deadline=60) == b"1"
