@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from apressure.connection.settings import Settings
+from apressure.connection.wire.channel import ConnectionLost
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.events.remote.connection import Attempts, Command, OkqServer, replies
 from apressure.exceptions import (
@@ -101,7 +102,7 @@ class Commands:
                     commands = [(verb, queue, *pair) for pair in left[:AT_A_TIME]]
                 for reply in await replies(channel, commands):
                     count = len(left) if extended else 1
-                    if isinstance(reply, ServerUnavailableError):
+                    if isinstance(reply, ConnectionLost):
                         attempts.note_loss(channel)
                         break
                     text = str(reply) if isinstance(reply, ServerError) else ""
@@ -147,7 +148,7 @@ class Commands:
             errors = [one for one in answers if isinstance(one, Exception)]
             if events or not errors:
                 return events
-            if not isinstance(errors[0], ServerUnavailableError):
+            if not isinstance(errors[0], ConnectionLost):
                 raise error_of(errors[0], name)
             attempts.note_loss(channel)
             if not lease:
@@ -182,7 +183,7 @@ class Commands:
             channel, _ = await attempts.channel()
             some = left[:AT_A_TIME]
             for reply in await replies(channel, [(b"QACK", queue, event) for event in some]):
-                if isinstance(reply, ServerUnavailableError):
+                if isinstance(reply, ConnectionLost):
                     attempts.note_loss(channel)
                     break
                 if isinstance(reply, Exception):
@@ -209,7 +210,7 @@ class Commands:
                 count = 1
                 commands = [(b"QACK", queue, one, b"REDO") for one in reversed(left[-AT_A_TIME:])]
             for reply in await replies(channel, commands):
-                if isinstance(reply, ServerUnavailableError):
+                if isinstance(reply, ConnectionLost):
                     attempts.note_loss(channel)
                     break
                 if isinstance(reply, Exception):
@@ -241,6 +242,8 @@ class Commands:
         for outcome in outcomes:
             if isinstance(outcome, ServerTooOldError):
                 raise no_extend(name)
+            if isinstance(outcome, ConnectionLost):
+                raise ServerUnavailableError(str(outcome))
             if isinstance(outcome, Exception):
                 raise error_of(outcome, name)
         return [bool(outcome) for outcome in outcomes]
@@ -292,7 +295,7 @@ class Commands:
             (reply,) = await replies(channel, [command])
             if not isinstance(reply, Exception):
                 return reply, attempts.lost
-            if not isinstance(reply, ServerUnavailableError):
+            if not isinstance(reply, ConnectionLost):
                 raise error_of(reply, name)
             attempts.note_loss(channel)
 

@@ -6,6 +6,7 @@ The released okq has the commands of the specification only. Ours has more, and 
 from __future__ import annotations
 
 import asyncio
+import functools
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from apressure.exceptions import (
     ServerTooOldError,
     ServerUnavailableError,
 )
+from apressure.settle import set_result_once
 
 Command = Sequence[Argument]
 
@@ -123,5 +125,11 @@ class Attempts:
 
 
 async def replies(channel: Channel, commands: Sequence[Command]) -> list[Any]:
-    """Send commands together, and return their replies; errors, and losses, are among them."""
-    return await asyncio.gather(*(channel.ask(*command) for command in commands), return_exceptions=True)
+    """Send commands together, and return their replies; errors are among them, `ConnectionLost` where none came."""
+    loop = asyncio.get_running_loop()
+    futures: list[asyncio.Future[Any]] = []
+    for command in commands:
+        future = loop.create_future()
+        channel.call(command, functools.partial(set_result_once, future))
+        futures.append(future)
+    return [await future for future in futures]

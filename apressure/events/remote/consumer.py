@@ -273,7 +273,7 @@ class RemoteEventConsumer(Generic[T]):
         if self._open:
             self._asked = 0.0  # the next chunk says nothing about how quick the body is
             began = loop.time()
-            await self._queues[0]._wait(self._notices.park(generation), "consumer", _DRAINING if draining else None)
+            await self._queues[0]._wait(self._notices.park(generation), _DRAINING if draining else None)
             await misses.note(loop.time() - began)
 
     async def _is_drained(self, queue: RemoteEventQueue[Any]) -> bool:

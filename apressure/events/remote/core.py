@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+from collections import Counter
+from collections.abc import Iterator
 from typing import Protocol
 
 from apressure import validation
@@ -66,7 +68,8 @@ class RemoteCore(AsyncClosing):
         self._owns_client = owns_client
         self._notices = Notices(client.node, [name])
         self._seen = Seen()
-        self._waiting: dict[asyncio.Future[None], Role] = {}
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._busy: Counter[Role] = Counter()  # operations under way
         self._blocks: set[Block] = set()
         self._is_closed = False  # a server of ours has said so
         self._closed_by: PressureError | None = None
@@ -103,14 +106,13 @@ class RemoteCore(AsyncClosing):
             PressureError: The server cannot be reached, or refuses.
         """
         counts = await self._counts()
-        roles = list(self._waiting.values())
         return RemoteEventStatistics(
             name=self.name,
             length=counts.total - counts.processing,
             in_flight=counts.processing,
             consumers=counts.consumers,
-            waiting_putters=roles.count("producer"),
-            waiting_receivers=roles.count("consumer"),
+            waiting_putters=self._busy["producer"],
+            waiting_receivers=self._busy["consumer"],
         )
 
     async def purge(self) -> int:
@@ -178,7 +180,12 @@ class RemoteCore(AsyncClosing):
         """
         validation.timeout(timeout)
         self._check()
-        progress = progress or Progress()
+        with self._counted("producer"):
+            await self._push_all(pairs, timeout, front, given, progress or Progress())
+
+    async def _push_all(
+        self, pairs: list[Pair], timeout: float | None, front: bool, given: bool, progress: Progress
+    ) -> None:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         done = failures = 0
@@ -205,9 +212,7 @@ class RemoteCore(AsyncClosing):
             if remaining is not None and remaining <= 0:
                 raise QueueFullError(f"the queue {self.name!r} is full", name=self.name, accepted=done)
             pause = _ROOM.pause(failures)
-            await self._wait(
-                loop.create_future(), "producer", pause if remaining is None else min(pause, max(remaining, 0.0))
-            )
+            await self._wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
 
     async def _pop(self, most: int, lease: float) -> list[Pair]:
         """Pop events, without waiting. Cancelled, nothing was taken, or it goes back."""
@@ -229,6 +234,10 @@ class RemoteCore(AsyncClosing):
         """
         validation.timeout(timeout)
         self._check()
+        with self._counted("consumer"):
+            return await self._take_some(most, timeout, lease)
+
+    async def _take_some(self, most: int, timeout: float | None, lease: float) -> tuple[list[Pair], float]:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         misses = Misses()
@@ -240,17 +249,26 @@ class RemoteCore(AsyncClosing):
             remaining = None if deadline is None else deadline - began
             if remaining is not None and remaining <= 0:
                 raise self._empty()
-            if not await self._wait(self._notices.park(generation), "consumer", remaining):
+            if not await self._wait(self._notices.park(generation), remaining):
                 raise self._empty()
             await misses.note(loop.time() - began)
 
-    async def _wait(self, future: asyncio.Future[None], role: Role, seconds: float | None) -> bool:
+    @contextlib.contextmanager
+    def _counted(self, role: Role) -> Iterator[None]:
+        """Count an operation that is under way."""
+        self._busy[role] += 1
+        try:
+            yield
+        finally:
+            self._busy[role] -= 1
+
+    async def _wait(self, future: asyncio.Future[None], seconds: float | None) -> bool:
         """Wait for a future, that `unblock` and `aclose` end, for so many seconds. Return whether it is done."""
-        self._waiting[future] = role
+        self._waiting.add(future)
         try:
             done, _ = await asyncio.wait((future,), timeout=seconds)
         finally:
-            del self._waiting[future]
+            self._waiting.discard(future)
             if not future.done():
                 future.cancel()
         if done:

@@ -89,7 +89,8 @@ class Notices:
     def release(self) -> None:
         """Undo `hold`: the server forgets the consumer, unless somebody else holds the connection or waits."""
         self._holders -= 1
-        if not self._holders and not self._parked and self._task is not None:
+        waiting = any(not future.done() for future in self._parked)
+        if not self._holders and not waiting and self._task is not None:
             self._task.cancel()
             self._task = self._registered = None
 

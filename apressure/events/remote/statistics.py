@@ -14,8 +14,8 @@ class RemoteEventStatistics:
         length: Events that wait.
         in_flight: Events that were received, and neither acknowledged nor given back.
         consumers: Clients that are registered.
-        waiting_putters: Tasks of this object that wait for room.
-        waiting_receivers: Tasks of this object that wait for events.
+        waiting_putters: Tasks of this object that are putting.
+        waiting_receivers: Tasks of this object that are receiving.
     """
 
     name: str

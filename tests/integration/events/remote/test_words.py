@@ -195,7 +195,8 @@ async def test_several_queues_at_once(okq_url: str, open_queue: Open) -> None:
     await eventually(lambda: _counts(queues[2], 0, 0, 0))
 
 
-async def test_a_lease_that_ends(open_queue: Open) -> None:
+async def test_a_lease_that_ends(open_queue: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apressure.events.remote.notices.SLICE", 1)  # a released okq tells nobody of it
     queue, other = await open_queue(), await open_queue()
     await queue.put(b"1")
     delivery = await in_time(queue.receive(lease=0.5))
