@@ -263,7 +263,7 @@ class RemoteEventConsumer(Generic[T]):
                 draining = True
                 continue
             for event in events:
-                delivery = queue._delivery(event, sent + self._lease, self._hand)
+                delivery = queue._delivery(event, sent + self._lease, self._notices, self._hand)
                 self._buffer.append(delivery)
                 self._hand[delivery] = None
             if events:

@@ -11,6 +11,7 @@ from apressure import validation
 from apressure.connection.leases.clock import since_boot
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import no_extend
+from apressure.events.remote.notices import Notices
 from apressure.exceptions import LeaseLostError
 from apressure.protocols import LONGEST_LEASE
 
@@ -89,18 +90,9 @@ class RemoteEventDelivery(Generic[T]):
     """
 
     __slots__ = (
-        "_client",
-        "_decode",
-        "_in_hand",
-        "_seen",
-        "attempts",
-        "event",
-        "id",
-        "queue",
-        "raw",
-        "settled",
+        "_client", "_decode", "_in_hand", "_notices", "_seen", "attempts", "event", "id", "queue", "raw", "settled",
         "until",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -110,6 +102,7 @@ class RemoteEventDelivery(Generic[T]):
         decode: Callable[[bytes], T],
         seen: Seen,
         until: float,
+        notices: Notices,
         in_hand: Hand | None = None,
     ) -> None:
         self.queue = queue
@@ -121,6 +114,7 @@ class RemoteEventDelivery(Generic[T]):
         self._client = client
         self._decode = decode
         self._seen = seen
+        self._notices = notices
         self._in_hand = in_hand
 
     def __repr__(self) -> str:
@@ -228,7 +222,9 @@ class RemoteEventDelivery(Generic[T]):
             raise
         if not done:
             raise self.lost("given back" if redo else "acknowledged")
-        if not redo:
+        if redo:
+            self._notices.wake()
+        else:
             self._seen.acknowledged(self.event)
 
     def _begin(self, what: str) -> None:

@@ -94,6 +94,13 @@ class Notices:
             self._task.cancel()
             self._task = self._registered = None
 
+    def wake(self) -> None:
+        """Wake those that wait: a pop may find something. An okq does not tell of events that are put back."""
+        self.generation += 1
+        for future in list(self._parked):
+            set_result_once(future, None)
+            self._parked.discard(future)
+
     async def aclose(self, error: PressureError) -> None:
         """Fail those that wait, and close the connection."""
         self._closed_by = error
@@ -144,10 +151,7 @@ class Notices:
             self._changed.clear()
             if self._parked:
                 await channel.ask(b"QNOTIFY", SLICE)
-                self.generation += 1
-                for future in list(self._parked):
-                    set_result_once(future, None)
-                    self._parked.discard(future)
+                self.wake()
                 continue
             try:
                 async with asyncio.timeout(None if self._holders else SLICE):
