@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
 
     def stop(self) -> asyncio.Future[None] | None:
         """Read no further command. Return what completes when those that were read have ended, if there are any."""
-        self.transport.pause_reading()
+        self._set_reading(False)
         self._eof = self._broken = True
         self._full = False
         self.session.interrupt()
@@ -229,20 +229,24 @@ class Connection(asyncio.Protocol):
                 if len(pending) > most or self._ahead >= READ_AHEAD:
                     if not self._full:
                         self._full = True
-                        self.transport.pause_reading()
+                        self._set_reading(False)
                     return
                 command = parser.next_command()
                 if command is None:
                     if self._full:
                         self._full = False
-                        self.transport.resume_reading()
+                        self._set_reading(True)
                     return
                 self._ahead += parser.size
                 pending.append(command)
         except ProtocolError as error:
             self._broken, self._full = True, False
             pending.append(error)
-            self.transport.pause_reading()
+            self._set_reading(False)
+
+    def _set_reading(self, on: bool) -> None:
+        if not self.transport.is_closing():  # uvloop's transports would raise
+            (self.transport.resume_reading if on else self.transport.pause_reading)()
 
     def _go_on(self, done: Answer | None = None) -> None:
         """Carry out what is pending, until a command has to wait, or until the client has to read.
