@@ -41,7 +41,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "putters": mostly(None, "1"),
     "scan": st.sampled_from([None, ("0", 10 * HOUR)]) | mostly(("0", 5_000), "0", ("x", 10 * HOUR)),
     "end": mostly(None, ["1"]),
-    "op": st.sampled_from([None, "6:k", "6:1:a"]) | mostly("6:", "7:k", "7:1:a", "8:1", ":", "x", "9" * 14 + ":", ["x"]),
+    "op": st.sampled_from([None, "6:k", "6:1:a"])
+    | mostly("6:", "7:k", "7:1:a", "8:1", ":", "x", "9" * 14 + ":", ["x"]),
 }  # fmt: skip
 locks = st.fixed_dictionaries(
     {"a": mostly(None, "theirs"), "b": mostly(None, "theirs", "mine"), "c": mostly("mine", None, "theirs", "")}
@@ -50,15 +51,16 @@ states = st.tuples(st.fixed_dictionaries({word: VALUES[word] for word in WORDS})
 ids = mostly("new", "a", "c", "")
 ARGUMENTS: dict[str, st.SearchStrategy[list[Any]]] = {
     "push": st.tuples(
-        st.just(7), mostly(0, 1), st.sampled_from([0, 1]), mostly(0, 1, 2), mostly(0, 1), ids, st.sampled_from(["", "x"])
+        st.just(7), mostly(0, 1), st.sampled_from([0, 1]), mostly(0, 1, 2), mostly(0, 1), ids,
+        st.sampled_from(["", "x"]),
     ).map(list) | st.just([7, 0, 0, 0, 0, "new", "x", "newer", "y"]),
     "pop": st.tuples(
         st.just(7), mostly(0, 1), mostly(1, 2), mostly(HOUR, 0), st.just("mine"), st.sampled_from(["", "here"]),
         st.sampled_from([0, 1]), mostly(0, 1), st.sampled_from(["", 0]), mostly(0, 1),
     ).map(list),
     "settle": st.tuples(
-        st.just(7), mostly(0, 1), mostly("ack", "nack", "unseen"), st.sampled_from([0, 1]), mostly("c", "a", "b", "new"),
-        st.sampled_from(["", "mine"]),
+        st.just(7), mostly(0, 1), mostly("ack", "nack", "unseen"), st.sampled_from([0, 1]),
+        mostly("c", "a", "b", "new"), st.sampled_from(["", "mine"]),
     ).map(list) | st.just([7, 0, "ack", 1, "c", "", "b", ""]),
 }  # fmt: skip
 
