@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from apressure.cli.command import command
-from apressure.cli.commands import events, files
+from apressure.cli.commands import event_queues, events, files
 from apressure.cli.commands.close import close
 from apressure.cli.commands.create import create
 from apressure.cli.commands.dead import dead
@@ -103,6 +103,10 @@ of_events = typer.Typer(
 )
 for about_events in (events.serve, events.health):
     of_events.command(epilog=_SEE)(command(about_events, server=False, new_loop=new_fast_loop))
+for of_event_queues in (
+    event_queues.stat, event_queues.pause, event_queues.resume, event_queues.dead, event_queues.requeue
+):  # fmt: skip
+    of_events.command(epilog=_SEE)(command(of_event_queues, prefix=False))
 app.add_typer(of_events)
 
 

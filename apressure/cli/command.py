@@ -21,12 +21,17 @@ _JSON: Final = inspect.Parameter("json", _ANY, default=False, annotation=Json)
 
 
 def command(
-    function: Callable[..., Any], *, server: bool = True, new_loop: NewLoop = asyncio.new_event_loop
+    function: Callable[..., Any],
+    *,
+    server: bool = True,
+    prefix: bool = True,
+    new_loop: NewLoop = asyncio.new_event_loop,
 ) -> Callable[..., None]:
     """Return a function for Typer that calls `function` with a `Common`, and runs it if it is a coroutine function.
 
     Typer reads a command's options from the signature. The one of the result has --json instead of the parameter
-    `common`, and, for a command that needs a `server`, --url and --prefix. `new_loop` makes its event loop.
+    `common`, and, for a command that needs a `server`, --url and --prefix. (Keys of event queues have no `prefix`.)
+    `new_loop` makes the event loop.
     """
 
     @functools.wraps(function)
@@ -39,6 +44,6 @@ def command(
             execute(common, running, new_loop=new_loop)
 
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
-    shared = (_URL, _PREFIX, _JSON) if server else (_JSON,)
+    shared = [_URL] * server + [_PREFIX] * (server and prefix) + [_JSON]
     run.__signature__ = inspect.Signature([_CONTEXT, *own, *shared])  # type: ignore[attr-defined]
     return run

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from apressure import AsyncQueue, Client, Durability, validation
+from apressure import AsyncQueue, Client, Durability, EventQueue, validation
 from apressure.cli.exits import UsageError
 from apressure.cli.show import printable
 from apressure.cli.streams.framing import Framing
@@ -219,6 +219,11 @@ class Common:
             prefix=self.prefix,
             durability=durability,
         )
+
+    def events(self, name: str) -> EventQueue[bytes]:
+        """Return the queue of events `name` with a client of its own."""
+        self._check_url()
+        return EventQueue(name, url=self.url)
 
     def _check_url(self) -> None:
         if self.url == "embedded://":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from apressure import dead_letters
 from apressure.events.answers import Event
 from apressure.events.batching import Settler
 from apressure.events.core import lease_of
@@ -45,7 +46,8 @@ class EventDelivery(Generic[T]):
     """
 
     __slots__ = (
-        "_decode", "_in_hand", "_settler", "_steps", "attempts", "certain_until", "claim", "id", "raw", "settled",
+        "_decode", "_error", "_in_hand", "_settler", "_steps", "attempts", "certain_until", "claim", "id", "raw",
+        "settled",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +67,7 @@ class EventDelivery(Generic[T]):
         self.raw = event.contents
         self.attempts = event.attempts
         self.settled = False
+        self._error = b""
         self.certain_until = 0.0  # by the clock of its consumer
 
     def __repr__(self) -> str:
@@ -96,15 +99,36 @@ class EventDelivery(Generic[T]):
         """
         await self._settle("ack", "acknowledged")
 
-    async def nack(self) -> None:
+    @property
+    def failure(self) -> tuple[bytes, bytes, bytes]:
+        """The claim, and why the attempt failed, as the step takes them that gives the event back."""
+        return (*self.claim, self._error)
+
+    def note_error(self, error: BaseException | str) -> None:
+        """Keep why this attempt failed, however the event goes back: a dead letter shows its latest error.
+
+        Raises:
+            TypeError: The error is neither an exception nor a text.
+        """
+        text = dead_letters.encode(error)
+        if self._settler.keep_errors:
+            self._error = text
+
+    async def nack(self, error: BaseException | str | None = None) -> None:
         """Give the event back, first in line (specification: QACK with REDO).
+
+        Args:
+            error: Why; see `EventQueue.dead_letters`. None keeps no error of this attempt.
 
         Raises:
             LeaseLostError, OutcomeUnknownError, RuntimeError: As for `ack`.
+            TypeError: The error is neither an exception nor a text.
 
         Cancelled, it waits for the outcome, then raises: the event is given back or in flight.
         """
-        await self._settle("nack", "given back")
+        if error is not None:
+            self.note_error(error)
+        await self._settle("fail" if self._error else "nack", "given back")
 
     def ack_soon(self) -> None:
         """Acknowledge the event with the next step that leaves. If that fails, the consumer says so.
@@ -135,7 +159,7 @@ class EventDelivery(Generic[T]):
     async def _settle(self, how: str, what: str) -> None:
         self._begin(what)
         try:
-            done = await self._settler.settle(how, self.claim)
+            done = await self._settler.settle(how, self.failure if how == "fail" else self.claim)
         except Exception:
             self.settled = False  # another try may succeed
             if self._in_hand is not None:

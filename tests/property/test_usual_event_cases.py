@@ -41,6 +41,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "putters": mostly(None, "1"),
     "scan": st.sampled_from([None, ("0", 10 * HOUR)]) | mostly(("0", 5_000), "0", ("x", 10 * HOUR)),
     "end": mostly(None, ["1"]),
+    "paused": mostly(None, "1:somebody", ["x"]),
+    "resumed": mostly(None, ["1"]),
+    "errors": mostly(None, {"a": "1:failed"}, "x"),
     "op": st.sampled_from([None, "6:k", "6:1:a"])
     | mostly("6:", "7:k", "7:1:a", "8:1", ":", "x", "9" * 14 + ":", ["x"]),
 }  # fmt: skip
@@ -59,9 +62,9 @@ ARGUMENTS: dict[str, st.SearchStrategy[list[Any]]] = {
         st.sampled_from([0, 1]), mostly(0, 1), st.sampled_from(["", 0]), mostly(0, 1),
     ).map(list),
     "settle": st.tuples(
-        st.just(7), mostly(0, 1), mostly("ack", "nack", "unseen"), st.sampled_from([0, 1]),
+        st.just(7), mostly(0, 1), mostly("ack", "nack", "unseen", "fail"), st.sampled_from([0, 1]),
         mostly("c", "a", "b", "new"), st.sampled_from(["", "mine"]),
-    ).map(list) | st.just([7, 0, "ack", 1, "c", "", "b", ""]),
+    ).map(list) | st.sampled_from([[7, 0, "ack", 1, "c", "", "b", ""], [7, 0, "fail", 0, "c", "", "failed"]]),
 }  # fmt: skip
 
 READ = """
@@ -100,15 +103,20 @@ def settled(value: Any) -> Any:
     """Replace times that depend on when the step ran."""
     if isinstance(value, list):
         return [settled(one) for one in value]
-    soon = re.fullmatch(rb"(1[0-9]{12})(\.\d+)?", value) if isinstance(value, bytes) else None
-    return "some time from now" if soon and value != b"%d" % FAR else value
+    if isinstance(value, bytes):
+        return re.sub(rb"1\d{12}(\.\d+)?", lambda time: time[0] if time[0] == b"%d" % FAR else b"about now", value)
+    return value
 
 
 def run(db: redis.Redis, source: str, state: Any, arguments: list[Any]) -> tuple[Any, dict[str, Any]]:
     write(db, state)
     try:
         answer = db.eval(source, len(NAMES), *NAMES, *arguments, "tag")
-        if isinstance(answer, list) and len(answer) == 2 and answer[1][0] in (b"empty", b"watch", b"turn", b"draining"):
+        if (
+            isinstance(answer, list)
+            and len(answer) == 2
+            and answer[1][0] in (b"empty", b"watch", b"turn", b"draining", b"paused")
+        ):
             answer[1][1] = answer[1][1] > 0  # milliseconds
     except redis.ResponseError as error:
         answer = re.sub(r"user_script:\d+|script: \w+", "", str(error))
@@ -174,6 +182,9 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "putters": ("1", ["x"]),
     "scan": (None, "0", ("0", 5_000), ("x", 5_000), ["x"]),
     "end": (["1"], "x"),
+    "paused": ("1:somebody", ["x"]),
+    "resumed": (["1"], "x"),
+    "errors": ({"a": "1:failed"}, "x"),
     "op": (None, "", ":", "x", "7:k", "7:", "7:1:a", "8:k", "6:", "6", "10:k", "9" * 14 + ":k", ["x"]),
 }
 

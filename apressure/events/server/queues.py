@@ -98,8 +98,10 @@ class ServedQueue:
         self._notified.discard(future)
 
     async def has_events(self) -> bool:
-        """Whether an event waits."""
-        return bool(await self.steps.connection.ask(b"LLEN", self.steps.keys.unclaimed, reads=True))
+        """Whether an event waits that a client can have: the queue is not paused."""
+        ask, keys = self.steps.connection.ask, self.steps.keys
+        waiting = await ask(b"LLEN", keys.unclaimed, reads=True)
+        return bool(waiting) and not await ask(b"EXISTS", keys.paused, reads=True)
 
     async def pop(self, most: int, lease: float) -> list[Event]:
         """Pop events, without waiting.

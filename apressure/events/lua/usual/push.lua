@@ -3,7 +3,7 @@
 -- KEYS, ARGV, Returns: those of push.lua; nil for any other case
 if #ARGV ~= 7 or ARGV[2] == '1' or ARGV[4] ~= '0' then return nil end
 local call = redis.call
-local UNCLAIMED, ITEMS, BOUND, CLOSED, ATTEMPTS, OP = KEYS[1], KEYS[3], KEYS[5], KEYS[6], KEYS[8], KEYS[16]
+local UNCLAIMED, ITEMS, BOUND, CLOSED, ATTEMPTS, OP = KEYS[1], KEYS[3], KEYS[5], KEYS[6], KEYS[8], KEYS[19]
 local ROOM, PUTTERS, id = KEYS[12], KEYS[13], ARGV[6]
 
 if call('EXISTS', CLOSED, ATTEMPTS, ROOM, PUTTERS) > 0 then return nil end

@@ -5,7 +5,7 @@
 if #ARGV ~= 6 or ARGV[2] == '1' or ARGV[3] ~= 'ack' then return nil end
 local call = redis.call
 local UNCLAIMED, CLAIMED, ITEMS, BOUND, CLOSED, EXPIRY = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], KEYS[7]
-local ATTEMPTS, ROOM, PUTTERS, SCAN, OP, id = KEYS[8], KEYS[12], KEYS[13], KEYS[14], KEYS[16], ARGV[5]
+local ATTEMPTS, ROOM, PUTTERS, SCAN, OP, id = KEYS[8], KEYS[12], KEYS[13], KEYS[14], KEYS[19], ARGV[5]
 
 if call('EXISTS', CLOSED, ATTEMPTS, ROOM, PUTTERS) > 0 then return nil end
 local last, bound = call('GET', OP), call('GET', BOUND)
