@@ -20,6 +20,7 @@ from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.events.answers import Event, Popped
 from apressure.events.steps import MAX_EVENTS, EventSteps
+from apressure.exceptions import DurabilityError
 from apressure.settle import set_result_once
 
 W = TypeVar("W")
@@ -277,6 +278,11 @@ class PopLane(Lane[Taking]):
             attempt.
         """
         return self._submit(Taking(most, int(lease * 1000)), most, 0)
+
+    def _answered(self, answer: Any) -> None:
+        if isinstance(answer, DurabilityError) and isinstance(answer.answer, Popped) and answer.answer.events:
+            self._steps.give_back_soon(answer.answer.events)  # the clients get the error instead
+        super()._answered(answer)
 
     def _fits(self, first: Job[Taking], job: Job[Taking]) -> bool:
         return first.work.lease == job.work.lease
