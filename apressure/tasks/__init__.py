@@ -1,0 +1,1 @@
+"""Tasks that run for minutes or days, in the format of Blueque."""
