@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 REPORTS = 3
+"""The descriptor by which it reports."""
 
 
 def main() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -71,10 +72,11 @@ class Command:
         if self.parameters not in {"arguments", "stdin"}:
             raise ValueError(f"parameters must be 'arguments' or 'stdin', not {self.parameters!r}")
 
-    @property
-    def name(self) -> str:
-        """The name of the program, for logs."""
-        return self.command[0]
+    def check(self) -> None:
+        """Raise FileNotFoundError if the program cannot be found, so that its tasks need not fail one by one."""
+        program = self.command[0]
+        if (Path(program).is_absolute() or "/" not in program) and shutil.which(program, path=self.env.get("PATH")) is None:
+            raise FileNotFoundError(f"cannot run {program!r}: there is no such program. Install it, or give its path")
 
     def job(self, parameters: Any) -> Job:
         """Return what to start for a task.
