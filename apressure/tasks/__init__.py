@@ -1,0 +1,22 @@
+"""Tasks in the format of Blueque, for work that runs for minutes or days."""
+
+from apressure.tasks.client import TaskClient
+from apressure.tasks.consumer import Listener, TaskConsumer
+from apressure.tasks.delivery import TaskDelivery
+from apressure.tasks.processor import Processor
+from apressure.tasks.producer import TaskProducer
+from apressure.tasks.queue import TaskQueue
+from apressure.tasks.statistics import TaskStatistics
+from apressure.tasks.task import Task
+
+__all__ = [
+    "Listener",
+    "Processor",
+    "Task",
+    "TaskClient",
+    "TaskConsumer",
+    "TaskDelivery",
+    "TaskProducer",
+    "TaskQueue",
+    "TaskStatistics",
+]
