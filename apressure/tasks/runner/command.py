@@ -75,7 +75,9 @@ class Command:
     def check(self) -> None:
         """Raise FileNotFoundError if the program cannot be found, so that its tasks need not fail one by one."""
         program = self.command[0]
-        if (Path(program).is_absolute() or "/" not in program) and shutil.which(program, path=self.env.get("PATH")) is None:
+        if (Path(program).is_absolute() or "/" not in program) and shutil.which(
+            program, path=self.env.get("PATH")
+        ) is None:
             raise FileNotFoundError(f"cannot run {program!r}: there is no such program. Install it, or give its path")
 
     def job(self, parameters: Any) -> Job:

@@ -11,14 +11,15 @@ from typing import Any, Final, Literal
 
 from apressure import background
 from apressure.backoff import Backoff
-from apressure.exceptions import DecodeError, LeaseLostError, PressureError
+from apressure.exceptions import DecodeError, LeaseLostError, PressureError, TaskDoesNotExistError
+from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.runner.child import Times
 from apressure.tasks.runner.output import Output, Stream
 from apressure.tasks.runner.work import BUSY, Order, Outcome, Running
 
 logger = logging.getLogger("apressure")
 
-OnOutput = Callable[[Any, Stream, str], object]
+OnOutput = Callable[[TaskDelivery[Any], Stream, str], object]
 """Called with a delivery, the name of a stream, and a piece of what its process wrote there."""
 
 _AGAIN: Final = Backoff(0.2, 5.0)
@@ -26,6 +27,9 @@ _AGAIN: Final = Backoff(0.2, 5.0)
 
 _BETWEEN: Final = 0.5
 """Seconds between two writes of a task's progress."""
+
+
+_GONE: Final = (LeaseLostError, TaskDoesNotExistError)
 
 
 class Reason(enum.Enum):
@@ -78,7 +82,11 @@ class Performance:
     """
 
     def __init__(
-        self, delivery: Any, begin: Callable[[Order], Running], limits: Limits, on_output: OnOutput | None
+        self,
+        delivery: TaskDelivery[Any],
+        begin: Callable[[Order], Running],
+        limits: Limits,
+        on_output: OnOutput | None,
     ) -> None:
         self._delivery = delivery
         self._begin = begin
@@ -105,7 +113,7 @@ class Performance:
                 delivery.item,
                 {
                     "APRESSURE_TASK_ID": delivery.id,
-                    "APRESSURE_TASK_QUEUE": delivery.queue,
+                    "APRESSURE_TASK_QUEUE": delivery.task.queue or "",
                     "APRESSURE_TASK_ATTEMPT": str(delivery.attempts),
                 },
                 self._limits.times(delivery.certain_until),
@@ -128,12 +136,14 @@ class Performance:
         try:
             delivery.on_renewed(lambda until: running.renew(self._limits.times(until)))
             delivery.on_cancel(lambda: self.stop(Reason.CANCELLED))
-            delivery.on_lost(lambda _: self.stop(Reason.LOST))
+            delivery.on_lost(lambda: self.stop(Reason.LOST))
+            if delivery.cancel_requested:
+                self.stop(Reason.CANCELLED)
             try:
                 await delivery.start(running.pid)
             except PressureError as error:
                 self._warn("could not be noted as started", error)
-                self.stop(Reason.LOST if isinstance(error, LeaseLostError) else Reason.SHUTDOWN)
+                self.stop(Reason.LOST if isinstance(error, _GONE) else Reason.SHUTDOWN)
             if self._reason is None:
                 running.go()
                 if timeout is not None:
@@ -153,12 +163,12 @@ class Performance:
         for failures in range(1_000_000_000):
             try:
                 return await self._settle_once(outcome)
-            except LeaseLostError as error:
+            except _GONE as error:
                 self._warn("belongs to another node, or was deleted", error)
                 return "lost"
             except PressureError as error:
                 self._warn("could not be settled", error)
-                if not error.temporary or (self._reason is Reason.SHUTDOWN and not self._delivery.certain):
+                if not error.temporary or (self._reason is Reason.SHUTDOWN and self._delivery.lease_left < 0):
                     return "lost"
             await asyncio.sleep(_AGAIN.pause(failures))
         raise AssertionError
@@ -175,15 +185,15 @@ class Performance:
             return "given back"
         if reason is not None and outcome.error is not None:
             error = "cancelled" if reason is Reason.CANCELLED else f"timed out after {self._limits.timeout:g} s"
-            await delivery.fail(error, **fields)
+            await delivery.fail(error, fields=fields)
             return "failed"
         if outcome.error is None:
-            await delivery.complete(outcome.result, **fields)
+            await delivery.complete(outcome.result, fields=fields)
             return "complete"
         if outcome.crashed and self._limits.retry:
             await delivery.nack(outcome.error)
             return "given back"
-        await delivery.fail(outcome.error, **fields)
+        await delivery.fail(outcome.error, fields=fields)
         return "failed"
 
     def _warn(self, what: str, error: PressureError) -> None:
@@ -197,7 +207,7 @@ class Progress:
         delivery: The task.
     """
 
-    def __init__(self, delivery: Any) -> None:
+    def __init__(self, delivery: TaskDelivery[Any]) -> None:
         self._delivery = delivery
         self._latest: tuple[float, str] | None = None
         self._writing: asyncio.Task[None] | None = None

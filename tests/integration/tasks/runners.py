@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from subprocess import Popen
 from typing import Any
 
-from apressure.tasks import TaskClient
-from apressure.tasks.runner import Command, Runner
+from apressure.tasks import Command, Runner, TaskClient
 from tests.integration.commands import environment, running
 
 

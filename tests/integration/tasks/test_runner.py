@@ -1,4 +1,4 @@
-"""A `Runner` with real servers: what becomes of tasks that end well, fail, hang, are cancelled or lose their process."""
+"""A `Runner` with real servers: what becomes of tasks that end well, fail, hang, are cancelled or killed."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import os
 import signal
 import textwrap
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from apressure import TaskFailedError
 from apressure.embedded import EmbeddedServer
-from apressure.tasks import Task, TaskClient, TaskDelivery, TaskFailedError
-from apressure.tasks.runner import Command, Function, Ran, Runner, report_progress
+from apressure.tasks import Command, Function, Ran, Runner, Task, TaskClient, TaskDelivery, report_progress
 from tests.integration.commands import PATIENCE, ended, marked, new_mark
 from tests.integration.tasks.runners import runner
 
@@ -154,7 +154,8 @@ async def test_a_killed_supervisor_takes_its_command_along_and_the_task_runs_aga
 
 async def test_a_command_that_takes_too_long_fails(jobs: Jobs) -> None:
     (task,) = await jobs.run(jobs.shell("trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done"), None, timeout=1)
-    assert (task.status, task.error, task.fields["output"]) == ("failed", "timed out after 1 s", "bye\n")
+    assert (task.status, task.error) == ("failed", "timed out after 1 s")
+    assert task.fields["output"].endswith("bye\n")
 
 
 @pytest.mark.parametrize("trap", ["touch asked; exit 0", "touch asked"], ids=["obeys", "ignores SIGTERM"])
@@ -187,7 +188,11 @@ async def test_a_cancelled_coroutine_is_cancelled(jobs: Jobs) -> None:
 async def test_functions_run_in_processes_of_their_own(jobs: Jobs) -> None:
     from tests.integration.tasks.functions import double
 
-    for work in (double, "tests.integration.tasks.functions:double", Function("tests.integration.tasks.functions:double")):
+    for work in (
+        double,
+        "tests.integration.tasks.functions:double",
+        Function("tests.integration.tasks.functions:double"),
+    ):
         (task,) = await jobs.run(work, {"number": 21})
         assert task.result["double"] == 42
         assert task.result["pid"] != os.getpid()
@@ -413,7 +418,9 @@ async def test_a_command_ends_when_its_lease_cannot_be_renewed(
     async with TaskClient(server.url) as client:
         jobs = Jobs(client, server.url, tmp_path)
         task_id = await jobs.queue.enqueue(None)
-        command = jobs.shell("[ -e again ] || { touch again; trap 'touch asked; exit' TERM; while :; do sleep 0.05; done; }")
+        command = jobs.shell(
+            "[ -e again ] || { touch again; trap 'touch asked; exit' TERM; while :; do sleep 0.05; done; }"
+        )
         async with jobs.running(jobs.runner(command, lease=2)):
             await jobs.has("again")
             os.kill(server.pid, signal.SIGSTOP)

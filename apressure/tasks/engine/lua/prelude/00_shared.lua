@@ -1,0 +1,61 @@
+-- What the scripts of all rooms share: names, and functions. A script gets those functions that it uses.
+local OP
+local call = redis.call
+local RECORD_MS = 300000       -- how long the result of a step is kept for its repeat
+local CHUNK = 1000             -- arguments of one command; Lua's stack holds fewer than 8000
+local clock
+local function now()
+  if not clock then
+    local time = call('TIME')
+    clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  end
+  return clock
+end
+
+-- The number in a text of ours, or nil: another program may have written there.
+-- (Lua writes numbers of up to 14 digits without an exponent.)
+local function natural(text)
+  return text and #text <= 13 and string.find(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- Run a command with any number of values, in chunks.
+-- first, last: which of the values; all by default.
+-- Returns: the answer to the last command
+local function push(command, key, values, first, last)
+  local answer
+  last = last or #values
+  for i = first or 1, last, CHUNK do
+    answer = call(command, key, unpack(values, i, math.min(i + CHUNK - 1, last)))
+  end
+  return answer
+end
+
+local function record(sequence, result)
+  call('SET', OP, sequence .. ':' .. result, 'PX', RECORD_MS)
+end
+
+-- The result of this step, if it was carried out before and its reply was lost; otherwise nil.
+-- A step may also arrive after its own repeat, or after a later step, from a connection that its client has given up.
+-- So a repeat leaves a record, whatever its outcome (unless there is no memory left).
+-- Returns: nil | the result, a text; for a step that comes too late, so that nobody reads its answer: ''
+local function recall(sequence, repeated)
+  local text = call('GET', OP) or ''
+  local colon = string.find(text, ':', 1, true)
+  local last = colon and natural(string.sub(text, 1, colon - 1))
+  local result = colon and string.sub(text, colon + 1)
+  local mine = tonumber(sequence)
+  local undone = last == mine and result == '' and repeated == '1'
+  if not last or undone or last < mine then
+    if repeated == '1' then redis.pcall('SET', OP, sequence .. ':', 'PX', RECORD_MS) end
+    return nil
+  end
+  -- A write, so that a WAIT that follows on this new connection waits for replicas.
+  call('PEXPIRE', OP, RECORD_MS)
+  return last == mine and result or ''
+end
+
+-- For steps that push: a server that is out of memory refuses this write, before the step has written anything. It keeps
+-- the record, which a late step may need.
+local function respect_memory_limit()
+  call('SET', OP, call('GET', OP) or ':', 'PX', RECORD_MS)
+end
