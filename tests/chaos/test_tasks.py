@@ -1,0 +1,127 @@
+"""Runners, listeners, supervisors and the processes of tasks are killed: each task is finished exactly once.
+
+None is lost, and none runs twice at the same time: each holds a lock of its own, and notes when it could not get it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from apressure.embedded import EmbeddedServer
+from apressure.tasks import TaskClient
+from tests.chaos.support import PATIENCE, Recorder, Row, no_complaints, often
+from tests.chaos.test_kill import Nursery, nursery
+
+KILLS = often(50, 10)
+"""How many are killed on one server: 100 at every push, 1,000 in the long form, on both."""
+
+TASKS_PER_KILL = 3
+RUNNERS = 3
+VICTIMS = ("runner", "runner", "listener", "supervisor", "process", "runner and supervisor", "runner and process")
+
+pytestmark = [pytest.mark.timeout(often(240, 20)), pytest.mark.leaves_keys("blueque_*", "apressure:*")]
+
+
+class Crew:
+    """The nodes that live, each in a process of its own; one that is killed is replaced."""
+
+    def __init__(self, nursery: Nursery, folder: Path) -> None:
+        self._nursery = nursery
+        self._folder = folder
+        self._numbers: Counter[str] = Counter()
+        self.alive: dict[str, list[str]] = {"runner": [], "listener": []}
+
+    async def start(self, kind: str) -> None:
+        self._numbers[kind] += 1
+        name = f"{kind}{self._numbers[kind]}"
+        self.alive[kind].append(await self._nursery.start(kind, "tasks", name, self._folder / name))
+
+    async def kill(self, kind: str, name: str) -> None:
+        self.alive[kind].remove(name)
+        await self._nursery.kill(name)
+        await self.start(kind)
+
+    async def pid(self, name: str) -> int:
+        """The process of a node, once it says so."""
+        async with asyncio.timeout(PATIENCE):
+            while not (text := (self._folder / name).read_text() if (self._folder / name).exists() else "").endswith(
+                "\n"
+            ):
+                await asyncio.sleep(0.005)
+        return int(text.split()[1])
+
+    async def kill_some(self, victim: str, rng: random.Random) -> bool:
+        """Kill one of a kind, or two together. Returns whether there was any."""
+        if victim == "listener":
+            await self.kill("listener", rng.choice(self.alive["listener"]))
+            return True
+        name = rng.choice(self.alive["runner"])
+        runner = psutil.Process(await self.pid(name))
+        own = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            supervisors = runner.children()
+            if "supervisor" in victim:
+                own = supervisors
+            elif "process" in victim:
+                own = [process for supervisor in supervisors for process in supervisor.children()]
+        if own:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rng.choice(own).kill()
+        elif "runner" not in victim:
+            return False
+        if "runner" in victim:
+            await self.kill("runner", name)
+        return True
+
+
+async def nodes_die(url: str, kills: int, rng: random.Random, folder: Path) -> Row:
+    work = folder / "tasks"
+    work.mkdir()
+    killed: Counter[str] = Counter()
+    async with TaskClient(url) as client, nursery(url, "tests.chaos.task_workers") as hatchery:
+        queue, crew = client.queue("tasks"), Crew(hatchery, folder)
+        ids = []
+        for kind in ("runner",) * RUNNERS + ("listener",):
+            await crew.start(kind)
+        while sum(killed.values()) < kills:
+            victim = rng.choice(VICTIMS)
+            while await queue.qsize() < 2 * RUNNERS:
+                parameters = [f"{rng.uniform(0, 0.3):.3f}", *(["stubborn"] if rng.random() < 0.3 else [])]
+                ids.append(await queue.enqueue(parameters))
+            await asyncio.sleep(rng.uniform(0, 0.25))
+            killed[victim] += await crew.kill_some(victim, rng)
+        stuck = 0
+        try:
+            async with asyncio.timeout(2 * PATIENCE):
+                for task_id in ids:
+                    await (await client.task(task_id)).wait()
+        except TimeoutError:
+            stuck = 1
+        left = await queue.steps.status()
+        complete = await client.connection.ask(b"LRANGE", b"blueque_complete_tasks_tasks", 0, -1)
+        await queue.delete()
+    finished = Counter(task_id.decode() for task_id in complete)
+    notes = Counter(line.split()[0] for log in work.glob("*.log") for line in log.read_text().splitlines())
+    assert stuck or (left.pending, left.started, left.leased, left.reserved) == (0, 0, 0, 0), left
+    row = Row(tried=kills, acknowledged=len(ids), stuck=stuck)
+    row.lost = len(set(ids) - set(finished))
+    row.doubled = notes["overlap"] + sum(count - 1 for count in finished.values()) + len(set(finished) - set(ids))
+    row.notes["ran again"] = notes["begin"] - len(ids)
+    row.notes.update({f"{victim}s killed": count for victim, count in killed.items()})
+    return row
+
+
+async def test_nodes_are_killed(
+    server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, tmp_path: Path
+) -> None:
+    async with no_complaints():
+        row = await nodes_die(url, KILLS, rng, tmp_path)
+    recorder.add("killed runner: tasks", server.software, row)
+    assert row.clean(), row
