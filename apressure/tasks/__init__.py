@@ -6,12 +6,14 @@ from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.processor import Processor
 from apressure.tasks.producer import TaskProducer
 from apressure.tasks.queue import TaskQueue
+from apressure.tasks.scheduler import Scheduler
 from apressure.tasks.statistics import TaskStatistics
 from apressure.tasks.task import Task
 
 __all__ = [
     "Listener",
     "Processor",
+    "Scheduler",
     "Task",
     "TaskClient",
     "TaskConsumer",
