@@ -33,8 +33,8 @@ class Contents(Administration, Generic[T]):
         """Yield the queue's tasks.
 
         Those that wait come first, in their order, then scheduled ones, those in hand, and those that have ended, the
-        latest first. Tasks that change meanwhile may be missing. A task whose hash is missing is left out; one with a status that
-        Blueque does not know is yielded where it is listed.
+        latest first. Tasks that change meanwhile may be missing. A task whose hash is missing is left out; one with a
+        status that Blueque does not know is yielded where it is listed.
 
         Args:
             status: Only tasks with this status; None for all.
