@@ -20,9 +20,10 @@ from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import Call
+from apressure.connection.wire.series import Series
 from apressure.events.answers import Event, Popped, Status, Wait, read
 from apressure.events.keys import PATTERNS, EventKeys, names_among
-from apressure.events.sending import NOT_DURABLE, Series, changed
+from apressure.events.sending import NOT_DURABLE, changed, series
 from apressure.exceptions import QueueAlreadyExistsError, QueueClosedError
 from apressure.settle import set_result_once
 
@@ -55,16 +56,15 @@ class EventSteps:
     def __init__(self, client: Client, name: str) -> None:
         self.name = name
         self.keys = EventKeys(name)
-        self.script_keys = self.keys.for_script("none")
         self.settle_timeout = client.settings.settle_timeout
+        self._unnumbered = series(self.keys, "none")
+        self.script_keys = self._unnumbered.keys
         self.connection = client.connection_for(self.script_keys)
-        self._unnumbered = Series(self.keys)
-        self._unnumbered.keys = self.script_keys
         self._pool: list[Series] = []
 
     def series(self) -> Series:
         """Return a new series of numbered steps."""
-        return Series(self.keys)
+        return series(self.keys)
 
     # Steps that a lane sends: one at a time for each series.
 
@@ -375,7 +375,7 @@ class EventSteps:
     @contextlib.contextmanager
     def _series(self) -> Iterator[Series]:
         """Lend a series; one whose last step failed is not used again, since that step may still arrive."""
-        series = self._pool.pop() if self._pool else Series(self.keys)
+        series = self._pool.pop() if self._pool else self.series()
         yield series
         self._pool.append(series)
 

@@ -9,6 +9,7 @@ from apressure.tasks.queue import TaskQueue
 from apressure.tasks.runner.command import Command, Function
 from apressure.tasks.runner.reports import report_progress
 from apressure.tasks.runner.runner import Ran, Runner
+from apressure.tasks.scheduler import Scheduler
 from apressure.tasks.statistics import TaskStatistics
 from apressure.tasks.task import Task
 
@@ -19,6 +20,7 @@ __all__ = [
     "Processor",
     "Ran",
     "Runner",
+    "Scheduler",
     "Task",
     "TaskClient",
     "TaskConsumer",

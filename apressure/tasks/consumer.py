@@ -21,6 +21,7 @@ from apressure.exceptions import (
 )
 from apressure.lifetime import IteratingTask
 from apressure.settle import set_result_once, wait_for_answer, wait_shielded
+from apressure.tasks import orphans
 from apressure.tasks.delivery import Hand, TaskDelivery
 from apressure.tasks.engine.answers import Reservation, Wait
 from apressure.tasks.engine.lanes import tell_of_dropped
@@ -98,6 +99,11 @@ class TaskConsumer(Generic[T]):
         await queue.steps.register(self._listener, self._block, STALE)
         queue.blocks.add(self)
         self._registration = background.start(self._stay_registered(), f"registering a listener of {queue.name!r}")
+        try:
+            await orphans.claim(queue)
+        except BaseException:
+            await self.end()
+            raise
         return self
 
     async def __aexit__(
@@ -323,11 +329,12 @@ class TaskConsumer(Generic[T]):
         await asyncio.wait((self._queue.settler.flushed(),))
 
     async def _stay_registered(self) -> None:
-        """Give signs of life."""
+        """Give signs of life, and take over tasks of listeners of this host that give none."""
         while True:
             await asyncio.sleep(SIGN_OF_LIFE)
             with contextlib.suppress(PressureError):  # the next one may get through
                 await self._queue.steps.register(self._listener, self._block, STALE)
+                await orphans.claim(self._queue)
 
     def _failed(self, error: Exception) -> None:
         """A completion that nobody waited for has failed: the next iteration says so."""

@@ -70,7 +70,7 @@ def started_at(pid: int) -> float | None:
     if not elapsed or not all(part.isdigit() for part in parts):
         return None
     seconds = sum(int(part) * 60**power for power, part in enumerate(reversed(parts)))
-    return time.time() - seconds - 86400 * int(days or 0)
+    return float(time.time() - seconds - 86400 * int(days or 0))
 
 
 def is_same(pid: int, began: float | None, seen: float | None) -> bool:

@@ -16,9 +16,9 @@ from apressure.connection.settings import ClientOptions
 from apressure.exceptions import QueueEmptyError
 from apressure.items import Items, Progress
 from apressure.protocols import DEFAULT_MAX_HOLD
-from apressure.tasks.administration import Administration
 from apressure.tasks.codec import TaskCodec
 from apressure.tasks.consumer import TaskConsumer
+from apressure.tasks.contents import Contents
 from apressure.tasks.delivery import Hand, TaskDelivery
 from apressure.tasks.engine.answers import Reserved, Wait, text
 from apressure.tasks.engine.lanes import Put, Reserve
@@ -33,7 +33,7 @@ A = TypeVar("A")
 POLICIES: Final = ("retry", "fail")
 
 
-class TaskQueue(Administration, Generic[T]):
+class TaskQueue(Contents[T], Generic[T]):
     """A queue of tasks for any number of nodes, on a Redis or Valkey server, in the format of Blueque.
 
     A task has parameters, runs for as long as it takes, and ends with a result or an error, which stay on the server.
@@ -117,7 +117,7 @@ class TaskQueue(Administration, Generic[T]):
         refuse_unfit(chosen)
         super().__init__(chosen, client is None, name, max_attempts, on_orphan, ttl_of(result_ttl))
         used: Codec[Any] = TaskCodec() if codec is None else codec_for(codec)
-        self._items: Items[T] = Items(name, _UTF8(used), chosen.settings.max_message_size)
+        self._items = Items(name, _UTF8(used), chosen.settings.max_message_size)
 
     async def __aenter__(self) -> Self:
         if self._owns_client:

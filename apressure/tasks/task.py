@@ -88,32 +88,32 @@ class Task:
     @property
     def pid(self) -> int | None:
         """The process that runs it, or ran it last."""
-        return self._whole("pid")
+        return whole(self.fields, "pid")
 
     @property
     def created(self) -> float | None:
         """When it was enqueued or scheduled, in seconds since 1970."""
-        return self._number("created")
+        return number(self.fields, "created")
 
     @property
     def updated(self) -> float | None:
         """When it changed last, in seconds since 1970."""
-        return self._number("updated")
+        return number(self.fields, "updated")
 
     @property
     def eta(self) -> float | None:
         """When it is, or was, due, in seconds since 1970; None if it was not scheduled."""
-        return self._number("eta")
+        return number(self.fields, "eta")
 
     @property
     def attempts(self) -> int:
         """How often nodes of apressure have reserved it. The released blueque does not count its own reservations."""
-        return self._whole("attempts") or 0
+        return whole(self.fields, "attempts") or 0
 
     @property
     def progress(self) -> float | None:
         """How far it has come, from 0 to 1; None if it does not tell."""
-        return self._number("progress")
+        return number(self.fields, "progress")
 
     @property
     def progress_message(self) -> str | None:
@@ -123,7 +123,7 @@ class Task:
     @property
     def process_started(self) -> float | None:
         """When the process that runs it began, in seconds since 1970; None if that is unknown."""
-        return self._number("process_started")
+        return number(self.fields, "process_started")
 
     @property
     def cancel_requested(self) -> bool:
@@ -206,16 +206,20 @@ class Task:
         text = self.fields.get(name)
         return None if text is None else decoded(text)
 
-    def _number(self, name: str) -> float | None:
-        try:
-            number = float(self.fields.get(name, ""))
-        except ValueError:
-            return None
-        return number if math.isfinite(number) else None
 
-    def _whole(self, name: str) -> int | None:
-        text = self.fields.get(name, "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+def number(fields: Mapping[str, str], name: str) -> float | None:
+    """Return a field that is a number; None if it is missing or none."""
+    try:
+        found = float(fields.get(name, ""))
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def whole(fields: Mapping[str, str], name: str) -> int | None:
+    """Return a field that is a whole number of at least 0; None if it is missing or none."""
+    text = fields.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
 
 
 async def fetch(client: Client, task_id: str) -> Task:

@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, Client, LeaseLostError, OutOfMemoryError, QueueClosedError, ServerError
+from apressure.connection.wire.series import Series
 from apressure.embedded import EmbeddedServer
-from apressure.queue.engine.sending import Series
 from apressure.queue.engine.steps import Steps
 from tests.chaos.proxy import Trouble, proxy
 from tests.integration.conftest import Opener, eventually, fails, in_time

@@ -15,6 +15,7 @@ import pytest
 from apressure import Client
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import prelude_of
 from apressure.events.keys import EventKeys, names_among
 from apressure.events.steps import EventSteps
 from tests.unit.fakes import FakeConnection
@@ -25,6 +26,7 @@ LUA = {
     if path.name.endswith(".lua")
 }
 PRELUDE = LUA.pop("prelude")
+SHARED = "".join(path.read_text() for path in (resources.files("apressure.connection") / "lua").iterdir())
 CODE = {name: re.sub(r"--.*", "", text) for name, text in {**LUA, "prelude": PRELUDE}.items()}
 
 EVENTS = [(b"a", b"1"), (b"b", b"2")]
@@ -110,6 +112,14 @@ def test_every_function_and_key_of_the_prelude_is_used() -> None:
     for name in re.findall(r"^local function (\w+)", CODE["prelude"], re.MULTILINE):
         uses = sum(len(re.findall(rf"\b{name}\b", text)) for text in CODE.values())
         assert uses > 1, name
+
+
+def test_what_rooms_share_is_defined_once() -> None:
+    shared = re.findall(r"^local function (\w+)", SHARED, re.MULTILINE)
+    assert len(shared) == len(set(shared)) > 5
+    for room in ("apressure.queue.engine", "apressure.events"):
+        defined = re.findall(r"^local function (\w+)", prelude_of(room), re.MULTILINE)
+        assert len(defined) == len(set(defined)) > len(shared)
 
 
 def test_the_keys_have_one_hash_tag_and_their_own_names() -> None:

@@ -17,10 +17,11 @@ from apressure.connection.rounds import Look, Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import prelude_of
+from apressure.connection.wire.series import Series
 from apressure.queue.engine.answers import read
 from apressure.queue.engine.dead_letters import DeadLetters
 from apressure.queue.engine.keys import Keys
-from apressure.queue.engine.sending import Series, script
+from apressure.queue.engine.sending import script
 from apressure.queue.engine.steps import Steps
 from tests.unit.fakes import FakeConnection
 
@@ -346,7 +347,7 @@ def test_a_step_understands_every_answer_of_its_script(name: str) -> None:
 def test_the_prelude_names_the_keys_in_the_order_in_which_they_are_sent() -> None:
     keys = Keys("p", "jobs")
     sent_keys = [key.rpartition(b":")[2].decode() for key in (*keys.for_script("x"), *keys.line())]
-    for number, word in re.findall(r"\b(\d+) :?(\w+)", PRELUDE.partition("Scripts never")[0]):
+    for number, word in re.findall(r"\b(\d+) :?(\w+)", PRELUDE.partition("KEYS: ")[2].partition("Scripts never")[0]):
         if word not in ("the", "stats"):
             expected = sent_keys[int(number) - 1] if word != "op" else "op"
             assert word == expected

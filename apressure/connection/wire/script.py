@@ -6,10 +6,13 @@ import functools
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from apressure.connection.wire.channel import Channel, ConnectionLost
 from apressure.connection.wire.command import Head
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 # The last argument is a tag that comes back with the answer, so that a reply to another request is recognized. A number
 # comes back in one string with the tag, which is faster for the server than a list.
@@ -81,17 +84,24 @@ class Call:
 
 
 def prelude_of(package: str) -> str:
-    """Return what the scripts of a package share: `lua/prelude.lua`, or the files in `lua/prelude/` by their names."""
+    """Return what the scripts of a package share.
+
+    That is what all rooms share, then `lua/prelude.lua`, or the files in `lua/prelude/` by their names.
+    """
     from importlib import resources
 
     folder = resources.files(package) / "lua"
     one = folder / "prelude.lua"
-    parts = [one] if one.is_file() else sorted((folder / "prelude").iterdir(), key=lambda part: part.name)
-    return "".join(part.read_text() for part in parts)
+    own = [one] if one.is_file() else _by_name(folder / "prelude")
+    return "".join(part.read_text() for part in (*_by_name(resources.files("apressure.connection") / "lua"), *own))
+
+
+def _by_name(folder: Traversable) -> list[Traversable]:
+    return sorted(folder.iterdir(), key=lambda part: part.name)
 
 
 def used(prelude: str, step: str) -> str:
-    """Return the prelude without the functions that a step does not use, directly or indirectly.
+    """Return the prelude without comments, and without the functions that a step does not use, directly or indirectly.
 
     A server creates each function whenever the script runs, which would cost more than most steps do.
     """
@@ -103,7 +113,8 @@ def used(prelude: str, step: str) -> str:
         found = words & functions.keys() - needed
         needed |= found
         unread += (functions[name] for name in found)
-    return re.sub(_FUNCTION, lambda match: match[0] if match[1] in needed else "", prelude)
+    chosen = re.sub(_FUNCTION, lambda match: match[0] if match[1] in needed else "", prelude)
+    return re.sub(r"(?m)^(?:--.*)?\n", "", chosen)
 
 
 def answer_of(reply: Any, tag: bytes, channel: Channel) -> Any:

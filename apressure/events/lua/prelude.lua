@@ -1,42 +1,28 @@
--- What the steps of a queue of events share: names for the keys, and functions. A script gets those that it uses.
+-- What the steps of a queue of events share, behind what all rooms share in `connection/lua`: names for the keys, and
+-- functions.
 -- KEYS: 1 unclaimed ids, 2 :claimed, 3 :items, 4 :consumers, and ours: 5 bound, 6 closed, 7 expiry, 8 attempts, 9 dead,
 --       10 turns, 11 watch, 12 room, 13 putters, 14 scan, 15 end, 16 op
 -- An okq beside us does not keep our keys: each of them may be missing or stale at any time. What okq's own keys say
 -- counts: an id in CLAIMED whose lock key exists is claimed, whoever claimed it.
 -- The lock key of an event is not among KEYS, since a step learns ids from the lists. It has the same hash tag.
 -- Scripts never roll back: so every script reads and checks everything before its first write.
-local call = redis.call
-local UNCLAIMED, CLAIMED, ITEMS, CONSUMERS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+LIST = KEYS[1]
+local UNCLAIMED, CLAIMED, ITEMS, CONSUMERS = LIST, KEYS[2], KEYS[3], KEYS[4]
 -- EXPIRY is the index of claims: id -> when to look at its lock. ATTEMPTS: id -> how often it was delivered before.
 -- DEAD has dead letters, the newest leftmost, each 'length of the id:id' and the contents.
 local BOUND, CLOSED, EXPIRY, ATTEMPTS, DEAD = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 -- TURNS and ROOM have a token for the next client that waits for events, or for room. END has one for the client that
 -- watches the queue, when the queue has ended. WATCH says which client that is, and PUTTERS exists while clients wait for
 -- room. SCAN says how far the claims have been indexed.
-local TURNS, WATCH, ROOM, PUTTERS, SCAN, END, OP = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16]
+TURNS, WATCH, OP = KEYS[10], KEYS[11], KEYS[16]
+local ROOM, PUTTERS, SCAN, END = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 
-local RECORD_MS = 300000       -- how long the result of a step is kept for its repeat
-local WATCH_MS = 6000          -- a client that waits tries again every 5 seconds
+WATCH_MS = 6000                -- a client that waits tries again every 5 seconds
 local SCAN_MS = 10000          -- claims are looked through at least this often
 local SCAN_PAUSE_MS = 500      -- and at most this often, while the index and the claims do not agree
 local STALE_S = 30             -- a consumer without a sign of life for this long is dead
 local INDEX_MS = 3600000       -- an index that nobody needs goes by itself; it can be made again at any time
 local ATTEMPTS_MS = 2592000000 -- 30 days: an okq that empties a queue does not forget attempts
-local CHUNK = 1000             -- arguments of one command; Lua's stack holds fewer than 8000
-
-local clock
-local function now()
-  if not clock then
-    local time = call('TIME')
-    clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-  end
-  return clock
-end
-
--- The number in a text of ours, or nil: another program may have written there.
-local function natural(text)
-  return text and #text <= 13 and string.find(text, '^%d+$') and tonumber(text) or nil
-end
 
 -- Check that the keys that a step works with are of their types: these commands raise an error where they are not.
 local function check_types()
@@ -70,50 +56,10 @@ local function is_closed()
   return call('EXISTS', CLOSED) == 1
 end
 
-local function record(sequence, result)
-  call('SET', OP, sequence .. ':' .. result, 'PX', RECORD_MS)
-end
-
--- The result of this step, if it was carried out before and its reply was lost; otherwise nil.
--- A step may also arrive after its own repeat, or after a later step, from a connection that its client has given up.
--- So a repeat leaves a record, whatever its outcome (unless there is no memory left).
--- Returns: nil | the result; for a step that comes too late, so that nobody reads its answer: ''
-local function recall(sequence, repeated)
-  local text = call('GET', OP) or ''
-  local colon = string.find(text, ':', 1, true)
-  local last = colon and natural(string.sub(text, 1, colon - 1))
-  local result = colon and string.sub(text, colon + 1)
-  local mine = tonumber(sequence)
-  local undone = last == mine and result == '' and repeated == '1'
-  if not last or undone or last < mine then
-    if repeated == '1' then redis.pcall('SET', OP, sequence .. ':', 'PX', RECORD_MS) end
-    return nil
-  end
-  -- A write, so that a WAIT that follows on this new connection waits for replicas.
-  call('PEXPIRE', OP, RECORD_MS)
-  return last == mine and result or ''
-end
-
 -- Redis checks maxmemory only at the first write of a script. Consumers make room and must work on a full server: this
 -- write changes nothing, and is never refused.
 local function ignore_memory_limit()
   call('LREM', CLOSED, 0, '')
-end
-
--- The opposite, for steps that push: a server that is out of memory refuses this write. It keeps the record, which a
--- late step may need.
-local function respect_memory_limit()
-  call('SET', OP, call('GET', OP) or ':', 'PX', RECORD_MS)
-end
-
--- Run a command with any number of values, in chunks. Returns: the sum of the answers
-local function push(command, key, values)
-  local sum = 0
-  for i = 1, #values, CHUNK do
-    local answer = call(command, key, unpack(values, i, math.min(i + CHUNK - 1, #values)))
-    sum = sum + (type(answer) == 'number' and answer or 0)
-  end
-  return sum
 end
 
 local function pack(text)
@@ -146,12 +92,6 @@ end
 -- Tell those who listen to okq's channel. A user without the right to publish fails here: publish before the write.
 local function publish(ids)
   for i = 1, #ids do call('PUBLISH', UNCLAIMED, ids[i]) end
-end
-
--- Have the next client that waits at this list try its step again.
-local function wake(key)
-  if call('LPUSH', key, 1) > 1 then call('LTRIM', key, 0, 0) end
-  call('PEXPIRE', key, 2 * WATCH_MS)
 end
 
 -- Wake a client that waits for room, if there is room and somebody waits.
@@ -276,49 +216,6 @@ local function due()
   local left = first[2] and tonumber(first[2]) - now() or SCAN_MS
   left = math.min(left, call('ZCARD', EXPIRY) == claims and SCAN_MS or SCAN_PAUSE_MS)
   return math.max(1, math.ceil(left))
-end
-
--- Of the clients that wait for events, one watches the list itself; the others wait in line, for a token in TURNS. So a
--- push wakes one client, also one of okq's own. The client that watches passes that on when it has something to do, or
--- no longer waits. WATCH has its place in the line, until when it certainly lives, and until when others certainly wait.
-
--- What WATCH says: {id, until, others}.
-local function watch_state()
-  local watch = redis.pcall('HMGET', WATCH, 'id', 'until', 'others')
-  if watch.err then  -- another program wrote there
-    call('DEL', WATCH)
-    return {}
-  end
-  return watch
-end
-
--- There is nothing to do: shall this client watch? Otherwise it waits in line.
--- Returns: nil if it shall | milliseconds after which the client that watches may turn out to be dead
-local function watched_by_another(place)
-  local watch = watch_state()
-  local left = (natural(watch[2]) or 0) - now()
-  local taken = watch[1] and watch[1] ~= place and left > 0 and left <= WATCH_MS
-  if taken then
-    call('HSET', WATCH, 'others', now() + WATCH_MS)
-  else
-    call('HSET', WATCH, 'id', place, 'until', now() + WATCH_MS)
-  end
-  call('PEXPIRE', WATCH, 2 * WATCH_MS)
-  return taken and left or nil
-end
-
--- This client has something to do, or no longer waits: if it watched, or if there is more to do, the next one wakes.
-local function pass_on(place)
-  local watch = watch_state()
-  local mine = watch[1] == place
-  if mine then call('HDEL', WATCH, 'id') end
-  local left = (natural(watch[3]) or 0) - now()
-  if left <= 0 or left > WATCH_MS then
-    if mine then call('DEL', WATCH) end
-    return
-  end
-  local watched = not mine and watch[1] and (natural(watch[2]) or 0) > now()
-  if not watched or call('LLEN', UNCLAIMED) > 0 then wake(TURNS) end
 end
 
 -- Everything that waits here must learn that the queue has ended: each client that does wakes the next one.

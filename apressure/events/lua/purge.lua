@@ -8,9 +8,10 @@ local bound, created = state(ARGV[4] == '1')
 if not bound then return created end
 if not created then check_types() end
 ignore_memory_limit()
-local ids = call('LRANGE', UNCLAIMED, -tonumber(ARGV[3]), -1)
+local ids, contents = call('LRANGE', UNCLAIMED, -tonumber(ARGV[3]), -1), call('HLEN', ITEMS)
 if #ids > 0 then
-  local deleted = push('HDEL', ITEMS, ids)
+  push('HDEL', ITEMS, ids)
+  local deleted = contents - call('HLEN', ITEMS)
   forget(ids)
   call('LTRIM', UNCLAIMED, 0, -#ids - 1)
   record(ARGV[1], deleted)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import Call, Script
+from apressure.connection.wire.series import Series
 from apressure.exceptions import Role
 from apressure.queue.engine.answers import read
 from apressure.queue.engine.keys import Keys
@@ -62,38 +62,6 @@ def undoing(leave: Callable[[OnAnswer], None]) -> Undo:
     return undo
 
 
-class Series:
-    """A series of numbered steps, of which at most one is unanswered at a time.
-
-    The server keeps the result of the latest step under a key of the series. So it answers a repeat with that result,
-    and does not carry it out again.
-
-    Args:
-        keys: The queue's keys.
-        name: The ending of the series' key; `"none"` for steps without a number.
-    """
-
-    def __init__(self, keys: Keys, name: str) -> None:
-        self.keys = keys.for_script(name)
-        self.number = 0
-        self._calls: dict[str, Call] = {}
-
-    def call(self, name: str, more: Callable[[], tuple[bytes, ...]] = tuple, variant: str = "") -> Call:
-        """Return the call of a script with this series' keys, and `more` behind them: the same ones each time.
-
-        `variant` names calls of the same script with other keys behind them.
-        """
-        known = variant or name
-        if known not in self._calls:
-            self._calls[known] = script(name).on((*self.keys, *more()))
-        return self._calls[known]
-
-    def next(self) -> int:
-        """Return the number of the step that is about to be sent."""
-        self.number += 1
-        return self.number
-
-
 class Sender:
     """Sends the steps of one queue.
 
@@ -114,13 +82,13 @@ class Sender:
         self._uid = client.id.encode(errors="surrogateescape")
         self.keys = keys
         self.name = name
-        self._unnumbered = Series(keys, "none")
+        self._unnumbered = Series(script, keys.for_script, "none")
         self.script_keys = self._unnumbered.keys
         self.connection = client.connection_for(self.script_keys)
 
     def series(self) -> Series:
         """Return a new series of numbered steps."""
-        return Series(self.keys, os.urandom(8).hex())
+        return Series(script, self.keys.for_script)
 
     def unclaim(self, role: Role) -> None:
         """Give back a role's token that was claimed and not used."""

@@ -10,8 +10,9 @@ from apressure.connection.asking import OnAnswer
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
+from apressure.connection.wire.series import Series
 from apressure.queue.engine.dead_letters import DeadLetters
-from apressure.queue.engine.sending import ONLY_CONSUMER, Sender, Series, acknowledged, undoing
+from apressure.queue.engine.sending import ONLY_CONSUMER, Sender, acknowledged, undoing
 from apressure.queue.engine.waits import Wait
 
 if TYPE_CHECKING:

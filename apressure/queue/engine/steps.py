@@ -17,11 +17,12 @@ from apressure.connection.renewer import Renewer
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
+from apressure.connection.wire.series import Series
 from apressure.exceptions import ROLES, Role
 from apressure.queue.engine.answers import collides
 from apressure.queue.engine.dead_letters import DeadLetters
 from apressure.queue.engine.keys import Keys
-from apressure.queue.engine.sending import ONLY_CONSUMER, ONLY_PRODUCER, Series, acknowledged, undoing
+from apressure.queue.engine.sending import ONLY_CONSUMER, ONLY_PRODUCER, acknowledged, undoing
 from apressure.queue.engine.shared_steps import SharedSteps
 from apressure.queue.engine.waits import Wait
 

@@ -21,9 +21,9 @@ from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import Call
 from apressure.connection.wire.series import Series
-from apressure.exceptions import QueueAlreadyExistsError, QueueClosedError
+from apressure.exceptions import QueueAlreadyExistsError, QueueClosedError, ServerError
 from apressure.settle import set_result_once
-from apressure.tasks.engine.answers import Claim, Fields, Reserved, Status, Wait, fields_of, read
+from apressure.tasks.engine.answers import Claim, Fields, Reserved, Status, Tended, Wait, fields_of, read
 from apressure.tasks.engine.keys import QUEUES, TaskKeys, task_key
 from apressure.tasks.engine.sending import NOT_DURABLE, changed, script
 
@@ -229,6 +229,40 @@ class TaskSteps:
         deleted, _, looked = (await self._numbered("purge", what, most, age, _flag(expected)) or "0:0").partition(":")
         return int(deleted), int(looked)
 
+    async def tend(self, now: float, ttl: float) -> Tended:
+        """Look after the queue: enqueue the tasks that are due by this time, and clean up; see `lua/tend.lua`."""
+        return await self._run("tend", repr(float(now)), repr(float(ttl)), MAX_TASKS)  # type: ignore[no-any-return]
+
+    async def requeue(self, most: int, expected: bool = False) -> tuple[int, int]:
+        """Enqueue failed tasks again, the oldest first. Returns how many were, and how many were looked at."""
+        moved, _, looked = (await self._numbered("requeue", most, _flag(expected)) or "0:0").partition(":")
+        return int(moved), int(looked)
+
+    async def cancel(self, task_id: bytes) -> str:
+        """Cancel a task. Returns what happened, as in `lua/cancel.lua`."""
+        return await self._numbered("cancel", task_id)  # type: ignore[no-any-return]
+
+    async def retry(self, task_id: bytes, expected: bool = False) -> str:
+        """Enqueue a failed task again. Returns what happened, as in `lua/retry.lua`."""
+        return await self._numbered("retry", task_id, _flag(expected))  # type: ignore[no-any-return]
+
+    async def remove(self, task_id: bytes) -> str:
+        """Delete a task that has ended. Returns what happened, as in `lua/remove.lua`."""
+        return await self._numbered("remove", task_id)  # type: ignore[no-any-return]
+
+    async def adopt(
+        self, listener: bytes, on_orphan: str, lease: float, tasks: Sequence[tuple[bytes, bool]]
+    ) -> tuple[int, int]:
+        """Take over tasks of a listener that has died, given with whether their processes still run.
+
+        Returns:
+            How many went back or failed, and how many still run.
+        """
+        pairs = itertools.chain.from_iterable((task_id, _flag(runs)) for task_id, runs in tasks)
+        answer = await self._numbered("adopt", listener, on_orphan, int(lease * 1000), *pairs) or "0:0"
+        moved, _, kept = answer.partition(":")
+        return int(moved), int(kept)
+
     async def end_queue(self) -> None:
         """Begin to delete the queue: whoever waits learns that it is gone.
 
@@ -284,6 +318,21 @@ class TaskSteps:
         )
         (connection or self.connection).send(request)
         return request
+
+
+async def load_many(client: Client, task_ids: Iterable[bytes]) -> list[tuple[bytes, Fields]]:
+    """Return the fields of tasks; those that are missing, or no hash, are left out."""
+
+    async def one(task_id: bytes) -> tuple[bytes, Fields | None]:
+        try:
+            return task_id, await load(client, task_id)
+        except ServerError as error:
+            if error.code != "WRONGTYPE":
+                raise
+            return task_id, None
+
+    found = await asyncio.gather(*map(one, task_ids))
+    return [(task_id, fields) for task_id, fields in found if fields is not None]
 
 
 async def load(client: Client, task_id: bytes) -> Fields | None:

@@ -76,7 +76,8 @@ def long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     def patient(name: str) -> Script:
         made = copy.copy(original(name))
         for number in (b"WATCH_MS = 6000", b"SCAN_MS = 10000"):
-            made.source = made.source.replace(b"local %b " % number, b"local %b000 " % number)
+            assert b"%b " % number in made.source
+            made.source = made.source.replace(b"%b " % number, b"%b000 " % number)
         made.sha = hashlib.sha1(made.source, usedforsecurity=False).hexdigest().encode()
         return made
 

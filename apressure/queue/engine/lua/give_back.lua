@@ -2,7 +2,7 @@
 -- KEYS: those of the prelude, then the record of the get
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 sequence of the get or '', 4... the messages, oldest first
 -- Returns: number of messages | {'missing'} | {'corrupt', why}
-local before = recall(ARGV[1], ARGV[2])
+local before = recall_number(ARGV[1], ARGV[2])
 if before then return before end
 local bound, wrong = check(CONSUMER)
 if wrong then return wrong end

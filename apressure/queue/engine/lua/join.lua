@@ -34,5 +34,5 @@ end
 local member = {since = now(), sequence = 0, first = 0, count = 0, ranges = {}, uid = uid}
 renew_member(member, ARGV[4])
 write_member(token, member)
-wake(1)  -- others may have waited for the client that had the role before
+wake(TURNS)  -- others may have waited for the client that had the role before
 return {'ok', bound}

@@ -24,7 +24,7 @@ local function finish(answer)
   return answer
 end
 
-local before = recall(ARGV[2], ARGV[3])
+local before = recall_number(ARGV[2], ARGV[3])
 if before then return before end
 switch_to(24)
 local _, source_wrong = check(CONSUMER)
@@ -106,7 +106,7 @@ acknowledge(ranges, 1, #ranges)
 if shared then
   -- The member's record may go on to name what was moved: that is no longer APART. Members may wait for the end.
   TURNS = KEYS[47]
-  if call('EXISTS', CLOSED) == 1 and call('LLEN', LIST) == 0 then wake(member_count()) end
+  if call('EXISTS', CLOSED) == 1 and call('LLEN', LIST) == 0 then wake(TURNS, member_count()) end
 elseif lease[3] ~= '1' and call('EXISTS', INFLIGHT, APART) == 0 then
   call('DEL', KEYS[LEASE + CONSUMER])  -- received by hand: the role goes back with the last message
   release(CONSUMER)

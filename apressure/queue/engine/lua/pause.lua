@@ -2,7 +2,7 @@
 -- KEYS: those of the prelude, 24 resumed
 -- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step
 -- Returns: 1 | 0 if it was paused already | {'missing'}
-local before = recall(ARGV[2], ARGV[3])
+local before = recall_number(ARGV[2], ARGV[3])
 if before then return before end
 if call('EXISTS', BOUND) == 0 then return {'missing'} end
 if call('EXISTS', PAUSED) == 1 then return 0 end

@@ -4,7 +4,7 @@
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 the most messages to delete
 -- Returns: {'ok', number deleted, number of messages left} | {'missing'} | {'corrupt', why} |
 --          {'busy', role, holder, -1} (a client that works step by step has the role, and may be taking a message)
-local before = recall(ARGV[1], ARGV[2])
+local before = recall_number(ARGV[1], ARGV[2])
 if before then return {'ok', before, call('LLEN', LIST)} end
 local bound, wrong = check(CONSUMER)
 if wrong then return refuse(wrong, CONSUMER, '0', '', bound) end

@@ -6,7 +6,7 @@
 --          works step by step is about to bring the permit for it, unless it was lost) | {'missing'} |
 --          {'corrupt', why} | {'closed'} | {'busy', role, holder, milliseconds of its lease or -1} | {'lost'}
 local claimed, token = ARGV[4], ARGV[5]
-local before = recall(ARGV[2], ARGV[3])
+local before = recall_number(ARGV[2], ARGV[3])
 if before then return before end
 local bound, wrong, length, permits = check(PRODUCER)
 if wrong then return refuse(wrong, PRODUCER, claimed, token, bound) end

@@ -55,7 +55,7 @@ me.sequence, me.count, me.ranges = sequence, 0, ranges
 if is_paused(usual) then
   write_member(token, me)
   normalise(bound)
-  if closed == 1 and acknowledged > 0 then wake(member_count() - 1) end
+  if closed == 1 and acknowledged > 0 then wake(TURNS, member_count() - 1) end
   if place ~= '' then pass_on(place) end  -- it waits for the end of the pause now
   return {'paused', due()}
 end
@@ -100,7 +100,7 @@ if closed == 0 then
   if left then return {'turn', math.min(due(), left)} end
   return {'watch', due()}
 end
-if acknowledged > 0 then wake(member_count() - 1) end  -- others may wait for the end
+if acknowledged > 0 then wake(TURNS, member_count() - 1) end  -- others may wait for the end
 if in_flight() == #numbers_in(ranges) then return {'closed'} end
 local known = {}
 for _, member in pairs(members()) do

@@ -18,7 +18,7 @@ local function finish(answer)
   return answer
 end
 
-local before = recall(ARGV[2], ARGV[3])
+local before = recall_number(ARGV[2], ARGV[3])
 if before then return {'ok', before, call('LLEN', KEYS[24])} end
 local bound, wrong = check(PRODUCER)
 if wrong then

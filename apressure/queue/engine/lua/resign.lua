@@ -4,5 +4,5 @@
 -- Returns: 1
 ignore_memory_limit()
 pass_on(ARGV[1])
-if ARGV[2] == '1' then wake(1) end
+if ARGV[2] == '1' then wake(TURNS) end
 return 1

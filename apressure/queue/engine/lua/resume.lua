@@ -2,7 +2,7 @@
 -- KEYS: those of the prelude, 24 resumed
 -- ARGV: 1 sequence, 2 '1' if this repeats a step
 -- Returns: 1 | 0 if it was not paused | {'missing'}
-local before = recall(ARGV[1], ARGV[2])
+local before = recall_number(ARGV[1], ARGV[2])
 if before then return before end
 if call('EXISTS', BOUND) == 0 then return {'missing'} end
 if call('EXISTS', PAUSED) == 0 then return 0 end

@@ -8,7 +8,7 @@
 -- Returns: number of deliveries settled | {'ok', that number, 1} (the queue is paused) | {'missing'} |
 --          {'corrupt', why} | {'lost'}
 if ARGV[5] == '1' then
-  local before = recall(ARGV[4])
+  local before = recall_number(ARGV[4])
   if before then return before end
 end
 -- (If another program overwrote the number of the next delivery, numbers no longer identify a message.)

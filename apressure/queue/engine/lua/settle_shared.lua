@@ -9,7 +9,7 @@
 -- Returns: number of deliveries settled | {'ok', that number, 1} (the queue is paused) | {'missing'} |
 --          {'corrupt', why} | {'lost'}
 if ARGV[5] == '1' then
-  local before = recall(ARGV[4])
+  local before = recall_number(ARGV[4])
   if before then return before end
 end
 local token, leave = ARGV[1], ARGV[3] == '1'
@@ -57,7 +57,7 @@ else
   normalise(bound)
 end
 -- Members that wait for the end learn that it may have come.
-if settled > 0 and left > 0 and call('EXISTS', CLOSED) == 1 then wake(left) end
+if settled > 0 and left > 0 and call('EXISTS', CLOSED) == 1 then wake(TURNS, left) end
 record(ARGV[4], settled)
 if not leave and call('EXISTS', PAUSED) == 1 then return {'ok', settled, 1} end
 return settled

@@ -1,4 +1,4 @@
--- What the steps of a queue share: names for the keys, and functions. A script gets those functions that it uses.
+-- What the steps of a queue share, behind what all rooms share in `connection/lua`: names for the keys, and functions.
 -- Every script receives the same KEYS, so that a key has one name in all of them. Those of a second queue follow.
 -- KEYS: 1 the messages, 2 :bound, 3 :producer, 4 :consumer, 5 :producer_free, 6 :consumer_free,
 --       7-10 :stats:{produced_messages,produced_bytes,consumed_messages,consumed_bytes}, 11 :not_full, 12 :closed,
@@ -7,16 +7,15 @@
 --       23 op;
 --       in steps for messages, for which clients wait in line, then 24 turns, 25 watch
 -- Scripts never roll back: so every script reads and checks everything before its first write.
-local call = redis.call
 local FIRST = 1
-local LIST, BOUND, NOT_FULL, CLOSED = KEYS[1], KEYS[2], KEYS[11], KEYS[12]
+local BOUND, NOT_FULL, CLOSED = KEYS[2], KEYS[11], KEYS[12]
+LIST = KEYS[1]
 -- Deliveries have ascending numbers. INFLIGHT has the latest ones, the newest leftmost, each delivered for the first
 -- time. APART has those that later ones have overtaken, or that had been given back: number -> 'times:message'.
-local INFLIGHT, APART, REDELIVERED, OP = KEYS[19], KEYS[20], KEYS[21], KEYS[23]
+local INFLIGHT, APART, REDELIVERED = KEYS[19], KEYS[20], KEYS[21]
 -- PAUSED exists while consumers of ours take nothing: 'since:uid', with the client that paused the queue.
 local PAUSED = KEYS[22]
--- TURNS has a token for the next client in line, WATCH says which client watches the queue (see `watches`).
-local TURNS, WATCH = KEYS[24], KEYS[25]
+OP, TURNS, WATCH = KEYS[23], KEYS[24], KEYS[25]
 -- A role is a number. Added to one of these it gives the key: KEYS[LEASE + CONSUMER]. (Statistics: add it twice.)
 local PRODUCER, CONSUMER = 0, 1
 local HOLDER, FREE, MESSAGES, BYTES, LEASE, CLAIM, CLAIM_UNTIL = 3, 5, 7, 8, 13, 15, 17
@@ -37,25 +36,8 @@ end
 
 local CLAIM_MS = 5000          -- a claim that is unused for this long belongs to a dead client
 local LEASE_MS = 86400000      -- the longest lease
-local RECORD_MS = 300000       -- how long the result of a step is kept for its repeat
-local WATCH_MS = 4500          -- a client that watches and has not said so for this long is dead
+WATCH_MS = 4500                -- a client that watches and has not said so for this long is dead
 local LOOK_MS = 2000           -- a client that waits in line looks this often (`ROUND` in connection/rounds.py)
 local SHARED, MEMBER = 'shared:1', 'member:'  -- the token of a lease that has members, and where their records are
-local CHUNK = 1000             -- arguments of one command; Lua's stack holds fewer than 8000
 local MOST_PASSED = 1000000    -- how many elements of a list a step passes while it looks for some: some 30 ms
-
-local clock
-local function now()
-  if not clock then
-    local time = call('TIME')
-    clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-  end
-  return clock
-end
-
--- The number in a text of ours, or nil: another program may have written there.
--- (Lua writes numbers of up to 14 digits without an exponent.)
-local function natural(text)
-  return text and #text <= 13 and string.find(text, '^%d+$') and tonumber(text) or nil
-end
 

@@ -25,23 +25,10 @@ local function check(role)
   return bound, wrong, length, permits
 end
 
-local function record(sequence, result)
-  call('SET', OP, sequence .. ':' .. result, 'PX', RECORD_MS)
-end
-
--- The result of this step, if it was carried out before and its reply was lost; otherwise nil.
--- A step may also arrive after its own repeat, or after a later step, from a connection that its client has given up.
--- So a repeat leaves a record, whatever its outcome (unless there is no memory left).
-local function recall(sequence, repeated)
-  local last, result = string.match(call('GET', OP) or '', '^(%d+):(%d+)$')
-  local undone = last == sequence and result == '0' and repeated == '1'
-  if not last or undone or tonumber(last) < tonumber(sequence) then
-    if repeated == '1' then redis.pcall('SET', OP, sequence .. ':0', 'PX', RECORD_MS) end
-    return nil
-  end
-  -- A write, so that a WAIT that follows on this new connection waits for replicas.
-  call('PEXPIRE', OP, RECORD_MS)
-  return last == sequence and tonumber(result) or 0
+-- As `recall`, for results that are numbers: 0 for a step that comes too late.
+local function recall_number(sequence, repeated)
+  local result = recall(sequence, repeated)
+  return result and (natural(result) or 0)
 end
 
 -- Has this step arrived after its own repeat? For steps without a record of their own: their repeat sees what they did.
@@ -53,12 +40,6 @@ end
 -- write changes nothing, and is never refused.
 local function ignore_memory_limit()
   call('HDEL', KEYS[LEASE + CONSUMER], '')
-end
-
--- The opposite, for steps that push: a server that is out of memory refuses this write. It keeps the record, which a
--- late step may need.
-local function respect_memory_limit()
-  call('SET', OP, call('GET', OP) or ':', 'PX', RECORD_MS)
 end
 
 -- The index of the first key from KEYS[first] on that exists, or nil. Each is the :bound of a queue that this one

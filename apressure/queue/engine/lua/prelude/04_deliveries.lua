@@ -1,15 +1,6 @@
 -- fakeredis has no digests: there, a message stands for itself.
 local digest_of = redis.sha1hex or function(message) return message end
 
--- Run a command with any number of values, in chunks. Returns: the answer to the last command
-local function push(command, key, values, first, last)
-  local answer
-  for i = first, last, CHUNK do
-    answer = call(command, key, unpack(values, i, math.min(i + CHUNK - 1, last)))
-  end
-  return answer
-end
-
 -- Returns: the number of the oldest delivery in INFLIGHT, the number after its newest one
 local function numbers()
   local next_number = natural(call('HGET', KEYS[LEASE + CONSUMER], 'next')) or 1e15  -- unknown: above all others

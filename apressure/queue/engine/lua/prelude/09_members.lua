@@ -151,17 +151,6 @@ local function return_orphans(alive)
   return returned + put_back(orphans)
 end
 
--- Wake so many clients that wait in line.
-local function wake(most)
-  local waiting = redis.pcall('LLEN', TURNS)
-  if type(waiting) ~= 'number' then  -- another program wrote there
-    call('DEL', TURNS)
-    waiting = 0
-  end
-  for _ = waiting + 1, most do call('LPUSH', TURNS, 1) end
-  if waiting < most then call('PEXPIRE', TURNS, 2 * WATCH_MS) end
-end
-
 -- Remove members whose lease has run out, and return what they have, first in line. Without members the lease ends.
 -- gone: the uid, or the token, of members that have to go in any case, or nil.
 -- Returns: how many were removed | how many deliveries were returned | the members that remain
@@ -211,6 +200,6 @@ local function heal_members_in_time(bound)
   local left = (natural(lease[1]) or 0) - now()
   if left > 0 and left <= (natural(lease[2]) or 0) and natural(lease[3]) then return end
   local removed, returned = heal_members(bound)
-  if returned > 0 or removed > 0 then wake(math.max(1, member_count())) end
+  if returned > 0 or removed > 0 then wake(TURNS, math.max(1, member_count())) end
 end
 

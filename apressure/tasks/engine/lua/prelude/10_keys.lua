@@ -217,3 +217,15 @@ local function bury()
     leave((string.gsub(dead[i], ' [^ ]*$', '')))
   end
 end
+
+-- A failed task waits again, last in line.
+local function revive(id)
+  tell()
+  call('PUBLISH', TASK .. id, 'pending')
+  call('HSET', TASK .. id, 'status', 'pending', 'updated', stamp())
+  call(
+    'HDEL', TASK .. id, 'token', 'cancel_requested', 'reclaimed_node', 'attempts', 'error', 'failure', 'failed_attempt',
+    'node', 'pid', 'process_started', 'progress', 'progress_message'
+  )
+  call('LPUSH', PENDING, id)
+end

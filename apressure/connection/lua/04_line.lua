@@ -1,3 +1,15 @@
+-- Wake clients that wait at a list: each one that takes a token there tries its step again.
+-- most: how many clients; one by default.
+local function wake(key, most)
+  local waiting = redis.pcall('LLEN', key)
+  if type(waiting) ~= 'number' then  -- another program wrote there
+    call('DEL', key)
+    waiting = 0
+  end
+  for _ = waiting + 1, most or 1 do call('LPUSH', key, 1) end
+  call('PEXPIRE', key, 2 * WATCH_MS)
+end
+
 -- Wake all clients that wait for the end of a pause. The list stays until those that are about to wait have seen it; a
 -- pause deletes it.
 local function wake_paused(resumed)
@@ -6,8 +18,8 @@ local function wake_paused(resumed)
   call('PEXPIRE', resumed, 2 * WATCH_MS)
 end
 
--- Of the clients that wait for messages in a queue, one watches it; the others wait for a token in TURNS, in line.
--- So a put wakes one client. The client that watches passes that on when it has something to do, or no longer waits.
+-- Of the clients that wait for something in a queue, one watches it; the others wait in line, for a token in TURNS. So
+-- a put wakes one client. The client that watches passes that on when it has something to do, or no longer waits.
 -- WATCH has its id, until when it certainly lives, and until when others certainly wait.
 
 -- What WATCH says: {id, until, others}.
@@ -46,5 +58,5 @@ local function pass_on(id)
     return
   end
   local watched = not mine and watch[1] and (natural(watch[2]) or 0) > now()
-  if not watched or call('LLEN', LIST) > 0 then wake(1) end
+  if not watched or call('LLEN', LIST) > 0 then wake(TURNS) end
 end

@@ -1,0 +1,26 @@
+local clock
+local function now()
+  if not clock then
+    local time = call('TIME')
+    clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  end
+  return clock
+end
+
+-- The number in a text of ours, or nil: another program may have written there.
+-- (Lua writes numbers of up to 14 digits without an exponent.)
+local function natural(text)
+  return text and #text <= 13 and string.find(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- Run a command with any number of values, in chunks.
+-- first, last: which of the values; all by default.
+-- Returns: the answer to the last command
+local function push(command, key, values, first, last)
+  local answer
+  last = last or #values
+  for i = first or 1, last, CHUNK do
+    answer = call(command, key, unpack(values, i, math.min(i + CHUNK - 1, last)))
+  end
+  return answer
+end
