@@ -37,7 +37,7 @@ class Reason(enum.Enum):
 
     TIMEOUT = "timed out"
     CANCELLED = "cancelled"
-    SHUTDOWN = "the Runner ends"
+    GIVE_BACK = "another attempt is to run it"
     LOST = "the lease was lost"
 
 
@@ -135,6 +135,7 @@ class Performance:
         timer: asyncio.TimerHandle | None = None
         try:
             delivery.on_renewed(lambda until: running.renew(self._limits.times(until)))
+            running.renew(self._limits.times(delivery.certain_until))  # a renewal may have come before that
             delivery.on_cancel(lambda: self.stop(Reason.CANCELLED))
             delivery.on_lost(lambda: self.stop(Reason.LOST))
             if delivery.cancel_requested:
@@ -143,7 +144,7 @@ class Performance:
                 await delivery.start(running.pid)
             except PressureError as error:
                 self._warn("could not be noted as started", error)
-                self.stop(Reason.LOST if isinstance(error, _GONE) else Reason.SHUTDOWN)
+                self.stop(Reason.LOST if isinstance(error, _GONE) else Reason.GIVE_BACK)
             if self._reason is None:
                 running.go()
                 if timeout is not None:
@@ -168,32 +169,35 @@ class Performance:
                 return "lost"
             except PressureError as error:
                 self._warn("could not be settled", error)
-                if not error.temporary or (self._reason is Reason.SHUTDOWN and self._delivery.lease_left < 0):
+                if not error.temporary or (self._reason is Reason.GIVE_BACK and self._delivery.lease_left < 0):
                     return "lost"
             await asyncio.sleep(_AGAIN.pause(failures))
         raise AssertionError
 
     async def _settle_once(self, outcome: Outcome) -> Ending:
-        delivery, reason = self._delivery, self._reason
-        fields = {"output": outcome.output}
+        delivery, reason, error = self._delivery, self._reason, outcome.error
+        fields = {"output": outcome.output.encode(errors="replace").decode()}
         if outcome.status is not None:
             fields["exit_status"] = str(outcome.status)
         if reason is Reason.LOST:
             return "lost"
-        if reason is Reason.SHUTDOWN and outcome.error is not None:
+        if error is None:
+            try:
+                await delivery.complete(outcome.result, fields=fields)
+                return "complete"
+            except (TypeError, ValueError, RecursionError) as refused:
+                error = f"the result is a {type(outcome.result).__name__} that cannot be kept: {refused}"
+        if reason is Reason.GIVE_BACK:
             await delivery.release()
             return "given back"
-        if reason is not None and outcome.error is not None:
-            error = "cancelled" if reason is Reason.CANCELLED else f"timed out after {self._limits.timeout:g} s"
-            await delivery.fail(error, fields=fields)
-            return "failed"
-        if outcome.error is None:
-            await delivery.complete(outcome.result, fields=fields)
-            return "complete"
-        if outcome.crashed and self._limits.retry:
-            await delivery.nack(outcome.error)
+        if reason is None and outcome.crashed and self._limits.retry:
+            await delivery.nack(error)
             return "given back"
-        await delivery.fail(outcome.error, fields=fields)
+        if reason is Reason.CANCELLED:
+            error = "cancelled"
+        elif reason is Reason.TIMEOUT:
+            error = f"timed out after {self._limits.timeout:g} s"
+        await delivery.fail(error, fields=fields)
         return "failed"
 
     def _warn(self, what: str, error: PressureError) -> None:

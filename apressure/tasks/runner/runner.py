@@ -214,7 +214,7 @@ class Runner:
     def _end(self) -> None:
         """End all tasks: they go back."""
         for performance in self._running.values():
-            performance.stop(Reason.SHUTDOWN)
+            performance.stop(Reason.GIVE_BACK)
 
 
 def _beginning(work: Work) -> Callable[[Order], Running]:

@@ -180,17 +180,12 @@ class TaskCoroutine:
         if self._task is None:
             return Outcome("it was stopped before it began", crashed=True)
         await asyncio.wait((self._task,))
-        return self._task.result() if not self._task.cancelled() else Outcome("cancelled")
+        return self._task.result() if not self._task.cancelled() else Outcome("the handler cancelled itself")
 
     async def _run(self) -> Outcome:
         current_progress.set(self._order.on_progress)
         try:
-            result = await self._handler(self._order.parameters)
+            return Outcome(None, await self._handler(self._order.parameters))
         except Exception as error:  # noqa: BLE001 (the handler's own)
             reason = "".join(traceback.format_exception_only(error)).strip()
             return Outcome(reason, output=traceback.format_exc())
-        try:
-            json.dumps(result, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            return Outcome(f"the handler returned a {type(result).__name__} that is not JSON: {error}")
-        return Outcome(None, result)

@@ -219,15 +219,19 @@ async def test_coroutines_run_in_this_process(jobs: Jobs) -> None:
     async def handle(parameters: Any) -> Any:
         if parameters == "fail":
             raise ValueError("no such file")
-        return {1} if parameters == "set" else {"got": parameters, "pid": os.getpid()}
+        if parameters in ("set", "surrogate"):
+            return {1} if parameters == "set" else "\ud800"
+        return {"got": parameters, "pid": os.getpid()}
 
-    good, bad, odd = await jobs.run(handle, {"a": 1}, "fail", "set")
+    good, bad, odd, worse = await jobs.run(handle, {"a": 1}, "fail", "set", "surrogate")
     assert (good.result, good.pid) == ({"got": {"a": 1}, "pid": os.getpid()}, os.getpid())
     assert (bad.status, bad.error) == ("failed", "ValueError: no such file")
     assert "in handle" in bad.fields["output"]
     assert (odd.status, odd.error) == (
-        "failed", "the handler returned a set that is not JSON: Object of type set is not JSON serializable"
+        "failed", "the result is a set that cannot be kept: Object of type set is not JSON serializable"
     )  # fmt: skip
+    assert worse.error is not None
+    assert worse.error.startswith("the result is a str that cannot be kept: 'utf-8' codec can't encode")
 
 
 async def test_progress_is_noted(jobs: Jobs) -> None:
@@ -328,7 +332,7 @@ async def test_a_drained_queue_ends_the_runner(jobs: Jobs) -> None:
     await jobs.queue.create()
     await jobs.queue.put_many(["", "", "fail"])
     await jobs.queue.close()
-    command = jobs.shell('[ -e again ] || { touch again; kill -KILL $$; }; [ -z "$1" ]')
+    command = jobs.shell('mkdir again 2>/dev/null && kill -KILL $$; [ -z "$1" ]')
     async with asyncio.timeout(PATIENCE):
         assert await jobs.runner(command, concurrency=3).run() == Ran(complete=2, failed=1, given_back=1, lost=0)
 
@@ -431,6 +435,28 @@ async def test_a_command_ends_when_its_lease_cannot_be_renewed(
                 os.kill(server.pid, signal.SIGCONT)
             task = await jobs.finished(task_id)
     assert (task.status, task.attempts) == ("complete", 2)
+
+
+async def test_the_end_of_a_task_is_noted_when_the_server_is_back(
+    make_server: Callable[..., EmbeddedServer], tmp_path: Path
+) -> None:
+    server = make_server()
+    async with TaskClient(server.url, retry_timeout=0.5, response_timeout=0.5) as client:
+        jobs = Jobs(client, server.url, tmp_path)
+        task_id = await jobs.queue.enqueue(None)
+        async with jobs.running(
+            jobs.runner(jobs.shell("touch ready; while [ ! -e go ]; do sleep 0.05; done"), lease=60)
+        ):
+            await jobs.has("ready")
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                (tmp_path / "go").touch()
+                await jobs.until(lambda: not jobs.alive())
+                await asyncio.sleep(2)  # it has tried, and was refused
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+            task = await jobs.finished(task_id)
+    assert (task.status, task.attempts) == ("complete", 1)
 
 
 async def test_a_command_outlives_its_lease_while_that_is_renewed(jobs: Jobs) -> None:

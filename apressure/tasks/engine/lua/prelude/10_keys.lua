@@ -178,6 +178,7 @@ end
 -- Drop ids from the list of all tasks whose tasks were deleted. The others go to its other end, so that each step looks at
 -- others: the list says nothing about the order.
 local function sweep(most)
+  if most < 1 then return end
   local ids = call('LRANGE', TASKS, -most, -1)
   if #ids == 0 then return end
   local live = {}
