@@ -42,9 +42,8 @@ class Crew:
         name = f"{kind}{self._numbers[kind]}"
         self.alive[kind].append(await self._nursery.start(kind, "tasks", name, self._folder / name))
 
-    async def kill(self, kind: str, name: str) -> None:
+    async def replace(self, kind: str, name: str) -> None:
         self.alive[kind].remove(name)
-        await self._nursery.kill(name)
         await self.start(kind)
 
     async def pid(self, name: str) -> int:
@@ -59,20 +58,27 @@ class Crew:
     async def kill_some(self, victim: str, rng: random.Random) -> bool:
         """Kill one of a kind, or two together. Returns whether there was any."""
         if victim == "listener":
-            await self.kill("listener", rng.choice(self.alive["listener"]))
+            name = rng.choice(self.alive["listener"])
+            await self._nursery.kill(name)
+            await self.replace("listener", name)
             return True
         name = rng.choice(self.alive["runner"])
         processes = await self.supervisors(name)
         if victim.endswith("process"):
             with contextlib.suppress(psutil.NoSuchProcess):
                 processes = [process for supervisor in processes for process in supervisor.children()]
+        if victim != "runner" and not processes:
+            return False
+        runner_first = rng.random() < 0.5
+        if victim.startswith("runner") and runner_first:
+            await self._nursery.kill(name)
         if victim != "runner":
-            if not processes:
-                return False
             with contextlib.suppress(psutil.NoSuchProcess):
                 rng.choice(processes).kill()
         if victim.startswith("runner"):
-            await self.kill("runner", name)
+            if not runner_first:
+                await self._nursery.kill(name)
+            await self.replace("runner", name)
         return True
 
     async def supervisors(self, name: str) -> list[psutil.Process]:
@@ -94,7 +100,8 @@ async def nodes_die(url: str, kills: int, rng: random.Random, folder: Path) -> R
         while sum(killed.values()) < kills:
             victim = rng.choice(VICTIMS)
             while await queue.qsize() < 2 * RUNNERS:
-                parameters = [f"{rng.uniform(0, 0.3):.3f}", *(["stubborn"] if rng.random() < 0.3 else [])]
+                stubborn = rng.random() < 0.3
+                parameters = [f"{rng.uniform(0, 1.0 if stubborn else 0.3):.3f}", *["stubborn"] * stubborn]
                 ids.append(await queue.enqueue(parameters))
             await asyncio.sleep(rng.uniform(0, 0.25))
             killed[victim] += await crew.kill_some(victim, rng)
