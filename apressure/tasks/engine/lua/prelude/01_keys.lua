@@ -1,4 +1,5 @@
--- What the steps of a queue of tasks share: names for the keys, and functions.
+-- What the steps of a queue of tasks share, behind what all rooms share in `connection/lua`: names for the keys, and
+-- functions.
 -- KEYS: 1 blueque_queues, 2 pending, 3 scheduled, 4 started, 5 listeners, 6 complete, 7 failed, 8 tasks, and ours:
 --       9 leases, 10 nodes, 11 bound, 12 closed, 13 paused, 14 op; the beginnings of keys: 15 of a task, 16 of a
 --       listener's reserved list; the channels: 17 of the queue, 18 for room, 19 for schedulers
@@ -178,7 +179,7 @@ end
 -- Drop ids from the list of all tasks whose tasks were deleted. The others go to its other end, so that each step looks at
 -- others: the list says nothing about the order.
 local function sweep(most)
-  local ids = call('LRANGE', TASKS, -most, -1)
+  local ids = most > 0 and call('LRANGE', TASKS, -most, -1) or {}
   if #ids == 0 then return end
   local live = {}
   for i = #ids, 1, -1 do
