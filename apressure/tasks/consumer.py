@@ -322,7 +322,7 @@ class TaskConsumer(Generic[T]):
             self.hand.pop(one.claim, None)
         if unseen:
             changes = [Change("unseen", one.claim) for one in reversed(unseen)]
-            self._queue.steps.send_settle(self._queue.steps.series(), changes, 0, lambda _: None)
+            self._queue.steps.send_settle(changes, 0, lambda _: None)
 
     async def _flush(self) -> None:
         """Wait until completions have been sent and answered."""

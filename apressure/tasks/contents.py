@@ -14,7 +14,7 @@ from apressure.settle import note_accepted
 from apressure.tasks.administration import Administration
 from apressure.tasks.engine.answers import FULL, Wait, raw, text
 from apressure.tasks.engine.steps import MAX_TASKS, load_many
-from apressure.tasks.task import Task
+from apressure.tasks.task import Task, number
 
 T = TypeVar("T")
 
@@ -207,7 +207,7 @@ class Contents(Administration, Generic[T]):
         try:
             if ids is not None:
                 missing = []
-                for task_id in dead_letters.checked_ids(ids):
+                for task_id in await self._oldest_first(dead_letters.checked_ids(ids)):
                     try:
                         await self.retry(task_id, None if deadline is None else max(0.0, deadline - loop.time()))
                         moved += 1
@@ -234,6 +234,13 @@ class Contents(Administration, Generic[T]):
             error.accepted = moved
             raise
         return Requeued(moved)
+
+    async def _oldest_first(self, task_ids: Iterable[str]) -> list[str]:
+        """Return the ids of tasks by when they have ended."""
+        self.check()
+        found = await load_many(self.client, map(raw, task_ids))
+        ended = {text(task_id): number(fields, "updated") or 0.0 for task_id, fields in found}
+        return sorted(task_ids, key=lambda task_id: ended.get(task_id, 0.0))
 
     def _letter(self, task: Task) -> DeadLetter[T]:
         attempt = task.fields.get("failed_attempt", "")

@@ -78,6 +78,7 @@ class Core(AsyncClosing):
         self._reservations = ReserveLane(self.steps, self._waits)
         self._expected = False  # this object has created the queue: if it is gone, it was deleted
         self._closed_by: PressureError | None = None
+        self._listener = b""
 
     def policy(self, lease: float) -> Policy:
         """Return how tasks are reserved for so many seconds."""
@@ -85,7 +86,9 @@ class Core(AsyncClosing):
 
     async def listener(self) -> bytes:
         """Return the listener that this process is."""
-        return (await processes.listener_id()).encode(errors="surrogateescape")
+        if not self._listener:
+            self._listener = (await processes.listener_id()).encode(errors="surrogateescape")
+        return self._listener
 
     def forget(self, claim: Claim) -> None:
         """A task that a consumer of this object has in hand was settled by a processor."""

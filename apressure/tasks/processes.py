@@ -14,6 +14,8 @@ from typing import Final
 SLACK: Final = 2.0
 """Seconds by which two readings of the same start may differ."""
 
+_known: dict[int, float | None] = {}
+
 
 @functools.cache
 def host() -> str:
@@ -53,6 +55,19 @@ def started_at(pid: int) -> float | None:
 
     None if it does not run, or the system does not tell.
     """
+    return _own() if pid == os.getpid() else _started_at(pid)
+
+
+def _own() -> float | None:
+    """Return when this process began; it asks once."""
+    pid = os.getpid()
+    if pid not in _known:
+        _known.clear()
+        _known[pid] = _started_at(pid)
+    return _known[pid]
+
+
+def _started_at(pid: int) -> float | None:
     if (stat := _stat(pid)) is not None:
         since_boot: float = int(stat[19]) / os.sysconf("SC_CLK_TCK")
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)

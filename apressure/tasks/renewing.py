@@ -110,7 +110,7 @@ class Renewing:
         self._hand.clear()
         if lost:
             changes = [Change("nack", one.claim) for one in reversed(lost)]
-            self._core.steps.send_settle(self._core.steps.series(), changes, 0, lambda _: None)
+            self._core.steps.send_settle(changes, 0, lambda _: None)
             self._tell(error, lost)
 
     def _renew(

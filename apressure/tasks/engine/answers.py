@@ -172,8 +172,10 @@ def raw(data: str) -> bytes:
     return data.encode(errors="surrogateescape")
 
 
-def fields_of(flat: list[bytes]) -> Fields:
-    """Return names and values in turn as a dictionary."""
+def fields_of(flat: list[bytes] | dict[bytes, bytes]) -> Fields:
+    """Return names and values in turn as a dictionary. (fakeredis has made one.)"""
+    if isinstance(flat, dict):
+        return {text(name): text(value) for name, value in flat.items()}
     texts = [text(one) for one in flat]
     return dict(zip(texts[::2], texts[1::2], strict=True))
 

@@ -43,7 +43,7 @@ class TaskKeys:
 
     Attributes:
         name: The queue's name, encoded.
-        blueque: The keys that Blueque has for the queue, in the order of `lua/prelude/10_keys.lua`.
+        blueque: The keys that Blueque has for the queue, in the order of `lua/prelude/01_keys.lua`.
         ours: The keys that apressure has beside them.
         pending: The list of the tasks that wait: pushed left, popped right.
         scheduled: The sorted set of the tasks that wait for their time, by that time.
@@ -87,7 +87,7 @@ class TaskKeys:
         return b"blueque_reserved_tasks_%b_%b" % (self.name, listener)
 
     def for_script(self, series: str) -> tuple[bytes, ...]:
-        """The KEYS of every script, as `lua/prelude/10_keys.lua` names them."""
+        """The KEYS of every script, as `lua/prelude/01_keys.lua` names them."""
         operation = b"apressure:blueque:op:" + series.encode()
         return (
             QUEUES, *self.blueque, *self.ours, operation, _TASK, self.reserved(b""), self.channel, self.room, SCHEDULED,

@@ -274,7 +274,6 @@ class Settler:
     def __init__(self, steps: TaskSteps, ttl: float) -> None:
         self._steps = steps
         self._ttl = ttl
-        self._series = steps.series()
         self._waiting: deque[tuple[Change, OnSettled]] = deque()
         self._busy = False
         self._idle: asyncio.Future[None] | None = None
@@ -324,11 +323,9 @@ class Settler:
             size += len(batch[-1][0].value)
 
         def on_answer(answer: Any) -> None:
-            # A late answer to a repeat has no letters: its step was done, and nothing is known.
-            late = answer or "1" * len(batch)
-            outcomes = [answer] * len(batch) if isinstance(answer, Exception) else late
+            outcomes = [answer] * len(batch) if isinstance(answer, Exception) else answer
             for (_, on_settled), outcome in zip(batch, outcomes, strict=True):
                 on_settled(outcome)
             self._send()
 
-        self._steps.send_settle(self._series, [change for change, _ in batch], self._ttl, on_answer)
+        self._steps.send_settle([change for change, _ in batch], self._ttl, on_answer)

@@ -131,17 +131,17 @@ class TaskSteps:
         ]  # fmt: skip
         return self._send(series.call("reserve"), arguments, on_answer, 1)
 
-    def send_settle(self, series: Series, changes: Iterable[Change], ttl: float, on_answer: OnAnswer) -> Request:
+    def send_settle(self, changes: Iterable[Change], ttl: float, on_answer: OnAnswer) -> Request:
         """Note what happens to reserved tasks. Answers with a letter for each, as in `lua/settle.lua`.
 
         `ttl`: seconds for which results are kept; 0 keeps them.
         """
-        arguments: list[Argument] = [series.next(), b"0", repr(float(ttl))]
+        arguments: list[Argument] = [b"0", repr(float(ttl))]
         for how, claim, value, fields in changes:
             arguments += (how, *claim, value, len(fields))
             for pair in fields.items():
                 arguments += pair
-        return self._send(series.call("settle"), arguments, on_answer, 1)
+        return self._send(self._unnumbered.call("settle"), arguments, on_answer, 0)
 
     def send_extend(
         self,
@@ -160,15 +160,14 @@ class TaskSteps:
         """Give back tasks that nobody has seen; returns what completes when they are back, or when that failed."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         changes = [Change("unseen", task.claim) for task in reversed(tasks)]
-        self.send_settle(self.series(), changes, 0, functools.partial(set_result_once, done))
+        self.send_settle(changes, 0, functools.partial(set_result_once, done))
         return done
 
     # Steps that any number of tasks may run at a time.
 
     async def settle(self, changes: Sequence[Change], ttl: float = 0) -> str:
         """Note what happens to reserved tasks; see `send_settle`. Cancelled, it has happened or not."""
-        with self._series() as series:
-            return await self._ask(lambda on_answer: self.send_settle(series, changes, ttl, on_answer))  # type: ignore[no-any-return]
+        return await self._ask(lambda on_answer: self.send_settle(changes, ttl, on_answer))  # type: ignore[no-any-return]
 
     async def extend(self, claims: Sequence[Claim], lease: float) -> Any:
         """Renew leases for at least so many seconds; see `send_extend`."""

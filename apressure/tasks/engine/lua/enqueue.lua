@@ -4,12 +4,11 @@
 --       due or '', 5... tasks (id, parameters)
 -- Returns: {'put', number of tasks that are in the queue} (fewer than were given: it is full) | {'missing'} |
 --          {'corrupt', why} | {'closed'}
-local before = recall(ARGV[1], ARGV[2])
+local before, text, closed = begin(ARGV[1], ARGV[2])
 if before then return {'put', before} end
-local bound, created = state(ARGV[3] == '1')
+local bound, created = state(ARGV[3] == '1', text)
 if not bound then return created end
-if call('EXISTS', CLOSED) == 1 then return {'closed'} end
-check_types()
+if closed then return {'closed'} end
 local eta = ARGV[4]
 local later = eta ~= '' and tonumber(eta) > tonumber(stamp())
 local count = (#ARGV - 4) / 2
@@ -22,22 +21,21 @@ if count > 0 then
   elseif not first or tonumber(eta) < tonumber(first) then
     call('PUBLISH', SCHEDULERS, NAME)
   end
+  for i = 1, count do ids[i] = ARGV[3 + 2 * i] end
+  if not later then push('LPUSH', PENDING, ids) end  -- an error here, and nothing has been written
   local status = later and 'scheduled' or 'pending'
   for i = 1, count do
-    local id, task = ARGV[3 + 2 * i], TASK .. ARGV[3 + 2 * i]
-    ids[i] = id
+    local task = TASK .. ids[i]
+    if later then call('ZADD', SCHEDULED, eta, ids[i]) end
     call(
       'HSET', task, 'status', status, 'queue', NAME, 'parameters', ARGV[4 + 2 * i],
       'created', stamp(), 'updated', stamp()
     )
-    if later then
-      call('HSET', task, 'eta', eta)
-      call('ZADD', SCHEDULED, eta, id)
-    end
+    if later then call('HSET', task, 'eta', eta) end
   end
-  call('ZINCRBY', QUEUES, 0, NAME)
-  if not later then push('LPUSH', PENDING, ids) end
-  push('LPUSH', TASKS, ids)
+  -- Lists for people: nothing depends on them.
+  redis.pcall('ZINCRBY', QUEUES, 0, NAME)
+  for i = 1, count, CHUNK do redis.pcall('LPUSH', TASKS, unpack(ids, i, math.min(i + CHUNK - 1, count))) end
   record(ARGV[1], count)
 end
 return {'put', tostring(count)}

@@ -16,6 +16,7 @@ local token, listener, limit, policy = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV
 -- What an earlier attempt has left.
 local STALE = {
   'pid', 'process_started', 'progress', 'progress_message', 'result', 'reclaimed_node', 'max_attempts', 'on_orphan',
+  'returned',
 }
 
 local function flat_of(fields)
@@ -26,7 +27,7 @@ local function flat_of(fields)
   return flat
 end
 
-local before = recall(ARGV[1], ARGV[2])
+local before, text, closed, paused = begin(ARGV[1], ARGV[2])
 if before then
   -- The reply to this very step was lost: answer again with what is still reserved by it.
   local tasks = {}
@@ -36,81 +37,85 @@ if before then
   end
   return {'tasks', tasks, 0, 0}
 end
-local bound, created = state(ARGV[9] == '1')
+local bound, created = state(ARGV[9] == '1', text)
 if not bound then return created end
 created = created and 1 or 0
-check_types()
 call('LLEN', RESERVED .. listener)
+call('LLEN', PENDING)
 ignore_memory_limit()
 reclaim()
-if call('EXISTS', PAUSED) == 1 then return {'paused', due(), created} end
+if paused then return {'paused', due(), created} end
 
-local most, tasks, ids, leases, dead, dropped = tonumber(ARGV[3]), {}, {}, {}, 0, 0
-local bytes, looked = 0, 0
-while #ids < most and looked < 2 * CHUNK and bytes < 1048576 do
-  local some = call('LRANGE', PENDING, -math.min(most - #ids, 100), -1)
-  if #some == 0 then break end
-  local taken = 0
+-- First it reads.
+local most, found, dead, looked, bytes = tonumber(ARGV[3]), {}, {}, 0, 0
+while #found < most and looked < 2 * CHUNK and bytes < 1048576 do
+  local some = call('LRANGE', PENDING, -looked - math.min(most - #found, 100), -looked - 1)
   for i = #some, 1, -1 do
-    local id = some[i]
-    local task = TASK .. id
-    local fields = fields_of(id)
+    local fields = fields_of(some[i])
     local status = fields and fields['status'] or 'pending'
-    taken = taken + 1
-    if not fields or status == 'reserved' or status == 'started' or status == 'complete' or status == 'failed' then
-      -- It was deleted, or its id was in the list twice.
-      dropped = dropped + 1
-    else
+    looked = looked + 1
+    if fields and status ~= 'reserved' and status ~= 'started' and status ~= 'complete' and status ~= 'failed' then
       local attempts = (natural(fields['attempts']) or 0) + 1
       if limit > 0 and attempts > limit then
-        finish(id, 'failed', 'error', fields['error'] or LOST)
-        dead = dead + 1
+        dead[#dead + 1] = some[i]
       else
-        local stale = {}
-        for i = 1, #STALE do
-          if fields[STALE[i]] then
-            stale[#stale + 1] = STALE[i]
-            fields[STALE[i]] = nil
-          end
-        end
-        if #stale > 0 then call('HDEL', task, unpack(stale)) end
-        fields['status'], fields['node'], fields['updated'], fields['token'] = 'reserved', listener, stamp(), token
-        fields['attempts'] = tostring(attempts)
-        call(
-          'HSET', task, 'status', 'reserved', 'node', listener, 'updated', stamp(), 'token', token, 'attempts', attempts
-        )
-        if limit > 0 then
-          fields['max_attempts'] = ARGV[7]
-          call('HSET', task, 'max_attempts', limit)
-        end
-        if policy == 'fail' then
-          fields['on_orphan'] = policy
-          call('HSET', task, 'on_orphan', policy)
-        end
-        ids[#ids + 1] = id
-        tasks[#tasks + 1] = {id, flat_of(fields)}
-        -- A fraction keeps the order of tasks that were reserved together.
-        leases[2 * #ids - 1], leases[2 * #ids] = now() + tonumber(ARGV[4]) + 0.0003 * #ids, id
+        fields['attempts'] = attempts
+        found[#found + 1] = {some[i], fields}
         bytes = bytes + #(fields['parameters'] or '')
         if bytes >= 1048576 then break end
       end
-    end
+    end  -- otherwise it was deleted, or its id was in the list twice
   end
-  looked = looked + taken
-  call('LTRIM', PENDING, 0, -taken - 1)
-  if taken < #some then break end
+  if #some == 0 then break end
 end
-if #ids > 0 then
+if #dead > 0 then call('LLEN', FAILED) end
+
+-- Then it writes.
+if looked > 0 then call('LTRIM', PENDING, 0, -looked - 1) end
+for i = 1, #dead do finish(dead[i], 'failed', 'error', reason(dead[i])) end
+if #found > 0 then
+  local ids, leases = {}, {}
+  for i = 1, #found do
+    ids[i] = found[i][1]
+    -- A fraction keeps the order of tasks that were reserved together.
+    leases[2 * i - 1], leases[2 * i] = now() + tonumber(ARGV[4]) + 0.0003 * i, ids[i]
+  end
   push('LPUSH', RESERVED .. listener, ids)
   push('ZADD', LEASES, leases)
+  for i = 1, #found do
+    local id, fields = found[i][1], found[i][2]
+    local stale = {}
+    for j = 1, #STALE do
+      if fields[STALE[j]] then
+        stale[#stale + 1] = STALE[j]
+        fields[STALE[j]] = nil
+      end
+    end
+    if #stale > 0 then call('HDEL', TASK .. id, unpack(stale)) end
+    call(
+      'HSET', TASK .. id, 'status', 'reserved', 'node', listener, 'updated', stamp(), 'token', token,
+      'attempts', fields['attempts']
+    )
+    fields['status'], fields['node'], fields['updated'], fields['token'] = 'reserved', listener, stamp(), token
+    fields['attempts'] = tostring(fields['attempts'])
+    if limit > 0 then
+      fields['max_attempts'] = ARGV[7]
+      call('HSET', TASK .. id, 'max_attempts', limit)
+    end
+    if policy == 'fail' then
+      fields['on_orphan'] = policy
+      call('HSET', TASK .. id, 'on_orphan', policy)
+    end
+    found[i][2] = flat_of(fields)
+  end
   record(ARGV[1], table.concat(ids, ' '))
 end
 if looked > 0 then
   tell_room(bound)
-  return {'tasks', tasks, dead, dropped}
+  return {'tasks', found, #dead, looked - #found - #dead}
 end
 local again = due()
-if call('EXISTS', CLOSED) == 1 then
+if closed then
   local others = ARGV[10] ~= '' and call('ZCARD', LEASES) > tonumber(ARGV[10])
   if others or call('ZCARD', SCHEDULED) > 0 then return {'draining', again, created} end
   return {'closed'}

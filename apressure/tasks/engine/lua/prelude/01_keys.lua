@@ -1,4 +1,5 @@
--- What the steps of a queue of tasks share: names for the keys, and functions.
+-- What the steps of a queue of tasks share, behind what all rooms share in `connection/lua`: names for the keys, and
+-- functions.
 -- KEYS: 1 blueque_queues, 2 pending, 3 scheduled, 4 started, 5 listeners, 6 complete, 7 failed, 8 tasks, and ours:
 --       9 leases, 10 nodes, 11 bound, 12 closed, 13 paused, 14 op; the beginnings of keys: 15 of a task, 16 of a
 --       listener's reserved list; the channels: 17 of the queue, 18 for room, 19 for schedulers
@@ -41,10 +42,10 @@ local function check_types()
 end
 
 -- Check the state of the queue.
--- expected: the caller knows that the queue was created.
+-- expected: the caller knows that the queue was created. | text: the value of BOUND, if it was read before
 -- Returns: the bound (0: none), whether the queue was created | nil, an answer that says what is wrong
-local function state(expected)
-  local text = call('GET', BOUND)
+local function state(expected, text)
+  text = text or call('GET', BOUND)
   if not text then
     if expected then return nil, {'missing'} end
     return 0, false
@@ -85,11 +86,32 @@ local function some_of(id, ...)
   return values.err and {} or values
 end
 
--- A task has ended: note how, and tell those who wait for it. It must be in no other list.
-local function finish(id, status, field, text)
+-- A task leaves the hands of the node that has it, if any. (Of those in its list, the first ones end first.)
+local function release(id, node, pid)
+  if not node then return end
+  call('LREM', RESERVED .. node, -1, id)
+  call('ZREM', LEASES, id)
+  if pid then call('SREM', STARTED, node .. ' ' .. pid .. ' ' .. id) end
+end
+
+-- A task has ended: note how, and tell those who wait for it. Where a key is not of its type, an early command raises the
+-- error, and the task goes on.
+-- node, pid: where it was, if it was in the hands of a node
+local function finish(id, status, field, text, node, pid)
   call('PUBLISH', TASK .. id, status)
-  call('HSET', TASK .. id, 'status', status, field, text, 'updated', stamp())
   call('LPUSH', status == 'complete' and COMPLETE or FAILED, id)
+  release(id, node, pid)
+  call('HSET', TASK .. id, 'status', status, field, text, 'updated', stamp())
+end
+
+-- Several strings at once; false for each that is missing, or of another type.
+-- Returns: the result of this step, if it was carried out before (see `recall`); the values of BOUND, CLOSED and PAUSED
+local function begin(sequence, repeated)
+  local values = call('MGET', OP, BOUND, CLOSED, PAUSED)
+  local last = values[1] and natural(string.match(values[1], '^(%d+):'))
+  local before
+  if repeated == '1' or (last and last >= tonumber(sequence)) then before = recall(sequence, repeated) end
+  return before, values[2], values[3], values[4]
 end
 
 -- Why an earlier attempt at a task has failed, where that is known.
@@ -100,19 +122,13 @@ local function reason(id)
   return (string.gsub(kept, '\t', ': '))
 end
 
--- A task leaves the hands of the node that has it.
-local function release(id, node, pid)
-  call('ZREM', LEASES, id)
-  call('LREM', RESERVED .. node, 1, id)
-  if pid then call('SREM', STARTED, node .. ' ' .. pid .. ' ' .. id) end
-end
-
 -- A task goes back, first in line.
-local function put_back(id)
+local function put_back(id, node, pid)
   call('PUBLISH', TASK .. id, 'pending')
+  call('RPUSH', PENDING, id)
+  release(id, node, pid)
   call('HSET', TASK .. id, 'status', 'pending', 'updated', stamp())
   call('HDEL', TASK .. id, 'token', 'cancel_requested', 'reclaimed_node')
-  call('RPUSH', PENDING, id)
 end
 
 -- A listener is gone, unless another one of its name lives, or tasks are still in its list.
@@ -133,13 +149,12 @@ end
 -- Take a task from a node that is gone: it goes back, or has failed.
 -- policy: 'fail', or anything else to try again while it has attempts left
 local function take_from(id, node, pid, policy, attempts, limit)
-  release(id, node, pid)
   local used_up = natural(limit) and natural(limit) > 0 and (natural(attempts) or 0) >= natural(limit)
   if policy == 'fail' or used_up then
+    finish(id, 'failed', 'error', LOST, node, pid)
     call('HDEL', TASK .. id, 'token')
-    finish(id, 'failed', 'error', LOST)
   else
-    put_back(id)
+    put_back(id, node, pid)
   end
 end
 
@@ -178,8 +193,7 @@ end
 -- Drop ids from the list of all tasks whose tasks were deleted. The others go to its other end, so that each step looks at
 -- others: the list says nothing about the order.
 local function sweep(most)
-  if most < 1 then return end
-  local ids = call('LRANGE', TASKS, -most, -1)
+  local ids = most > 0 and call('LRANGE', TASKS, -most, -1) or {}
   if #ids == 0 then return end
   local live = {}
   for i = #ids, 1, -1 do
