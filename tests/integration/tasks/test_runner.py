@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import textwrap
 import time
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +19,7 @@ import pytest
 from apressure import TaskFailedError
 from apressure.embedded import EmbeddedServer
 from apressure.tasks import Command, Function, Ran, Runner, Task, TaskClient, TaskDelivery, report_progress
-from tests.integration.commands import PATIENCE, ended, marked, new_mark
+from tests.integration.commands import PATIENCE, ended, environment, marked, new_mark, running
 from tests.integration.tasks.runners import runner
 
 pytestmark = pytest.mark.leaves_keys
@@ -83,6 +84,12 @@ class Jobs:
 
     def alive(self) -> list[psutil.Process]:
         return marked(self.mark, Path("/nowhere"))
+
+
+@pytest.fixture
+def server(valkey: EmbeddedServer) -> EmbeddedServer:
+    """One server only: a Runner does the same on each. The chaos test runs on all."""
+    return valkey
 
 
 @pytest.fixture
@@ -388,6 +395,55 @@ async def test_a_killed_runner_takes_its_commands_along_and_the_next_one_runs_th
             task = await jobs.finished(task_id)
     assert (task.status, task.attempts) == ("complete", 2)
     await jobs.until(lambda: not jobs.alive())
+
+
+async def abandon(jobs: Jobs, pid: int) -> str:
+    """Enqueue a task, and have a listener die with it; returns the task's id."""
+    task_id = await jobs.queue.enqueue(None)
+    module = [sys.executable, "-m", "tests.integration.tasks.abandoned", jobs.url, "jobs", str(pid)]
+    with running(module, env=environment(), stderr=None) as process:
+        assert ended(process)[0] == 0
+    return task_id
+
+
+@pytest.mark.parametrize("pid", [0, 999_999_999], ids=["reserved", "started"])
+async def test_what_a_dead_listener_of_this_host_had_runs_again_at_once(jobs: Jobs, pid: int) -> None:
+    task_id = await abandon(jobs, pid)
+    async with jobs.running(jobs.runner(jobs.shell("touch ran"))):
+        task = await jobs.finished(task_id)
+    assert (task.status, task.attempts) == ("complete", 2)
+
+
+async def test_what_a_dead_listener_of_this_host_had_fails_where_that_is_the_policy(jobs: Jobs) -> None:
+    task_id = await abandon(jobs, 0)
+    await jobs.client.connection.ask(b"HSET", f"blueque_task_{task_id}".encode(), b"on_orphan", b"fail")
+    async with jobs.running(jobs.runner(jobs.shell("touch ran"))):
+        task = await jobs.finished(task_id)
+    assert (task.status, (jobs.folder / "ran").exists()) == ("failed", False)
+
+
+async def test_a_task_whose_process_outlives_its_listener_runs_again_after_that(jobs: Jobs) -> None:
+    with running(["sleep", "1000"]) as process:
+        task_id = await abandon(jobs, process.pid)
+        async with jobs.running(jobs.runner(jobs.shell("touch ran"))):
+            second = await jobs.queue.enqueue(None)
+            await jobs.finished(second)
+            (jobs.folder / "ran").unlink()
+            assert (await jobs.task(task_id)).status == "started"
+            process.kill()
+            process.wait()
+            assert (await jobs.finished(task_id)).status == "complete"
+            assert (jobs.folder / "ran").exists()
+
+
+async def test_a_process_that_has_got_the_number_of_another_one_does_not_count(jobs: Jobs) -> None:
+    with running(["sleep", "1000"]) as process:
+        task_id = await abandon(jobs, process.pid)
+        key, before = f"blueque_task_{task_id}".encode(), str(time.time() - 1000).encode()
+        await jobs.client.connection.ask(b"HSET", key, b"process_started", before)
+        async with jobs.running(jobs.runner(jobs.shell("touch ran"))):
+            assert (await jobs.finished(task_id)).status == "complete"
+        assert process.poll() is None
 
 
 async def test_a_runner_that_stands_still_loses_its_task_after_its_command_was_killed(jobs: Jobs) -> None:
