@@ -88,7 +88,7 @@ class TaskClient(Client):
         queue = self._queue_named(name)
         if max_attempts is not None or on_orphan != "retry":
             queue = self.queue(name, max_attempts=max_attempts, on_orphan=on_orphan)
-        return Listener(queue, True, False, 1, lease_of(lease), hold)
+        return Listener(queue, True, False, None, lease_of(lease), hold)
 
     def processor(self, task: Task) -> Processor:
         """Return what updates a task while it is processed.

@@ -41,6 +41,15 @@ STALE: Final = 30.0
 """Seconds without a sign of life after which a listener of ours is forgotten. Its tasks go back by their leases."""
 
 
+MAX_PREFETCH: Final = 100
+
+QUICK: Final = 0.05
+"""Seconds: a chunk of tasks that were handled in less may be followed by one of twice its size.
+
+What was reserved and is not asked for within this time goes back, so that no task waits behind a long one.
+"""
+
+
 class TaskConsumer(Generic[T]):
     """A consuming end of a queue, at-least-once; made by `TaskQueue.consumer`. Any number of them compete.
 
@@ -66,7 +75,7 @@ class TaskConsumer(Generic[T]):
         queue: TaskQueue[Any],
         manual: bool,
         delete: bool,
-        prefetch: int,
+        prefetch: int | None,
         lease: float,
         max_hold: float,
         clock: Clock = since_boot,
@@ -75,10 +84,15 @@ class TaskConsumer(Generic[T]):
         self._queue = queue
         self._manual = manual
         self._delete = delete
-        self._prefetch = prefetch
+        self._fixed = prefetch
+        self._chunk = prefetch or 1
+        self._asked = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._series = queue.steps.series()
         self._buffer: deque[TaskDelivery[Any]] = deque()
-        self._renewing = Renewing(queue, self.hand, lease, max_hold, self._fail, self._paused, clock)
+        self._renewing = Renewing(
+            queue, self.hand, lease, max_hold, self._fail, self._give_back_unseen, clock, patient=prefetch is not None
+        )  # fmt: skip
         self._block = secrets.token_hex(8).encode()
         self._listener = b""
         self._registration: asyncio.Task[None] | None = None
@@ -265,7 +279,9 @@ class TaskConsumer(Generic[T]):
         return delivery if delivery.claim in self.hand else None
 
     def _hand_out(self, delivery: TaskDelivery[Any]) -> T:
-        self._renewing.progress += 1
+        self._renewing.handed_out(delivery)
+        if self._buffer and self._fixed is None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(QUICK, self._look_for_slowness)
         if self._manual:
             return self._shown(delivery)
         self._current = delivery
@@ -274,11 +290,28 @@ class TaskConsumer(Generic[T]):
     def _shown(self, delivery: TaskDelivery[Any]) -> T:
         return delivery  # type: ignore[return-value]
 
+    def _look_for_slowness(self) -> None:
+        """Give back what was reserved ahead, if the program is busy with something else for long."""
+        self._timer = None
+        if self._renewing.seconds_since_handed_out >= QUICK:
+            self._chunk = 1
+            self._give_back_unseen()
+        elif self._buffer:
+            self._timer = asyncio.get_running_loop().call_later(QUICK, self._look_for_slowness)
+
+    def _adapt(self) -> None:
+        """Before tasks are asked for: decide how many, by how quickly the program handled those before."""
+        now = asyncio.get_running_loop().time()
+        if self._fixed is None and self._asked:
+            self._chunk = min(MAX_PREFETCH, 2 * self._chunk) if now - self._asked < QUICK else 1
+        self._asked = now
+
     async def _step(self) -> Wait | None:
         """Reserve tasks into the buffer, without waiting for them: one step.
 
         Cancelled while the step is on its way, the tasks are in the buffer when this ends.
         """
+        self._adapt()
         queue = self._queue
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         sent = self._renewing.clock()
@@ -291,7 +324,7 @@ class TaskConsumer(Generic[T]):
             set_result_once(done, answer)
 
         queue.steps.send_reserve(
-            self._series, self._prefetch, queue.policy(self._renewing.term.seconds), self._listener, self._expected,
+            self._series, self._chunk, queue.policy(self._renewing.term.seconds), self._listener, self._expected,
             len(self.hand), on_answer,
         )  # fmt: skip
         await wait_for_answer(done, None, queue.steps.settle_timeout)
@@ -300,6 +333,7 @@ class TaskConsumer(Generic[T]):
             raise answer
         if isinstance(answer, Wait):
             self._expected = self._expected or answer.created
+            self._asked = 0.0  # the next tasks say nothing about how quick the program is
             return answer
         return None
 
@@ -312,9 +346,9 @@ class TaskConsumer(Generic[T]):
             self.hand[delivery.claim] = delivery
             self._renewing.arrived(delivery, sent)
         if self._left:  # the block has ended meanwhile
-            self._paused()
+            self._give_back_unseen()
 
-    def _paused(self) -> None:
+    def _give_back_unseen(self) -> None:
         """Give back what the program has not seen."""
         unseen = list(self._buffer)
         self._buffer.clear()

@@ -39,6 +39,7 @@ class TaskDelivery(Processor, Generic[T]):
         settled: Whether `ack`, `nack`, `complete` or `fail` has been called.
         cancel_requested: Whether somebody has asked to cancel it; renewals and `extend` find out.
         certain_until: Until when its lease certainly lasts, by `since_boot`.
+        handed_out: Whether the program has got it from its consumer.
 
     Args:
         core: The queue.
@@ -51,6 +52,7 @@ class TaskDelivery(Processor, Generic[T]):
         super().__init__(core, task)
         self.cancel_requested = task.cancel_requested
         self.certain_until = 0.0
+        self.handed_out = False
         self._items = items
         self._in_hand = in_hand
         self._note: dict[str, str] = {}

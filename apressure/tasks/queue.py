@@ -296,7 +296,8 @@ class TaskQueue(Contents[T], Generic[T]):
                 it raises. `"manual"`: the loop gets deliveries, to be settled by hand.
             delete: Delete the queue at the end of the block, unless it raises, if the queue was closed and everything
                 was settled.
-            prefetch: How many tasks to reserve at a time; None for 1, since tasks run for long.
+            prefetch: How many tasks to reserve at a time. None reserves one, and more while they are handled within
+                milliseconds; what was reserved ahead goes back when a task takes longer.
             lease: Seconds after which other nodes get the tasks if this process dies; a thread renews it. None for the
                 queue's.
             timeout: As for `AsyncQueue.consumer`, which waits for the role. Here nothing waits.
@@ -308,13 +309,14 @@ class TaskQueue(Contents[T], Generic[T]):
             raise ValueError("consumers of a TaskQueue always share it: leave out shared=False")
         if ack not in ("auto", "manual"):
             raise ValueError(f"ack must be 'auto' or 'manual', not {ack!r}")
-        fetched = 1 if prefetch is None else validation.whole(prefetch, "prefetch", 1, MAX_TASKS)
+        if prefetch is not None:
+            validation.whole(prefetch, "prefetch", 1, MAX_TASKS)
         validation.timeout(timeout)
         hold = DEFAULT_MAX_HOLD
         if max_hold is not None:
             hold = validation.seconds(max_hold, "max_hold", above=True, none=True)
         seconds = self.lease if lease is None else lease_of(lease)
-        return TaskConsumer(self, ack == "manual", delete, fetched, seconds, hold)
+        return TaskConsumer(self, ack == "manual", delete, prefetch, seconds, hold)
 
     async def peek(self) -> T:
         """Return the parameters of the task that is next, without taking it.

@@ -28,6 +28,7 @@ class Renewing:
         on_lost: Called with an error and the deliveries that were lost, on the event loop.
         on_paused: Called on the event loop when a renewal finds the queue paused.
         clock: Returns seconds, also those for which the machine was suspended.
+        patient: Renew the leases of tasks that were reserved ahead for as long as it takes.
 
     Attributes:
         token: Not used: each task has a token of its own.
@@ -47,6 +48,8 @@ class Renewing:
         on_lost: OnLost,
         on_paused: Callable[[], None],
         clock: Clock,
+        *,
+        patient: bool,
     ) -> None:
         self.term = Term(seconds, clock)
         self.clock = clock
@@ -55,6 +58,8 @@ class Renewing:
         self._hand = hand
         self._on_lost = on_lost
         self._on_paused = on_paused
+        self._patient = patient
+        self._handed_at = 0.0
         self._renewal = Renewal(
             self, core.client.renewer, core.steps.script_keys, self._renew, "tasks", core.name, max_hold
         )  # fmt: skip
@@ -78,6 +83,17 @@ class Renewing:
         delivery.certain_until = sent + self.term.seconds
         if len(self._hand) == 1 or self._renewal not in self._core.client.renewer:
             self._renewal.begin()
+
+    def handed_out(self, delivery: TaskDelivery[Any]) -> None:
+        """The program has got a task."""
+        self.progress += 1
+        self._handed_at = self.clock()
+        delivery.handed_out = True
+
+    @property
+    def seconds_since_handed_out(self) -> float:
+        """For how many seconds the program has got nothing."""
+        return self.clock() - self._handed_at
 
     def certain(self, delivery: TaskDelivery[Any]) -> bool:
         """Whether its lease has certainly not ended."""
@@ -121,7 +137,9 @@ class Renewing:
         connection: ReconnectingConnection | None,
     ) -> None:
         """Renew the leases. Called in any thread."""
-        claims = list(self._hand)
+        # While a handler blocks the event loop, others get what was reserved ahead.
+        every = self._patient or self.seconds_since_handed_out < self.term.seconds
+        claims = [claim for claim, delivery in list(self._hand.items()) if every or delivery.handed_out]
         sent = self.clock()
 
         def answered(answer: Any) -> None:

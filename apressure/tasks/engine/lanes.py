@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import logging
 from collections import deque
@@ -260,6 +261,33 @@ def tell_of_dropped(answer: Reservation, name: str) -> None:
         )  # fmt: skip
 
 
+class _Change:
+    """A change on its way.
+
+    Attributes:
+        change: As given.
+        on_settled: Called with the outcome; None where somebody waits for it.
+        outcome: Whoever waits for it waits for this; replaced when that is cancelled.
+    """
+
+    __slots__ = ("change", "on_settled", "outcome")
+
+    def __init__(self, change: Change, on_settled: OnSettled | None) -> None:
+        self.change = change
+        self.on_settled = on_settled
+        self.outcome: asyncio.Future[str] | None = None
+
+    def end(self, outcome: str | Exception) -> None:
+        """Tell whoever waits for it."""
+        if self.on_settled is not None:
+            self.on_settled(outcome)
+        elif self.outcome is not None and not self.outcome.done():
+            if isinstance(outcome, Exception):
+                self.outcome.set_exception(copy.copy(outcome))
+            else:
+                self.outcome.set_result(outcome)
+
+
 OnSettled = Callable[[str | Exception], None]
 
 
@@ -274,33 +302,37 @@ class Settler:
     def __init__(self, steps: TaskSteps, ttl: float) -> None:
         self._steps = steps
         self._ttl = ttl
-        self._waiting: deque[tuple[Change, OnSettled]] = deque()
+        self._waiting: deque[_Change] = deque()
         self._busy = False
         self._idle: asyncio.Future[None] | None = None
 
-    def soon(self, change: Change, on_settled: OnSettled) -> None:
+    def soon(self, change: Change, on_settled: OnSettled | None) -> _Change:
         """Make a change; `on_settled` is called once, with a letter as in `lua/settle.lua`, or the error."""
-        self._waiting.append((change, on_settled))
+        made = _Change(change, on_settled)
+        self._waiting.append(made)
         if not self._busy:
             self._busy = True
             asyncio.get_running_loop().call_soon(self._send)  # others may follow in this turn of the event loop
+        return made
 
     async def settle(self, change: Change) -> str:
         """Make a change and wait for the outcome, a letter as in `lua/settle.lua`.
 
         Cancelled, it waits for the outcome, then raises.
         """
-        done: asyncio.Future[str | Exception] = asyncio.get_running_loop().create_future()
-        self.soon(change, functools.partial(set_result_once, done))
+        loop = asyncio.get_running_loop()
+        made = self.soon(change, None)
+        made.outcome = loop.create_future()
         try:
-            await asyncio.wait((done,))
+            return await made.outcome
         except asyncio.CancelledError:
-            await wait_shielded(done, self._steps.settle_timeout)
+            if not made.outcome.cancelled():
+                raise  # the outcome came in this very turn of the event loop
+            made.outcome = loop.create_future()
+            await wait_shielded(made.outcome, self._steps.settle_timeout)
+            if made.outcome.done():
+                made.outcome.exception()  # the cancellation is raised instead
             raise
-        outcome = done.result()
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
 
     def flushed(self) -> asyncio.Future[None]:
         """Return a future that completes when everything so far has been settled, or has failed."""
@@ -316,16 +348,16 @@ class Settler:
             if self._idle is not None:
                 set_result_once(self._idle, None)
             return
-        batch: list[tuple[Change, OnSettled]] = []
+        batch: list[_Change] = []
         size = 0
         while self._waiting and len(batch) < MAX_TASKS and size < MAX_BYTES:
             batch.append(self._waiting.popleft())
-            size += len(batch[-1][0].value)
+            size += len(batch[-1].change.value)
 
         def on_answer(answer: Any) -> None:
             outcomes = [answer] * len(batch) if isinstance(answer, Exception) else answer
-            for (_, on_settled), outcome in zip(batch, outcomes, strict=True):
-                on_settled(outcome)
+            for made, outcome in zip(batch, outcomes, strict=True):
+                made.end(outcome)
             self._send()
 
-        self._steps.send_settle([change for change, _ in batch], self._ttl, on_answer)
+        self._steps.send_settle([made.change for made in batch], self._ttl, on_answer)
