@@ -116,15 +116,16 @@ class Runner:
             raise ValueError(f"on_orphan must be 'retry' or 'fail', not {on_orphan!r}")
         self._concurrency = validation.whole(concurrency, "concurrency", 1, _MOST)
         self._shutdown_timeout = validation.seconds(shutdown_timeout, "shutdown_timeout")
-        self._limits = Limits(
+        limits = Limits(
             timeout,
             validation.seconds(grace, "grace"),
             lease,
             on_orphan == "retry",
             validation.whole(max_output, "max_output", 0, unit="bytes"),
         )
-        self._begin = _beginning(work)
-        self._on_output = on_output
+        self._performance = functools.partial(
+            Performance, begin=_beginning(work), limits=limits, on_output=on_output
+        )  # fmt: skip
         self._signals = signals
         self._queue = client.queue(queue, lease=lease, max_attempts=max_attempts, on_orphan=on_orphan)
         self._running: dict[asyncio.Task[None], Performance] = {}
@@ -186,7 +187,7 @@ class Runner:
                 await asyncio.sleep(pause)
 
     def _start(self, delivery: TaskDelivery[Any]) -> None:
-        performance = Performance(delivery, self._begin, self._limits, self._on_output)
+        performance = self._performance(delivery)
         task = background.start(self._perform(performance), f"running the task {delivery.id}")
         self._running[task] = performance
         task.add_done_callback(self._ended)

@@ -183,7 +183,12 @@ class TaskCoroutine:
         return self._task.result() if not self._task.cancelled() else Outcome("the handler cancelled itself")
 
     async def _run(self) -> Outcome:
-        current_progress.set(self._order.on_progress)
+        loop, on_progress = asyncio.get_running_loop(), self._order.on_progress
+
+        def report(fraction: float, message: str) -> None:  # in any thread: `asyncio.to_thread` passes it on
+            loop.call_soon_threadsafe(on_progress, fraction, message)
+
+        current_progress.set(report)
         try:
             return Outcome(None, await self._handler(self._order.parameters))
         except Exception as error:  # noqa: BLE001 (the handler's own)

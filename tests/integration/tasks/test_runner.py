@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -18,7 +19,18 @@ import pytest
 
 from apressure import TaskFailedError
 from apressure.embedded import EmbeddedServer
-from apressure.tasks import Command, Function, Ran, Runner, Task, TaskClient, TaskDelivery, report_progress
+from apressure.tasks import (
+    Command,
+    Function,
+    Ran,
+    Runner,
+    Task,
+    TaskClient,
+    TaskDelivery,
+    orphans,
+    processes,
+    report_progress,
+)
 from tests.integration.commands import PATIENCE, ended, environment, marked, new_mark, running
 from tests.integration.tasks.runners import runner
 
@@ -259,6 +271,18 @@ async def test_progress_is_noted(jobs: Jobs) -> None:
         assert (await jobs.finished(task_id)).status == "complete"
 
 
+async def test_a_coroutine_reports_progress_from_a_thread(jobs: Jobs) -> None:
+    async def handle(_: Any) -> None:
+        await asyncio.to_thread(report_progress, 0.5, "half way")
+        while (await jobs.task(task_id)).progress is None:
+            await asyncio.sleep(0.01)
+
+    task_id = await jobs.queue.enqueue(None)
+    async with jobs.running(jobs.runner(handle)):
+        task = await jobs.finished(task_id)
+    assert (task.status, task.progress, task.progress_message) == ("complete", 0.5, "half way")
+
+
 async def test_progress_of_a_command_is_noted(jobs: Jobs) -> None:
     script = "echo 0.5 half way >&$APRESSURE_PROGRESS_FD; while [ ! -e seen ]; do sleep 0.05; done"
     task_id = await jobs.queue.enqueue(None)
@@ -446,6 +470,23 @@ async def test_a_process_that_has_got_the_number_of_another_one_does_not_count(j
         assert process.poll() is None
 
 
+async def test_a_runner_keeps_its_tasks_where_the_clocks_of_host_and_server_differ(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the host's clock, the process of the other Runner began after it had reserved its task."""
+    task_id = await jobs.queue.enqueue(None)
+    command = jobs.shell(f"cd {jobs.folder}; touch ready; while [ ! -e go ]; do sleep 0.05; done")
+    with runner(jobs.url, "jobs", command) as process:
+        await jobs.has("ready")
+        real = processes.started_at
+        monkeypatch.setattr(processes, "started_at", lambda pid: (real(pid) or 0.0) + 1000.0)
+        assert await orphans.claim(jobs.queue) == 0
+        (jobs.folder / "go").touch()
+        assert (await jobs.finished(task_id)).attempts == 1
+        process.send_signal(signal.SIGTERM)
+        assert ended(process)[0] == 0
+
+
 async def test_a_runner_that_stands_still_loses_its_task_after_its_command_was_killed(jobs: Jobs) -> None:
     """The first command holds a lock: the second one, which another Runner starts, does not have to wait for it."""
     task_id = await jobs.queue.enqueue(None)
@@ -528,6 +569,37 @@ async def test_a_command_goes_on_while_a_coroutine_blocks_the_event_loop(jobs: J
         time.sleep(3)
         task = await jobs.finished(task_id)
     assert (task.status, task.attempts) == ("complete", 1)
+
+
+async def test_signals_need_the_main_thread(jobs: Jobs) -> None:
+    async def run() -> None:
+        async with TaskClient(jobs.url) as client:
+            await Runner(client, "jobs", Command(["true"])).run()
+
+    with pytest.raises(RuntimeError, match="main thread"):
+        await asyncio.to_thread(asyncio.run, run())
+
+
+async def test_a_runner_runs_once(jobs: Jobs) -> None:
+    await jobs.queue.create()
+    await jobs.queue.close()
+    one = jobs.runner(Command(["true"]))
+    assert await one.run() == Ran(0, 0, 0, 0)
+    with pytest.raises(RuntimeError, match="run already"):
+        await one.run()
+
+
+async def test_the_code_in_the_docs_runs_as_it_is(jobs: Jobs) -> None:
+    page = Path(__file__).parents[3] / "docs" / "tasks-runner.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    (jobs.folder / "-a.mov").write_text("film")
+    task_id = await jobs.client.queue("archive").enqueue("-a.mov")
+    code = block.replace("redis://127.0.0.1:6379/0", jobs.url)
+    with running([sys.executable, "-c", code], cwd=jobs.folder, env=environment(), stderr=None) as process:
+        assert (await jobs.finished(task_id)).status == "complete"
+        process.send_signal(signal.SIGTERM)
+        assert ended(process)[0] == 0
+    assert (jobs.folder / "-a.mov.gz").exists()
 
 
 @pytest.mark.parametrize(
