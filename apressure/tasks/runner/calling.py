@@ -6,13 +6,12 @@ to the descriptor for reports (see reports.py). It imports nothing but the stand
 
 from __future__ import annotations
 
-import asyncio
 import importlib
-import inspect
 import json
 import os
 import sys
 import traceback
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +33,9 @@ def main() -> int:
         return failed(f"the function {order['function']} cannot be imported: {error!r}")
     try:
         result = function(order["parameters"])
-        if inspect.iscoroutine(result):
+        if isinstance(result, types.CoroutineType):
+            import asyncio  # here, since it takes longer to import than the rest
+
             result = asyncio.run(result)
     except Exception as error:  # noqa: BLE001 (the function's own)
         return failed("".join(traceback.format_exception_only(error)).strip())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import enum
+import itertools
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
@@ -28,11 +31,10 @@ _AGAIN: Final = Backoff(0.2, 5.0)
 _BETWEEN: Final = 0.5
 """Seconds between two writes of a task's progress."""
 
-
 _GONE: Final = (LeaseLostError, TaskDoesNotExistError)
 
 
-class Reason(enum.Enum):
+class Reason(enum.StrEnum):
     """Why a task is stopped."""
 
     TIMEOUT = "timed out"
@@ -52,14 +54,14 @@ class Limits:
         timeout: Seconds for one attempt; None for no limit.
         grace: Seconds from SIGTERM to SIGKILL.
         lease: Seconds for which a task stays with a node that has died.
-        retry: A task whose process was killed by somebody else goes back.
+        attempts: How often a task is tried whose process was killed by somebody else; None for no limit.
         output: How many bytes are kept of what its process writes.
     """
 
     timeout: float | None
     grace: float
     lease: float
-    retry: bool
+    attempts: int | None
     output: int
 
     def times(self, certain_until: float) -> Times:
@@ -106,7 +108,7 @@ class Performance:
 
     async def run(self) -> Ending:
         """Run the task, and settle it."""
-        delivery = self._delivery
+        delivery, begun = self._delivery, time.monotonic()
         try:
             order = Order(
                 f"the task {delivery.id}",
@@ -127,7 +129,15 @@ class Performance:
         else:
             outcome = await self._perform(running)
         await self._progress.end()
-        return await self._settle(outcome)
+        ending = await self._settle(outcome)
+        seconds, why = time.monotonic() - begun, "" if ending == "complete" else self._reason or outcome.error or ""
+        logger.log(
+            logging.INFO if ending == "complete" else logging.WARNING,
+            "the task %s of the queue %r: %s after %.1f s, at attempt %d%s%s",
+            delivery.id, delivery.task.queue, ending, seconds, delivery.attempts, why and ": ", why,
+            extra={"queue": delivery.task.queue, "delivery": delivery.id, "attempts": delivery.attempts},
+        )  # fmt: skip
+        return ending
 
     async def _perform(self, running: Running) -> Outcome:
         """Start the task, and wait for its end."""
@@ -161,7 +171,7 @@ class Performance:
 
     async def _settle(self, outcome: Outcome) -> Ending:
         """Note how the task has ended; try again for as long as the lease lasts."""
-        for failures in range(1_000_000_000):
+        for failures in itertools.count():
             try:
                 return await self._settle_once(outcome)
             except _GONE as error:
@@ -190,7 +200,8 @@ class Performance:
         if reason is Reason.GIVE_BACK:
             await delivery.release()
             return "given back"
-        if reason is None and outcome.crashed and self._limits.retry:
+        attempts = self._limits.attempts
+        if reason is None and outcome.crashed and (attempts is None or delivery.attempts < attempts):
             await delivery.nack(error)
             return "given back"
         if reason is Reason.CANCELLED:
@@ -215,17 +226,20 @@ class Progress:
         self._delivery = delivery
         self._latest: tuple[float, str] | None = None
         self._writing: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
 
     def report(self, fraction: float, message: str) -> None:
         """Write this soon. Called on the event loop."""
         self._latest = fraction, message
+        if self._ended.is_set():
+            return
         if self._writing is None or self._writing.done():
             self._writing = background.start(self._write(), f"noting the progress of {self._delivery.id}")
 
     async def end(self) -> None:
-        """Write nothing any more."""
+        """Write what is left, and wait for that."""
+        self._ended.set()
         if self._writing is not None:
-            self._writing.cancel()
             await asyncio.wait((self._writing,))
 
     async def _write(self) -> None:
@@ -235,4 +249,6 @@ class Progress:
                 await self._delivery.progress(fraction, message)
             except PressureError as error:
                 logger.debug("the progress of the task %s was not noted: %s", self._delivery.id, error)
-            await asyncio.sleep(_BETWEEN)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_BETWEEN):
+                    await self._ended.wait()

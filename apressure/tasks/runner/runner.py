@@ -120,7 +120,7 @@ class Runner:
             timeout,
             validation.seconds(grace, "grace"),
             lease,
-            on_orphan == "retry",
+            max_attempts if on_orphan == "retry" else 1,
             validation.whole(max_output, "max_output", 0, unit="bytes"),
         )
         self._performance = functools.partial(

@@ -134,7 +134,9 @@ class Supervisor:
         # What the command leaves behind when it ends by itself is killed; after a stop it has the rest of the time.
         by_itself = self._result is not None and self._stopped_until == NEVER
         kill = by_itself or now() >= min(self._stopped_until, self._kill_at)
-        reached = self._signal_all(signal.SIGKILL if kill else 0) if kill or self._result is not None else True
+        if self._result is None and not kill:
+            return False
+        reached = self._signal_all(signal.SIGKILL if kill else 0)
         return self._result is not None and not reached
 
     def _pause(self) -> float:

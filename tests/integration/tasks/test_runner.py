@@ -149,8 +149,9 @@ async def test_a_killed_command_runs_again(jobs: Jobs) -> None:
 
 
 async def test_a_command_that_is_always_killed_fails_after_max_attempts(jobs: Jobs) -> None:
-    (task,) = await jobs.run(jobs.shell("echo x >>runs; kill -KILL $$"), None, max_attempts=2)
+    (task,) = await jobs.run(jobs.shell("echo x >>runs; echo out; kill -KILL $$"), None, max_attempts=2)
     assert (task.status, task.error, task.attempts) == ("failed", "killed by SIGKILL", 2)
+    assert (task.fields["output"], task.fields["exit_status"]) == ("out\n", "-9")
     assert (jobs.folder / "runs").read_text() == "x\n" * 2
 
 
@@ -197,7 +198,7 @@ async def test_a_cancelled_coroutine_is_cancelled(jobs: Jobs) -> None:
         await asyncio.sleep(LONG)
 
     task_id = await jobs.queue.enqueue(None)
-    async with jobs.running(jobs.runner(handle, lease=3)):
+    async with jobs.running(jobs.runner(handle, lease=4)):
         await began.wait()
         await jobs.queue.cancel(task_id)
         task = await jobs.finished(task_id)
@@ -281,6 +282,12 @@ async def test_a_coroutine_reports_progress_from_a_thread(jobs: Jobs) -> None:
     async with jobs.running(jobs.runner(handle)):
         task = await jobs.finished(task_id)
     assert (task.status, task.progress, task.progress_message) == ("complete", 0.5, "half way")
+
+
+async def test_the_last_progress_is_noted(jobs: Jobs) -> None:
+    script = "for i in 1 2 3 4 5; do echo 0.$i step $i >&$APRESSURE_PROGRESS_FD; sleep 0.05; done"
+    (task,) = await jobs.run(jobs.shell(script), None)
+    assert (task.status, task.progress, task.progress_message) == ("complete", 0.5, "step 5")
 
 
 async def test_progress_of_a_command_is_noted(jobs: Jobs) -> None:
@@ -496,7 +503,7 @@ async def test_a_runner_that_stands_still_loses_its_task_after_its_command_was_k
         flock -n 9 || touch both
         [ -e again ] || {{ trap '' TERM; touch again; while :; do sleep 0.05; done; }}
     """
-    with runner(jobs.url, "jobs", jobs.shell(script), lease=2) as process:
+    with runner(jobs.url, "jobs", jobs.shell(script), lease=5) as process:
         await jobs.has("again")
         process.send_signal(signal.SIGSTOP)
         async with jobs.running(jobs.runner(jobs.shell(script))):
@@ -557,16 +564,16 @@ async def test_the_end_of_a_task_is_noted_when_the_server_is_back(
 
 
 async def test_a_command_outlives_its_lease_while_that_is_renewed(jobs: Jobs) -> None:
-    (task,) = await jobs.run(jobs.shell("sleep 3"), None, lease=1)
+    (task,) = await jobs.run(jobs.shell("sleep 5"), None, lease=3)
     assert (task.status, task.attempts) == ("complete", 1)
 
 
 async def test_a_command_goes_on_while_a_coroutine_blocks_the_event_loop(jobs: Jobs) -> None:
     """A thread renews the lease, and tells the supervisor."""
     task_id = await jobs.queue.enqueue(None)
-    async with jobs.running(jobs.runner(jobs.shell("touch ready; sleep 4"), lease=2)):
+    async with jobs.running(jobs.runner(jobs.shell("touch ready; sleep 6"), lease=4)):
         await jobs.has("ready")
-        time.sleep(3)
+        time.sleep(5)
         task = await jobs.finished(task_id)
     assert (task.status, task.attempts) == ("complete", 1)
 
