@@ -34,7 +34,8 @@ def _is_time(value: float | None) -> float | None:
     return value
 
 
-def _replicas(given: str | int) -> int | Literal["all"]:
+def replicas_of(given: str | int) -> int | Literal["all"]:
+    """Read `--replicas`: a number, or `all`."""
     text = str(given)  # Typer passes the default, too
     if text == "all":
         return "all"
@@ -109,7 +110,7 @@ Replicas = Annotated[
     typer.Option(
         "--replicas",
         metavar="N|all",
-        parser=_replicas,
+        parser=replicas_of,
         help="Wait until N replicas, or all known replicas, have received each write.",
         show_default=False,
     ),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from apressure.events.server.wire.replies import ErrorReply
 
@@ -17,8 +16,7 @@ MOST: Final = 1_000
 """The most events of one QRPOP with COUNT."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Push:
+class Push(NamedTuple):
     """QLPUSH or QRPUSH.
 
     Attributes:
@@ -50,20 +48,19 @@ class Push:
         return cls(name_of(queue), pairs, option == b"NOBLOCK", option == b"NOWAIT")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Pop:
+class Pop(NamedTuple):
     """QRPOP.
 
     Attributes:
         queue: The queue's name.
         lease: Seconds for QACK; 0 for at most once.
-        count: How many events at most; None for one that is not in an array.
+        most: How many events at most; None for one that is not in an array.
         wait: Seconds to wait for an event, and to say that the queue is closed; None for neither.
     """
 
     queue: str
     lease: float = DEFAULT_LEASE
-    count: int | None = None
+    most: int | None = None
     wait: float | None = None
 
     @classmethod
@@ -75,7 +72,7 @@ class Pop:
         """
         if len(arguments) == 1:
             return cls(name_of(arguments[0]))
-        lease, count = DEFAULT_LEASE, None
+        lease, most = DEFAULT_LEASE, None
         wait: float | None = None
         rest = list(arguments[1:])
         while rest:
@@ -90,12 +87,11 @@ class Pop:
             elif option == b"WAIT":
                 wait = seconds(given, "wait")
             else:
-                count = _number(given, "count", MOST)
-        return cls(name_of(arguments[0]), lease, count, wait)
+                most = _number(given, "count", MOST)
+        return cls(name_of(arguments[0]), lease, most, wait)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(NamedTuple):
     """QACK.
 
     Attributes:

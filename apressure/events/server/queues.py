@@ -119,27 +119,6 @@ class ServedQueue:
             self.look_in(lease)
         return events
 
-    async def pop_each(self, wanted: Sequence[tuple[int, float]]) -> list[list[Event] | Exception]:
-        """Pop for several commands at once, each with its number of events and its lease; errors are returned.
-
-        Cancelled, what was popped and not returned goes back.
-        """
-        outcomes = [self.pops.pop(most, lease) for most, lease in wanted]
-        try:
-            if outcomes:
-                await asyncio.wait(outcomes)
-        except asyncio.CancelledError:
-            for outcome in outcomes:
-                if outcome.cancel() or outcome.cancelled() or outcome.exception() is not None:
-                    continue
-                if events := outcome.result():
-                    self.steps.give_back_soon(events)
-            raise
-        for _, lease in wanted:
-            if lease:
-                self.look_in(lease)
-        return [outcome.exception() or outcome.result() for outcome in outcomes]  # type: ignore[misc]
-
     async def pop_soon(self, most: int, lease: float, timeout: float) -> list[Event]:
         """Pop events, and wait for the first one if there is none. The caller listens to the queue.
 
