@@ -15,7 +15,7 @@ from apressure.events.server.server import EventServer
 from apressure.events.server.settings import Address, ServerSettings
 from tests.okq_server import OkqServer
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds after which an operation that should have ended has failed."""
 
 

@@ -378,6 +378,32 @@ async def test_a_consumer_of_our_server_waits_for_what_others_have(open_ours: Op
     assert (await queue.statistics()).in_flight == 0
 
 
+async def test_a_pause_holds_on_our_server(open_ours: Open, direct: EventQueue[bytes]) -> None:
+    queue = await open_ours()
+    await queue.put(b"1")
+    await direct.pause()
+    await fails(QueueEmptyError, queue.receive(timeout=0.2))
+    waiting = asyncio.create_task(queue.receive())
+    await eventually(lambda: queue._waiting)
+    assert not waiting.done()
+    await direct.resume()
+    assert (await in_time(waiting)).raw == b"1"
+
+
+async def test_a_pipe_from_redis_to_our_server(open_ours: Open, direct: EventQueue[bytes]) -> None:
+    destination = await open_ours("destination")
+    await direct.put_many([b"1", b"2"])
+    await direct.close()
+
+    async def double(item: bytes) -> bytes:
+        return item * 2
+
+    to: Any = destination
+    piped = await in_time(pipe(direct, double, to))
+    assert (piped.put, piped.exactly_once) == (2, False)
+    assert await drained(destination) == [b"11", b"22"]
+
+
 # What is refused.
 
 
