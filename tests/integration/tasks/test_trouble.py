@@ -1,4 +1,4 @@
-"""Processes that are killed, replies that get lost, servers that fail over: no task is lost, and none is ended twice."""
+"""Killed processes, lost replies, servers that fail over: no task is lost, and none is ended twice."""
 
 from __future__ import annotations
 
