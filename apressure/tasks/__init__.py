@@ -6,13 +6,20 @@ from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.processor import Processor
 from apressure.tasks.producer import TaskProducer
 from apressure.tasks.queue import TaskQueue
+from apressure.tasks.runner.command import Command, Function
+from apressure.tasks.runner.reports import report_progress
+from apressure.tasks.runner.runner import Ran, Runner
 from apressure.tasks.scheduler import Scheduler
 from apressure.tasks.statistics import TaskStatistics
 from apressure.tasks.task import Task
 
 __all__ = [
+    "Command",
+    "Function",
     "Listener",
     "Processor",
+    "Ran",
+    "Runner",
     "Scheduler",
     "Task",
     "TaskClient",
@@ -21,4 +28,5 @@ __all__ = [
     "TaskProducer",
     "TaskQueue",
     "TaskStatistics",
+    "report_progress",
 ]

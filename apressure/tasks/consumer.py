@@ -235,6 +235,10 @@ class TaskConsumer(Generic[T]):
         """Have `callback(error)` called, once, when a task in hand is lost: its lease ended, and others get it."""
         self._on_lost = callback
 
+    def excuse(self) -> None:
+        """Let tasks take as long as they like: `max_hold` ends their leases only if the event loop stands still."""
+        self._renewing.excuse()
+
     @property
     def attempts(self) -> int:
         """How often the current task has been reserved, this time included; 0 if there is none."""

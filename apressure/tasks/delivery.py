@@ -58,6 +58,7 @@ class TaskDelivery(Processor, Generic[T]):
         self._note: dict[str, str] = {}
         self._error = b""
         self._callbacks: dict[str, Callable[[], object]] = {}
+        self._on_renewed: Callable[[float], object] | None = None
 
     def __repr__(self) -> str:
         return f"<TaskDelivery {self.id} of {self._core.name!r}, attempt {self.attempts}>"
@@ -105,6 +106,17 @@ class TaskDelivery(Processor, Generic[T]):
         """Have `callback()` called, once, on the event loop, when somebody asks to cancel the task."""
         self._callbacks["cancel"] = callback
 
+    def on_renewed(self, callback: Callable[[float], object]) -> None:
+        """Have `callback(certain_until)` called whenever the lease was renewed: in any thread, so it must not block."""
+        self._on_renewed = callback
+
+    def renewed(self, until: float) -> None:
+        """Note that the lease lasts until then at least, by `since_boot`. Called in any thread."""
+        if until > self.certain_until:
+            self.certain_until = until
+            if self._on_renewed is not None:
+                self._on_renewed(until)
+
     def tell(self, event: str) -> None:
         """Tell the program what a renewal has found: `"lost"` or `"cancel"`."""
         if event == "cancel":
@@ -149,6 +161,16 @@ class TaskDelivery(Processor, Generic[T]):
             self.note_error(error)
         await self._settle(self.nacked, "given back")
 
+    async def release(self) -> None:
+        """Give the task back, first in line, as if it had not been reserved: this does not count as an attempt.
+
+        Raises:
+            LeaseLostError, TaskDoesNotExistError, OutcomeUnknownError, RuntimeError: As for `complete`.
+
+        Cancelled, it waits for the outcome, then raises: the task has gone back, or is in hand.
+        """
+        await self._settle(Change("unseen", self.claim), "given back")
+
     def note_error(self, error: BaseException | str) -> None:
         """Keep the error of this attempt, however the task goes back."""
         self._error, self._note = why(error, self.attempts)
@@ -177,7 +199,7 @@ class TaskDelivery(Processor, Generic[T]):
             self.tell("cancel")
         elif renewed.letters != "1" and not self.settled:
             raise self._lost("extended")
-        self.certain_until = max(self.certain_until, sent + seconds)
+        self.renewed(sent + seconds)
 
     async def _settle(self, change: Change, what: str) -> None:
         self._begin(what)

@@ -46,15 +46,19 @@ async def claim(core: Core) -> int:
 def _look(pid: int, ids: Sequence[bytes], tasks: dict[bytes, Fields]) -> list[tuple[bytes, bool]] | None:
     """Return the tasks of a listener, and whether their processes run; None if the listener lives.
 
+    The released blueque writes `updated` by this host's clock. Our nodes write the server's time, which cannot be
+    compared with the start of a process here. Their tasks have leases.
+
     Reading about processes may start one (`ps`), so this is called in a thread.
     """
-    if not tasks and processes.running(pid):
+    alive = processes.running(pid)
+    if alive and not tasks:
         return None
     found = []
     for task_id in ids:
         fields = tasks.get(task_id, {})
         updated, began = number(fields, "updated"), number(fields, "process_started")
-        if processes.is_same(pid, None, updated):
+        if alive and ("token" in fields or processes.is_same(pid, None, updated)):
             return None
         runs = fields.get("status") == "started" and processes.is_same(whole(fields, "pid") or 0, began, updated)
         found.append((task_id, runs))

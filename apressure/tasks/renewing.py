@@ -103,7 +103,13 @@ class Renewing:
         """Renew all leases now, since some may have ended; what others have got is in hand no more."""
         claims = list(self._hand)
         sent = self.clock()
-        self._renewed(claims, await self._core.steps.extend(claims, self.term.seconds), sent + self.term.seconds)
+        answer = await self._core.steps.extend(claims, self.term.seconds)
+        self._confirm(claims, answer, sent + self.term.seconds)
+        self._react(claims, answer)
+
+    def excuse(self) -> None:
+        """Take a turn of the event loop for progress from now on."""
+        self._renewal.standstill.excused += 1
 
     def end(self) -> None:
         """Renew nothing any more."""
@@ -138,21 +144,26 @@ class Renewing:
 
         def answered(answer: Any) -> None:
             if not isinstance(answer, Exception):
-                until = sent + milliseconds / 1000
-                self._core.client.renewer.call_home(lambda: self._renewed(claims, answer, until))
+                self._confirm(claims, answer, sent + milliseconds / 1000)
+                self._core.client.renewer.call_home(lambda: self._react(claims, answer))
             on_answer(answer)
 
         self._core.steps.send_extend(claims, milliseconds, answered, connection)
 
-    def _renewed(self, claims: Sequence[Claim], answer: Renewed, until: float) -> None:
-        """Note what a renewal has done. Called on the event loop."""
+    def _confirm(self, claims: Sequence[Claim], answer: Renewed, until: float) -> None:
+        """Note until when leases last that were renewed. Called in any thread."""
+        for claim, letter in zip(claims, answer.letters, strict=False):
+            if letter in "1c" and (delivery := self._hand.get(claim)) is not None:
+                delivery.renewed(until)
+
+    def _react(self, claims: Sequence[Claim], answer: Renewed) -> None:
+        """Act on what else a renewal has found. Called on the event loop."""
         lost = []
         for claim, letter in zip(claims, answer.letters, strict=False):
             delivery = self._hand.get(claim)
             if delivery is None:
                 continue  # it was settled meanwhile
             if letter in "1c":
-                delivery.certain_until = max(until, delivery.certain_until)
                 if letter == "c" and not delivery.cancel_requested:
                     delivery.tell("cancel")
                 continue
