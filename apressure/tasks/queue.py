@@ -15,7 +15,6 @@ from apressure.connection.leases.clock import since_boot
 from apressure.connection.settings import ClientOptions
 from apressure.exceptions import QueueEmptyError
 from apressure.items import Items, Progress
-from apressure.protocols import DEFAULT_MAX_HOLD
 from apressure.tasks.codec import TaskCodec
 from apressure.tasks.consumer import TaskConsumer
 from apressure.tasks.contents import Contents
@@ -302,7 +301,8 @@ class TaskQueue(Contents[T], Generic[T]):
                 queue's.
             timeout: As for `AsyncQueue.consumer`, which waits for the role. Here nothing waits.
             max_hold: Seconds after which the leases of a handler that is stuck are given up: nothing was handed out
-                meanwhile. None for an hour. For tasks that run longer give more.
+                meanwhile. None lets tasks take as long as they like, while the event loop turns: when it has stood
+                still for an hour, the leases end.
             shared: Always True: any number of consumers compete. False is refused.
         """
         if not shared:
@@ -312,11 +312,10 @@ class TaskQueue(Contents[T], Generic[T]):
         if prefetch is not None:
             validation.whole(prefetch, "prefetch", 1, MAX_TASKS)
         validation.timeout(timeout)
-        hold = DEFAULT_MAX_HOLD
         if max_hold is not None:
-            hold = validation.seconds(max_hold, "max_hold", above=True, none=True)
+            validation.seconds(max_hold, "max_hold", above=True, none=True)
         seconds = self.lease if lease is None else lease_of(lease)
-        return TaskConsumer(self, ack == "manual", delete, prefetch, seconds, hold)
+        return TaskConsumer(self, ack == "manual", delete, prefetch, seconds, max_hold)
 
     async def peek(self) -> T:
         """Return the parameters of the task that is next, without taking it.

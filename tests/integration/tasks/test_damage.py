@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import redis
 
 from apressure import (
     DecodeError,
+    OutOfMemoryError,
+    PressureError,
     QueueEmptyError,
     ServerError,
     TaskClient,
@@ -200,3 +203,49 @@ async def test_text_that_is_not_utf8_is_refused(open_queue: Open) -> None:
         with pytest.raises(ValueError):
             await (await open_queue()).enqueue(bad)
     assert not await queue.exists()
+
+
+async def test_a_full_server_lets_tasks_end(make_server: Any) -> None:
+    """Nodes make room, so they go on where nothing can be enqueued."""
+    server = make_server(config={"maxmemory-policy": "noeviction"})
+    with redis.Redis.from_url(server.url) as db:
+        async with TaskClient(server.url) as client:
+            queue = client.queue("jobs")
+            await queue.put_many(range(4))
+            db.config_set("maxmemory", 1)
+            with pytest.raises(OutOfMemoryError):
+                await queue.enqueue("x")
+            with pytest.raises(OutOfMemoryError):
+                await queue.schedule("x", time.time() + 3600)
+            async with client.listener("jobs", lease=1) as listener:
+                for number in range(4):
+                    task = await in_time(anext(listener))
+                    processor = client.processor(task)
+                    await processor.start()
+                    await processor.progress(0.5, "half")
+                    await asyncio.sleep(1.5 if number == 0 else 0)  # a renewal
+                    await (processor.fail if number else processor.complete)("done")
+                with pytest.raises(OutOfMemoryError):
+                    await queue.requeue()
+            assert (await queue.statistics()).dead_letters == 3
+            db.config_set("maxmemory", 0)
+            assert await queue.requeue() == 3
+            consistent(db)
+
+
+async def test_a_user_without_the_right_to_publish_changes_nothing(make_server: Any) -> None:
+    server = make_server()
+    with redis.Redis.from_url(server.url) as db:
+        db.execute_command("ACL", "SETUSER", "mute", "on", ">secret", "~*", "+@all", "resetchannels")
+        url = server.url.replace("://", "://mute:secret@")
+        async with TaskQueue("jobs", url=url) as queue, TaskQueue("jobs", url=server.url) as other:
+            with pytest.raises(PressureError):
+                await queue.enqueue("x")
+            assert db.keys("blueque*") == []
+            await other.enqueue("y")
+            delivery = await queue.receive(timeout=0)
+            for operation in (delivery.start(), delivery.complete(), delivery.fail("x"), delivery.nack()):
+                with pytest.raises(PressureError):
+                    await operation
+            consistent(db)
+            assert (await other.statistics()).in_flight == 1
