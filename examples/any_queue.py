@@ -1,6 +1,6 @@
 """Run one program on every kind of queue: one line decides which.
 
-python any_queue.py [server|files|events]
+python any_queue.py [server|files|events|tasks]
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from apressure import AsyncQueue, EventQueue, FileQueue
+from apressure import AsyncQueue, EventQueue, FileQueue, TaskQueue
 from apressure.protocols import Destination, Source
 
 
@@ -32,11 +32,13 @@ async def work(orders: Source[str]) -> None:
 async def main(kind: str) -> None:
     """Feed and work at the same time."""
     with tempfile.TemporaryDirectory() as directory:
-        queue: AsyncQueue[str] | EventQueue[str] | FileQueue[str]
+        queue: AsyncQueue[str] | EventQueue[str] | FileQueue[str] | TaskQueue[str]
         if kind == "files":
             queue = FileQueue(Path(directory) / "orders", codec="text")  # this line,
         elif kind == "events":
             queue = EventQueue("orders", url="embedded://", codec="text")  # this one,
+        elif kind == "tasks":
+            queue = TaskQueue("orders", url="embedded://", codec="text")  # this one,
         else:
             queue = AsyncQueue("orders", url="embedded://", codec="text")  # or this one
         async with queue:

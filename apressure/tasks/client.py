@@ -8,7 +8,6 @@ from apressure import validation
 from apressure.codecs import Codec
 from apressure.connection.client import Client
 from apressure.connection.settings import OtherOptions
-from apressure.protocols import DEFAULT_MAX_HOLD
 from apressure.tasks.consumer import Listener
 from apressure.tasks.engine.steps import queue_names
 from apressure.tasks.options import DEFAULT_RESULT_TTL, lease_of, ttl_of
@@ -77,18 +76,16 @@ class TaskClient(Client):
         Args:
             name: The queue's name.
             lease: Seconds after which tasks go to other nodes if this process dies; a thread renews it. None for 15.
-            max_hold: Seconds after which the leases of tasks are given up if nothing was handed out meanwhile; None for
-                an hour. For tasks that run longer give more.
+            max_hold: As for `TaskQueue.consumer`.
             max_attempts: How often a task is tried at most; None for no limit.
             on_orphan: As for `TaskQueue`.
         """
-        hold = DEFAULT_MAX_HOLD
         if max_hold is not None:
-            hold = validation.seconds(max_hold, "max_hold", above=True, none=True)
+            validation.seconds(max_hold, "max_hold", above=True, none=True)
         queue = self._queue_named(name)
         if max_attempts is not None or on_orphan != "retry":
             queue = self.queue(name, max_attempts=max_attempts, on_orphan=on_orphan)
-        return Listener(queue, True, False, None, lease_of(lease), hold)
+        return Listener(queue, True, False, None, lease_of(lease), max_hold)
 
     def processor(self, task: Task) -> Processor:
         """Return what updates a task while it is processed.

@@ -20,6 +20,7 @@ from apressure.exceptions import (
     QueueDoesNotExistError,
 )
 from apressure.lifetime import IteratingTask
+from apressure.protocols import DEFAULT_MAX_HOLD
 from apressure.settle import set_result_once, wait_for_answer, wait_shielded
 from apressure.tasks import orphans
 from apressure.tasks.delivery import Hand, TaskDelivery
@@ -77,7 +78,7 @@ class TaskConsumer(Generic[T]):
         delete: bool,
         prefetch: int | None,
         lease: float,
-        max_hold: float,
+        max_hold: float | None,
         clock: Clock = since_boot,
     ) -> None:
         self.hand = Hand(self._failed)
@@ -91,8 +92,11 @@ class TaskConsumer(Generic[T]):
         self._series = queue.steps.series()
         self._buffer: deque[TaskDelivery[Any]] = deque()
         self._renewing = Renewing(
-            queue, self.hand, lease, max_hold, self._fail, self._give_back_unseen, clock, patient=prefetch is not None
+            queue, self.hand, lease, max_hold or DEFAULT_MAX_HOLD, self._fail, self._give_back_unseen, clock,
+            patient=prefetch is not None,
         )  # fmt: skip
+        if max_hold is None:
+            self._renewing.excuse()
         self._block = secrets.token_hex(8).encode()
         self._listener = b""
         self._registration: asyncio.Task[None] | None = None
@@ -234,10 +238,6 @@ class TaskConsumer(Generic[T]):
     def on_lost(self, callback: Callable[[Exception], None]) -> None:
         """Have `callback(error)` called, once, when a task in hand is lost: its lease ended, and others get it."""
         self._on_lost = callback
-
-    def excuse(self) -> None:
-        """Let tasks take as long as they like: `max_hold` ends their leases only if the event loop stands still."""
-        self._renewing.excuse()
 
     @property
     def attempts(self) -> int:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from apressure.connection.leases.clock import since_boot
 from apressure.items import Items
+from apressure.protocols import LONGEST_LEASE
 from apressure.tasks.engine.answers import Claim, raw
+from apressure.tasks.engine.keys import task_key
 from apressure.tasks.engine.steps import Change
+from apressure.tasks.engine.waits import channels_of
 from apressure.tasks.options import lease_of
 from apressure.tasks.processor import Processor, why
 from apressure.tasks.task import Task
@@ -116,6 +120,28 @@ class TaskDelivery(Processor, Generic[T]):
             self.certain_until = until
             if self._on_renewed is not None:
                 self._on_renewed(until)
+
+    async def wait_cancel_requested(self) -> None:
+        """Wait until somebody asks to cancel the task: at once, where a renewal finds out only when it is due.
+
+        Raises:
+            PressureError: The server cannot be asked, or the client was closed.
+
+        Cancelled, nothing has changed.
+        """
+        client, key = self._core.client, task_key(self.claim.id)
+        channels = channels_of(client)
+        while not self.cancel_requested:
+            noted = channels.generation(key)
+            if await client.connection.ask(b"HEXISTS", key, b"cancel_requested", reads=True):
+                self.tell("cancel")
+                return
+            parked = channels.park(key, noted, LONGEST_LEASE)
+            try:
+                await asyncio.wait((parked,))
+            finally:
+                parked.cancel()
+            parked.result()
 
     def tell(self, event: str) -> None:
         """Tell the program what a renewal has found: `"lost"` or `"cancel"`."""

@@ -22,12 +22,15 @@ from apressure import (
     Piped,
     QueueClosedError,
     QueueDoesNotExistError,
+    TaskQueue,
 )
 from apressure.testing.contract import ITEMS, begun, drained, fails, in_time
 
 KINDS = ("files", "events", "server", "plain")
 """A directory, events, a server, and another database of it by plain commands, which can only be a destination."""
 
+PAIRS = (*itertools.product(KINDS[:3], KINDS), ("tasks", "files"), ("files", "tasks"), ("tasks", "tasks"))
+"""Queues of tasks do what `pipe` does with any source and destination: a few pairs will do."""
 ATOMIC = (("server", "server"), ("events", "events"))
 """Between these, a move is one step."""
 
@@ -41,7 +44,7 @@ def pipe(request: pytest.FixtureRequest) -> Pipe:
     return functools.partial(apressure.pipe, shared=request.param)
 
 
-@pytest.fixture(params=list(itertools.product(KINDS[:3], KINDS)), ids="-to-".join)
+@pytest.fixture(params=PAIRS, ids="-to-".join)
 def kinds(request: pytest.FixtureRequest) -> tuple[str, str]:
     found: tuple[str, str] = request.param
     return found
@@ -59,6 +62,8 @@ async def open_queue(kinds: tuple[str, str], url: str, tmp_path: Path) -> AsyncI
                 queue: Any = FileQueue(tmp_path / name.replace(":dead", ".dead"), **options)
             elif kind == "events":
                 queue = EventQueue(name, url=url, **options)
+            elif kind == "tasks":
+                queue = TaskQueue(name, url=url, codec="raw", **options)
             else:
                 queue = AsyncQueue(name, url=url, scripting=kind == "server", **options)
             await stack.enter_async_context(queue)

@@ -38,6 +38,8 @@ from apressure import (
     Requeued,
     RoleStatistics,
     Served,
+    TaskClient,
+    TaskQueue,
     TypedCodec,
     pipe,
     protocols,
@@ -46,6 +48,7 @@ from apressure import (
 )
 from apressure.exceptions import Role
 from apressure.protocols import Destination, Source
+from apressure.tasks import Processor, Task, TaskDelivery
 
 
 @dataclasses.dataclass
@@ -302,6 +305,20 @@ async def queues_in_directories() -> None:
         async with events.consumer() as items, events.consumer("manual") as deliveries:
             assert_type(await anext(items), bytes)
             assert_type((await anext(deliveries)).item, bytes)
+    assert_type(TaskQueue("q"), TaskQueue[Any])
+    assert_type(TaskQueue("q", codec="raw"), TaskQueue[bytes])
+    assert_type(TaskQueue("q", codec=Order, max_attempts=5, url="redis://"), TaskQueue[Order])
+    TaskQueue("q", on_orphan="ignore")  # type: ignore[call-overload]
+    async with TaskClient("redis://") as client, TaskQueue("q", client=client, codec=Order) as tasks:
+        assert_type(await tasks.enqueue(Order(1)), str)
+        assert_type(await tasks.receive(), TaskDelivery[Order])
+        assert_type(await client.task("id"), Task)
+        async for task in client.listener("q"):
+            assert_type(task, Task)
+            assert_type(client.processor(task), Processor)
+    work: Source[bytes] = TaskQueue("q", codec="raw")
+    results: Destination[bytes] = TaskQueue("q", codec="raw")
+    assert work.name == results.name
     source: Source[bytes] = EventQueue("q")
     destination: Destination[bytes] = EventQueue("q")
     assert source.name == destination.name

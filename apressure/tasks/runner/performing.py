@@ -31,6 +31,9 @@ _AGAIN: Final = Backoff(0.2, 5.0)
 _BETWEEN: Final = 0.5
 """Seconds between two writes of a task's progress."""
 
+_SHORT: Final = 1.0
+"""Seconds: for a task that ends within this time, nobody listens for a cancellation. Renewals find it out, too."""
+
 _GONE: Final = (LeaseLostError, TaskDoesNotExistError)
 
 
@@ -143,6 +146,7 @@ class Performance:
         """Start the task, and wait for its end."""
         delivery, timeout = self._delivery, self._limits.timeout
         timer: asyncio.TimerHandle | None = None
+        listening = background.start(self._listen(), f"listening for a cancellation of {delivery.id}")
         try:
             delivery.on_renewed(lambda until: running.renew(self._limits.times(until)))
             running.renew(self._limits.times(delivery.certain_until))  # a renewal may have come before that
@@ -166,8 +170,21 @@ class Performance:
             running.stop(0.0)  # the supervisor goes on with that
             raise
         finally:
+            listening.cancel()
             if timer is not None:
                 timer.cancel()
+
+    async def _listen(self) -> None:
+        """Learn at once of a request to cancel the task."""
+        await asyncio.sleep(_SHORT)
+        for failures in itertools.count():
+            try:
+                await self._delivery.wait_cancel_requested()
+                break
+            except PressureError as error:
+                if not error.temporary:
+                    break
+            await asyncio.sleep(_AGAIN.pause(failures))
 
     async def _settle(self, outcome: Outcome) -> Ending:
         """Note how the task has ended; try again for as long as the lease lasts."""

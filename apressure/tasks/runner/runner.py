@@ -150,7 +150,6 @@ class Runner:
         self._receiving = CancelScope()
         with listening(self._signals, self._signalled) as self._stop_listening:
             async with self._queue.consumer("manual", prefetch=1) as consumer:
-                consumer.excuse()  # a task may run for longer than `max_hold`
                 try:
                     with self._receiving:
                         await self._receive(consumer)

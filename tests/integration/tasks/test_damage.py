@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import redis
 
 from apressure import (
     DecodeError,
+    OutOfMemoryError,
+    PressureError,
     QueueEmptyError,
     ServerError,
     TaskClient,
@@ -17,6 +20,8 @@ from apressure import (
     TaskQueue,
 )
 from tests.integration.tasks.conftest import Blueque, Open, consistent, in_time
+from tests.servers import SERVERS
+from tests.topologies import cluster, must_be_empty
 
 
 async def test_ids_without_a_task_are_dropped(queue: TaskQueue[Any], blueque: Blueque, caplog: Any) -> None:
@@ -50,14 +55,8 @@ async def test_hashes_that_miss_fields(queue: TaskQueue[Any], client: TaskClient
     bare = await client.task("bare")
     assert (bare.status, bare.queue, bare.created, bare.parameters, bare.attempts) == (None, None, None, "x", 0)
     odd = await client.task("odd")
-    assert (odd.pid, odd.created, odd.progress, odd.attempts, odd.eta, odd.parameters) == (
-        None,
-        None,
-        None,
-        0,
-        None,
-        None,
-    )
+    assert (odd.pid, odd.created, odd.progress, odd.attempts, odd.eta) == (None, None, None, 0, None)
+    assert odd.parameters is None
     assert [task.id async for task in queue.tasks()] == ["bare", "odd"]
     with pytest.raises(ValueError, match="queue"):
         client.processor(bare)
@@ -100,6 +99,9 @@ async def test_unknown_statuses_are_shown_as_they_are(
     delivery = await queue.receive()
     await delivery.complete()
     assert (await client.task("a")).status == "complete"
+    blueque.enqueue("b", status="odd")
+    assert await queue.purge() == 1
+    assert not blueque.db.exists("blueque_task_b")
 
 
 async def test_tasks_that_do_not_exist(queue: TaskQueue[Any], client: TaskClient) -> None:
@@ -145,7 +147,8 @@ async def test_a_key_of_another_type_is_a_clear_error_and_loses_nothing(
     db.hset(key, "a", "b")
     errors = []
     for operation in (
-        queue.enqueue("third"), queue.receive(timeout=0), held.complete("done"), queue.statistics(), queue.cancel(first),
+        queue.enqueue("third"), queue.receive(timeout=0), held.complete("done"), queue.statistics(),
+        queue.cancel(first),
     ):  # fmt: skip
         try:
             answer = await operation
@@ -197,6 +200,15 @@ async def test_a_cluster_is_refused() -> None:
         TaskQueue("jobs", url="redis://127.0.0.1:1", on_orphan="ignore")  # type: ignore[call-overload]
 
 
+async def test_a_node_of_a_cluster_is_refused() -> None:
+    with cluster(SERVERS[0], nodes=3) as nodes:
+        host, port = nodes.servers[0].url.removeprefix("redis://").split("/")[0].split(":")
+        async with TaskQueue("jobs", host=host, port=int(port)) as queue:
+            with pytest.raises(ServerError, match="cluster, which cannot have the queue"):
+                await queue.enqueue("x")
+        must_be_empty(*nodes.servers)
+
+
 async def test_text_that_is_not_utf8_is_refused(open_queue: Open) -> None:
     queue = await open_queue(codec="raw")
     with pytest.raises(ValueError, match="UTF-8"):
@@ -205,3 +217,49 @@ async def test_text_that_is_not_utf8_is_refused(open_queue: Open) -> None:
         with pytest.raises(ValueError):
             await (await open_queue()).enqueue(bad)
     assert not await queue.exists()
+
+
+async def test_a_full_server_lets_tasks_end(make_server: Any) -> None:
+    """Nodes make room, so they go on where nothing can be enqueued."""
+    server = make_server(config={"maxmemory-policy": "noeviction"})
+    with redis.Redis.from_url(server.url) as db:
+        async with TaskClient(server.url) as client:
+            queue = client.queue("jobs")
+            await queue.put_many(range(4))
+            db.config_set("maxmemory", 1)
+            with pytest.raises(OutOfMemoryError):
+                await queue.enqueue("x")
+            with pytest.raises(OutOfMemoryError):
+                await queue.schedule("x", time.time() + 3600)
+            async with client.listener("jobs", lease=1) as listener:
+                for number in range(4):
+                    task = await in_time(anext(listener))
+                    processor = client.processor(task)
+                    await processor.start()
+                    await processor.progress(0.5, "half")
+                    await asyncio.sleep(1.5 if number == 0 else 0)  # a renewal
+                    await (processor.fail if number else processor.complete)("done")
+                with pytest.raises(OutOfMemoryError):
+                    await queue.requeue()
+            assert (await queue.statistics()).dead_letters == 3
+            db.config_set("maxmemory", 0)
+            assert await queue.requeue() == 3
+            consistent(db)
+
+
+async def test_a_user_without_the_right_to_publish_changes_nothing(make_server: Any) -> None:
+    server = make_server()
+    with redis.Redis.from_url(server.url) as db:
+        db.execute_command("ACL", "SETUSER", "mute", "on", ">secret", "~*", "+@all", "resetchannels")
+        url = server.url.replace("://", "://mute:secret@")
+        async with TaskQueue("jobs", url=url) as queue, TaskQueue("jobs", url=server.url) as other:
+            with pytest.raises(PressureError):
+                await queue.enqueue("x")
+            assert db.keys("blueque*") == []
+            await other.enqueue("y")
+            delivery = await queue.receive(timeout=0)
+            for operation in (delivery.start(), delivery.complete(), delivery.fail("x"), delivery.nack()):
+                with pytest.raises(PressureError):
+                    await operation
+            consistent(db)
+            assert (await other.statistics()).in_flight == 1

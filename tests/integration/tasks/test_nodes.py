@@ -125,8 +125,6 @@ async def test_a_killed_listener_is_replaced_on_its_host(
     monkeypatch.setattr(consumer, "SIGN_OF_LIFE", 0.2)
     queue = await open_queue()
     task_id = await queue.enqueue("a")
-    db.set("apressure:blueque:paused:jobs", 1)
-    db.delete("apressure:blueque:paused:jobs")
     worker = await start("hold", url, "1")
     await worker.ready()
     await eventually(lambda: worker.noted("began") == [task_id])
@@ -169,13 +167,16 @@ async def test_listeners_that_live_keep_their_tasks(
     queue: TaskQueue[Any], blueque: Blueque, child: subprocess.Popen[bytes], db: redis.Redis
 ) -> None:
     """Those of other hosts may live; a process of this host does."""
-    for listener in ("another_host.example_4711", f"{HOST}_{child.pid}", "no number", "x_99999999999999999999"):
+    listeners = ("another_host.example_4711", f"{HOST}_{child.pid}", "no number", "x_99999999999999999999")
+    for listener in listeners:
         blueque.listen(listener)
         blueque.enqueue(listener, listener)
         assert blueque.dequeue(listener) == listener
     assert await orphans.claim(queue) == 0
     assert (await queue.statistics()).in_flight == 4
     assert (await queue.statistics()).length == 0
+    await queue.delete()
+    assert not any(db.exists(blueque.key("reserved_tasks", listener)) for listener in listeners)
 
 
 async def test_a_number_that_was_used_again_is_another_process(
@@ -220,7 +221,7 @@ async def test_an_orphan_that_runs_is_waited_for(
 async def test_a_task_that_the_release_has_reclaimed_is_left_to_it(
     queue: TaskQueue[Any], blueque: Blueque, db: redis.Redis
 ) -> None:
-    """A released node notes that it runs a task of ours, and does not move it: while that node is there, it has the task."""
+    """A released node notes that it runs a task of ours, and does not move it: while that node is there, it has it."""
     await queue.enqueue("a")
     delivery = await queue.receive(lease=0.1)
     blueque.listen("other_1")

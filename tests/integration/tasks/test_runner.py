@@ -190,6 +190,15 @@ async def test_a_cancelled_task_is_terminated_and_then_killed(jobs: Jobs, trap: 
     assert (jobs.folder / "asked").exists()
 
 
+async def test_a_cancellation_does_not_wait_for_a_renewal(jobs: Jobs) -> None:
+    task_id = await jobs.queue.enqueue(None)
+    async with jobs.running(jobs.runner(jobs.shell("touch ready; sleep 1000"), lease=LONG)):
+        await jobs.has("ready")
+        await asyncio.sleep(1.5)  # the Runner listens
+        await jobs.queue.cancel(task_id)
+        assert (await jobs.finished(task_id)).error == "cancelled"
+
+
 async def test_a_cancelled_coroutine_is_cancelled(jobs: Jobs) -> None:
     began = asyncio.Event()
 

@@ -11,6 +11,7 @@ check_types()
 if task[1] and task[2] and task[2] ~= NAME then
   outcome = 'other ' .. task[2]
 elseif task[1] == 'reserved' or task[1] == 'started' then
+  ignore_memory_limit()
   outcome = 'requested'
 elseif task[1] == 'pending' or task[1] == 'scheduled' then
   ignore_memory_limit()

@@ -2,7 +2,7 @@
 -- KEYS: those of the prelude
 -- ARGV: 1 '1' to end it: it must exist, '0' to forget it
 -- Returns: {'done'} | {'missing'}
-local exists = call('EXISTS', BOUND, PENDING, SCHEDULED, STARTED, COMPLETE, FAILED, TASKS, LEASES) > 0
+local exists = call('EXISTS', BOUND, PENDING, SCHEDULED, COMPLETE, FAILED, LEASES) > 0 or call('ZSCORE', QUEUES, NAME)
 if ARGV[1] == '1' then
   if not exists then
     call('DEL', CLOSED, PAUSED)

@@ -3,6 +3,7 @@
 -- ARGV: 1 milliseconds, 2... claims (id, token)
 -- Returns: {'extended', 1 if the queue is paused, a letter for each claim: '1' renewed, 'c' renewed, and somebody asks to
 --           cancel the task, '2' this very claim has ended it, '0' it is lost}
+ignore_memory_limit()
 local letters = {}
 local until_ = now() + tonumber(ARGV[1])
 for i = 2, #ARGV, 2 do
