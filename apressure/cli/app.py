@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from apressure.cli.command import command
-from apressure.cli.commands import events, files
+from apressure.cli.commands import event_queues, events, files
 from apressure.cli.commands.close import close
 from apressure.cli.commands.create import create
 from apressure.cli.commands.dead import dead
@@ -28,7 +28,7 @@ from apressure.cli.commands.resume import resume
 from apressure.cli.commands.stat import stat
 from apressure.cli.exits import MEANINGS, Exit, one_line
 from apressure.cli.options import Common, Json, Prefix, Url, complain
-from apressure.cli.running import mute_output
+from apressure.cli.running import mute_output, new_fast_loop
 
 _EPILOG: Final = "Exit codes: " + "; ".join(f"{code.value} {meaning}" for code, meaning in MEANINGS.items()) + "."
 _SEE: Final = "Exit codes: see apressure --help."
@@ -102,7 +102,11 @@ of_events = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for about_events in (events.serve, events.health):
-    of_events.command(epilog=_SEE)(command(about_events, server=False))
+    of_events.command(epilog=_SEE)(command(about_events, server=False, new_loop=new_fast_loop))
+for of_event_queues in (
+    event_queues.stat, event_queues.pause, event_queues.resume, event_queues.dead, event_queues.requeue
+):  # fmt: skip
+    of_events.command(epilog=_SEE)(command(of_event_queues, prefix=False))
 app.add_typer(of_events)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any, Final
 import typer
 
 from apressure.cli.options import Common, Json, Prefix, Url
-from apressure.cli.running import execute
+from apressure.cli.running import NewLoop, execute
 
 _ANY: Final = inspect.Parameter.KEYWORD_ONLY
 _CONTEXT: Final = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
@@ -19,11 +20,18 @@ _PREFIX: Final = inspect.Parameter("prefix", _ANY, default=None, annotation=Pref
 _JSON: Final = inspect.Parameter("json", _ANY, default=False, annotation=Json)
 
 
-def command(function: Callable[..., Any], *, server: bool = True) -> Callable[..., None]:
+def command(
+    function: Callable[..., Any],
+    *,
+    server: bool = True,
+    prefix: bool = True,
+    new_loop: NewLoop = asyncio.new_event_loop,
+) -> Callable[..., None]:
     """Return a function for Typer that calls `function` with a `Common`, and runs it if it is a coroutine function.
 
     Typer reads a command's options from the signature. The one of the result has --json instead of the parameter
-    `common`, and, for a command that needs a `server`, --url and --prefix.
+    `common`, and, for a command that needs a `server`, --url and --prefix. (Keys of event queues have no `prefix`.)
+    `new_loop` makes the event loop.
     """
 
     @functools.wraps(function)
@@ -33,9 +41,9 @@ def command(function: Callable[..., Any], *, server: bool = True) -> Callable[..
         common = Common.of(context, url, prefix, json)
         running = function(common, **options)
         if inspect.iscoroutine(running):
-            execute(common, running)
+            execute(common, running, new_loop=new_loop)
 
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
-    shared = (_URL, _PREFIX, _JSON) if server else (_JSON,)
+    shared = [_URL] * server + [_PREFIX] * (server and prefix) + [_JSON]
     run.__signature__ = inspect.Signature([_CONTEXT, *own, *shared])  # type: ignore[attr-defined]
     return run

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from apressure import AsyncQueue, Client, Durability, validation
+from apressure import AsyncQueue, Client, Durability, EventQueue, validation
 from apressure.cli.exits import UsageError
 from apressure.cli.show import printable
 from apressure.cli.streams.framing import Framing
@@ -34,7 +34,8 @@ def _is_time(value: float | None) -> float | None:
     return value
 
 
-def _replicas(given: str | int) -> int | Literal["all"]:
+def replicas_of(given: str | int) -> int | Literal["all"]:
+    """Read `--replicas`: a number, or `all`."""
     text = str(given)  # Typer passes the default, too
     if text == "all":
         return "all"
@@ -109,7 +110,7 @@ Replicas = Annotated[
     typer.Option(
         "--replicas",
         metavar="N|all",
-        parser=_replicas,
+        parser=replicas_of,
         help="Wait until N replicas, or all known replicas, have received each write.",
         show_default=False,
     ),
@@ -219,6 +220,11 @@ class Common:
             prefix=self.prefix,
             durability=durability,
         )
+
+    def events(self, name: str) -> EventQueue[bytes]:
+        """Return the queue of events `name` with a client of its own."""
+        self._check_url()
+        return EventQueue(name, url=self.url)
 
     def _check_url(self) -> None:
         if self.url == "embedded://":

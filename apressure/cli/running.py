@@ -20,6 +20,8 @@ from apressure.cli.options import Common, complain
 
 _T = TypeVar("_T")
 
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -42,6 +44,7 @@ def execute(
     *,
     insist: bool = False,
     remains: Callable[[], Remains | None] = lambda: None,
+    new_loop: NewLoop = asyncio.new_event_loop,
 ) -> _T:
     """Run a command and return its result. An error is printed on one line and ends the process with its exit code.
 
@@ -50,10 +53,11 @@ def execute(
         coroutine: The command.
         insist: Ignore further signals while the command cleans up.
         remains: Called after an error or a signal. Its result is printed on the same line.
+        new_loop: Makes the event loop.
     """
     try:
         with _log_printed(common):
-            return _run(coroutine, insist=insist)
+            return _run(coroutine, insist, new_loop)
     except _StoppedBySignalError as stopped:
         code = Exit(128 + stopped.signum)
         left = remains()
@@ -91,7 +95,7 @@ class _StoppedBySignalError(Exception):
         self.signum = signum
 
 
-def _run(coroutine: Coroutine[Any, Any, _T], *, insist: bool) -> _T:
+def _run(coroutine: Coroutine[Any, Any, _T], insist: bool, new_loop: NewLoop) -> _T:
     """Run a coroutine in a new event loop.
 
     The first SIGINT, SIGTERM or SIGHUP cancels it, so that it can give items back, which takes a bounded time. A second
@@ -122,7 +126,8 @@ def _run(coroutine: Coroutine[Any, Any, _T], *, insist: bool) -> _T:
         return await coroutine
 
     try:
-        result = asyncio.run(supervised())
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            result = runner.run(supervised())
     except asyncio.CancelledError:
         if not received:
             raise
@@ -134,6 +139,15 @@ def _run(coroutine: Coroutine[Any, Any, _T], *, insist: bool) -> _T:
     if received:
         raise _StoppedBySignalError(received[0])
     return result
+
+
+def new_fast_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop: uvloop's where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 def _print_error(error: BaseException, code: Exit, remains: Remains | None, *, as_json: bool) -> None:

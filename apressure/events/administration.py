@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 from apressure import validation
-from apressure.events.answers import FULL, Status, Wait
+from apressure.dead_letters import Requeued, checked_ids
+from apressure.deadline import within
+from apressure.events.answers import Status, Wait
 from apressure.events.core import Core
+from apressure.events.letters import Oldest, choose, requeue
 from apressure.events.statistics import EventQueueStatistics
 from apressure.events.steps import MAX_EVENTS
-from apressure.exceptions import PressureError, QueueDoesNotExistError
-from apressure.settle import note_accepted
+from apressure.exceptions import QueueDoesNotExistError
 
 MAX_BOUND: Final = 10**12
 
@@ -22,7 +24,7 @@ class Administration(Core):
     def __repr__(self) -> str:
         return f"<EventQueue {self.name!r} at {self.client.server.address}>"
 
-    async def create(self, bound: int = 0, exist_ok: bool = False) -> bool:
+    async def create(self, bound: int = 0, exist_ok: bool = False, *, deadline: float | None = None) -> bool:
         """Create the queue with a bound. A queue without a bound needs no `create`: the first put makes it.
 
         Events that are in the queue already stay. From then on, this object's operations raise QueueDoesNotExistError
@@ -32,6 +34,7 @@ class Administration(Core):
             bound: The most events that may wait; 0 for no bound. It holds for every client of apressure. An okq beside
                 them does not know it.
             exist_ok: Leave a queue that was created before as it is, with its bound, and return False.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Returns:
             Whether the queue is new.
@@ -42,45 +45,52 @@ class Administration(Core):
 
         Cancelled, the queue is created or not; creating it again with `exist_ok=True` is safe.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.create(bound, exist_ok))
         validation.whole(bound, "bound", 0, MAX_BOUND, "events")
         self._check()
         new = await self._steps.create(bound, exist_ok)
         self._expected = True
         return new
 
-    async def exists(self) -> bool:
+    async def exists(self, *, deadline: float | None = None) -> bool:
         """Return whether the queue exists: it was created, or has events or registered consumers."""
+        if deadline is not None:
+            return await within(deadline, self.name, self.exists(), reads=True)
         self._check()
         return (await self._steps.status()).exists
 
-    async def bound(self) -> int:
+    async def bound(self, *, deadline: float | None = None) -> int:
         """Return the most events that may wait; 0 for no bound.
 
         It raises as `statistics` does, and so do `qsize` and `closed`.
         """
-        return (await self._status()).bound
+        return (await self.statistics(deadline=deadline)).bound
 
-    async def qsize(self) -> int:
+    async def qsize(self, *, deadline: float | None = None) -> int:
         """Return how many events wait; those in flight do not count."""
-        return (await self._status()).waiting
+        return (await self.statistics(deadline=deadline)).length
 
-    async def closed(self) -> bool:
+    async def closed(self, *, deadline: float | None = None) -> bool:
         """Return whether the queue is closed; it stays so."""
-        return (await self._status()).closed
+        return (await self.statistics(deadline=deadline)).closed
 
-    async def statistics(self) -> EventQueueStatistics:
+    async def statistics(self, *, deadline: float | None = None) -> EventQueueStatistics:
         """Return a snapshot of the queue (specification: QSTATUS).
 
         Raises:
             QueueDoesNotExistError: This object has created the queue, and it was deleted.
             ServerError: A key of the queue has a value that is not a queue's.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.statistics(), reads=True)
         status = await self._status()
         return EventQueueStatistics(
             name=self.name,
             length=status.waiting,
             bound=status.bound,
             closed=status.closed,
+            paused=status.paused,
             in_flight=status.claimed,
             consumers=status.consumers,
             dead_letters=status.dead,
@@ -89,7 +99,7 @@ class Administration(Core):
             waiting_receivers=self._pops.waiting,
         )
 
-    async def close(self) -> None:
+    async def close(self, *, deadline: float | None = None) -> None:
         """Close the *queue*: nothing more can be put, and consumers end when it is drained.
 
         An okq does not know that a queue is closed: what it pushes is delivered, too. (`aclose` releases this object's
@@ -101,10 +111,12 @@ class Administration(Core):
 
         Cancelled, the queue is closed or open.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.close())
         self._check()
-        await self._steps.close(self._expected)
+        return await self._steps.close(self._expected)
 
-    async def wait_closed(self, timeout: float | None = None) -> None:
+    async def wait_closed(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Wait until the queue is closed; events may be left in it.
 
         Raises:
@@ -113,6 +125,8 @@ class Administration(Core):
 
         Cancelled, nothing has changed.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.wait_closed(timeout), reads=True)
         validation.timeout(timeout)
         self._check()
         created = self._expected
@@ -126,25 +140,29 @@ class Administration(Core):
             return status.closed or Wait("open")
 
         await self._waits.until(look, timeout, self.name)
+        return None
 
-    async def delete(self, timeout: float | None = None) -> None:
+    async def delete(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Delete the queue with all events, those in flight and dead letters included.
 
         Tasks that wait for it get QueueDoesNotExistError, if the queue was created.
 
         Args:
             timeout: As for `AsyncQueue.delete`, which waits for the queue's roles. Here nothing waits.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Raises:
             QueueDoesNotExistError: There is no such queue.
 
         Cancelled, the queue is deleted or not.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.delete(timeout))
         validation.timeout(timeout)
         self._check()
-        await self._steps.delete()
+        return await self._steps.delete()
 
-    async def purge(self) -> int:
+    async def purge(self, *, deadline: float | None = None) -> int:
         """Delete the events that wait when it begins; those in flight and dead letters stay.
 
         It works in steps of up to 2,000 events. okq's QFLUSH deletes what is in flight, too.
@@ -154,6 +172,8 @@ class Administration(Core):
 
         Cancelled, the oldest events are deleted, and the others stay.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.purge())
         left, deleted = (await self._status()).waiting, 0
         while left > 0:
             step = await self._steps.purge(min(left, MAX_EVENTS), self._expected)
@@ -163,53 +183,95 @@ class Administration(Core):
             left -= step
         return deleted
 
-    async def requeue(self, max_items: int | None = None, timeout: float | None = None) -> int:
-        """Move dead letters back to the end of the queue, the oldest first, those that are there when it begins.
+    async def requeue(
+        self,
+        max_items: int | None = None,
+        timeout: float | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+        deadline: float | None = None,
+    ) -> Requeued:
+        """Move dead letters back to the end of the queue, the oldest first; their attempts start anew.
 
-        A dead letter whose id is in use again stays.
+        It moves those that are there when it begins. A dead letter whose id is in use again stays.
 
         Args:
             max_items: How many at most; None for all.
-            timeout: Seconds to wait for room at most.
+            timeout: Seconds to wait for room at most; None to wait for ever, 0 to move only what has room now.
+            ids: Only the events with these ids, as `dead_letters` shows them; None for any. If several dead letters
+                have the same id, the oldest is meant.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Returns:
-            How many were moved.
+            How many were moved. Its attribute `not_found` has the ids that no dead letter has (any more).
 
         Raises:
             QueueFullError: The queue stayed full until the timeout. `accepted` says how many were moved before.
             QueueClosedError: The queue is closed.
             QueueDoesNotExistError: This object has created the queue, and it was deleted.
+            TypeError, ValueError: An argument is invalid.
 
         Cancelled, each of them is in the queue or a dead letter.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.requeue(max_items, timeout, ids=ids))
         if max_items is not None:
             validation.whole(max_items, "max_items")
         validation.timeout(timeout)
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
-        left = (await self._status()).dead
-        moved = 0
+        if ids is None:
+            oldest = Oldest((await self._status()).dead, max_items)
+            return Requeued(await requeue(self._steps, self._waits, oldest, timeout, self._expected))
+        if max_items is not None:
+            raise ValueError("give either max_items= or ids=: the ids say how many")
+        chosen = await choose(self._steps, checked_ids(ids), (await self._status()).dead)
+        moved = await requeue(self._steps, self._waits, chosen, timeout, self._expected)
+        return Requeued(moved, chosen.not_found)
 
-        async def attempt() -> int | Wait:
-            nonlocal moved, left
-            self._waits.take_room()
-            most = left if max_items is None else min(left, max_items - moved)
-            step, looked = await self._steps.requeue(min(most, MAX_EVENTS), self._expected)
-            moved += step
-            left -= looked
-            return looked or FULL
+    async def pause(self, *, deadline: float | None = None) -> bool:
+        """Pause the queue: its consumers take no further event until `resume`, in all processes.
 
-        try:
-            while left > 0 and (max_items is None or moved < max_items):
-                remaining = None if deadline is None else max(0.0, deadline - loop.time())
-                await self._waits.until(attempt, remaining, self.name)
-        except asyncio.CancelledError:
-            note_accepted(moved)
-            raise
-        except PressureError as error:
-            error.accepted = moved
-            raise
-        return moved
+        This stops `get`, `receive`, consumers, `serve`, `pipe`, and QRPOP of our servers. They wait as if the queue
+        were empty, also when it is closed. Events in hand can be settled, and leases are renewed. A consumer gives back
+        what it has prefetched when it next renews its leases, that is after a third of the lease at most. Puts go on up
+        to the bound. The pause lasts until `resume`, `delete` or `create`.
+
+        An okq beside us does not know of the pause: it hands out events to its own clients.
+
+        Args:
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            Whether it was not paused before.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue: it was not created, and has no events and no consumers.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+
+        Cancelled, the queue is paused or not; pausing it again is safe.
+        """
+        if deadline is not None:
+            return await within(deadline, self.name, self.pause())
+        self._check()
+        return await self._steps.pause(self._expected)
+
+    async def resume(self, *, deadline: float | None = None) -> bool:
+        """End a pause: all consumers that wait for that wake at once.
+
+        Args:
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            Whether the queue was paused.
+
+        Raises:
+            QueueDoesNotExistError, OutcomeUnknownError: As for `pause`.
+
+        Cancelled, the queue is paused or not; resuming it again is safe.
+        """
+        if deadline is not None:
+            return await within(deadline, self.name, self.resume())
+        self._check()
+        return await self._steps.resume(self._expected)
 
     async def _status(self) -> Status:
         self._check()

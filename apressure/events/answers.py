@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, NamedTuple
 
+from apressure.connection.moves import nothing_put, too_many
 from apressure.exceptions import (
     DurabilityError,
     PressureError,
@@ -15,7 +16,7 @@ from apressure.exceptions import (
     ServerError,
 )
 
-Reason = Literal["full", "empty", "watch", "turn", "draining", "open"]
+Reason = Literal["full", "empty", "watch", "turn", "draining", "paused", "open"]
 
 
 class Wait(NamedTuple):
@@ -24,7 +25,7 @@ class Wait(NamedTuple):
     Attributes:
         reason: Why the step cannot go on: the queue is full, empty or still open. `"watch"`: it is empty, and this
             client is the one that watches it. `"turn"`: it is empty, and another client watches it. `"draining"`: it is
-            closed and empty, and others have events in flight, which may come back.
+            closed and empty, and others have events in flight, which may come back. `"paused"`: clients take nothing.
         lease: Milliseconds until another try is worth it in any case; None where there is no such time.
         created: Whether the queue was created: then a wait ends when it is deleted.
     """
@@ -39,6 +40,8 @@ class Wait(NamedTuple):
             return QueueFullError(f"the queue {name!r} is full", name=name, accepted=accepted)
         if self.reason == "open":
             return QueueOpenError(f"the queue {name!r} is still open", name=name)
+        if self.reason == "paused":
+            return QueueEmptyError(f"the queue {name!r} is paused: consumers get nothing before resume()", name=name)
         return QueueEmptyError(f"the queue {name!r} is empty", name=name)
 
 
@@ -74,6 +77,18 @@ class Popped(NamedTuple):
     dead: int
 
 
+class Extended(NamedTuple):
+    """What has been done to claims that should last longer.
+
+    Attributes:
+        letters: A letter for each claim, `1` if it lasts longer.
+        paused: The queue is paused.
+    """
+
+    letters: bytes
+    paused: bool
+
+
 class Status(NamedTuple):
     """What a queue has.
 
@@ -87,6 +102,7 @@ class Status(NamedTuple):
         closed: Whether it is closed.
         dead: Dead letters.
         due: Milliseconds until a claim may expire; None if nothing is claimed.
+        paused: Whether it is paused.
     """
 
     bound: int
@@ -98,6 +114,7 @@ class Status(NamedTuple):
     closed: bool
     dead: int
     due: int | None
+    paused: bool
 
     @property
     def exists(self) -> bool:
@@ -128,32 +145,42 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:
     if not isinstance(answer, list):
         return answer
     match answer[0]:
-        case b"pushed" | b"settled" | b"moved" | b"flushed":
+        case b"pushed" | b"settled" | b"moved" | b"flushed" | b"changed" | b"letters":
             return answer[1]
         case b"events":
             ids, contents, attempts, dead = answer[1:]
             return Popped([Event(*one, token=token) for one in zip(ids, contents, attempts, strict=True)], dead)
         case b"event":
             return Event(*answer[1:])
-        case b"empty" | b"watch" | b"turn" | b"draining":
+        case b"extended":
+            return Extended(answer[1], answer[2] == 1)
+        case b"empty" | b"watch" | b"turn" | b"draining" | b"paused":
             reason: Reason = answer[0].decode()
             return Wait(reason, answer[1] if answer[1] >= 0 else None, answer[2] == 1)
         case b"status":
-            bound, waiting, claimed, contents, consumers, is_closed, dead, due = answer[1:]
+            bound, waiting, claimed, contents, consumers, is_closed, dead, due, paused = answer[1:]
             return Status(
                 max(0, bound), bound >= 0, waiting, claimed, contents, consumers, is_closed == 1, dead,
-                due if due >= 0 else None,
+                due if due >= 0 else None, paused == 1,
             )  # fmt: skip
         case b"healed":
             return answer[1], answer[2] if answer[2] >= 0 else None
-        case b"closed":
-            return closed(name)
-        case b"missing":
-            return missing(name)
-        case b"corrupt":
-            return ServerError(
-                f"the queue {name!r} is damaged: {answer[1].decode(errors='replace')}; nothing was written. Correct "
-                "the value with redis-cli"
-            )
+        case b"closed" | b"missing" | b"corrupt" | b"large" | b"lost":
+            return _error(answer, name)
         case _:
             return answer
+
+
+def _error(answer: list[Any], name: str) -> Exception:
+    if answer[0] == b"closed":
+        return closed(name)
+    if answer[0] == b"missing":
+        return missing(name)
+    if answer[0] == b"large":
+        return too_many(name, answer[1])
+    if answer[0] == b"lost":
+        return nothing_put(name)
+    return ServerError(
+        f"the queue {name!r} is damaged: {answer[1].decode(errors='replace')}; nothing was written. Correct the value "
+        "with redis-cli"
+    )

@@ -11,7 +11,7 @@ from typing import Any
 
 from apressure.connection.lanes import Entry, Lane
 from apressure.events.answers import EMPTY, FULL, Event, Popped, Wait
-from apressure.events.steps import MAX_EVENTS, Claim, EventSteps
+from apressure.events.steps import MAX_EVENTS, EventSteps
 from apressure.events.waits import EventWaits
 from apressure.exceptions import DuplicateEventError, DurabilityError, OutcomeUnknownError, PressureError
 from apressure.items import MAX_BYTES
@@ -285,17 +285,22 @@ class Settler:
 
     Args:
         steps: The queue's steps.
+        keep_errors: Keep the errors of events that go back.
+
+    Attributes:
+        keep_errors: As given.
     """
 
-    def __init__(self, steps: EventSteps) -> None:
+    def __init__(self, steps: EventSteps, keep_errors: bool) -> None:
+        self.keep_errors = keep_errors
         self._steps = steps
         self._series = steps.series()
-        self._waiting: deque[tuple[str, Claim, OnSettled]] = deque()
+        self._waiting: deque[tuple[str, Sequence[bytes], OnSettled]] = deque()
         self._busy = False
         self._idle: asyncio.Future[None] | None = None
 
-    def soon(self, how: str, claim: Claim, on_settled: OnSettled) -> None:
-        """Settle a claim, `how` being as for `EventSteps.settle`; `on_settled` is called once.
+    def soon(self, how: str, claim: Sequence[bytes], on_settled: OnSettled) -> None:
+        """Settle a claim, `how` and `claim` being as for `EventSteps.send_settle`; `on_settled` is called once.
 
         Its argument says whether the event was still claimed, or is the error.
         """
@@ -304,7 +309,7 @@ class Settler:
             self._busy = True
             asyncio.get_running_loop().call_soon(self._send)  # others may follow in this turn of the event loop
 
-    async def settle(self, how: str, claim: Claim) -> bool:
+    async def settle(self, how: str, claim: Sequence[bytes]) -> bool:
         """Settle a claim and wait for the outcome: whether the event was still claimed.
 
         Cancelled, it waits for the outcome, then raises.
@@ -336,7 +341,7 @@ class Settler:
                 set_result_once(self._idle, None)
             return
         how = self._waiting[0][0]
-        batch: list[tuple[str, Claim, OnSettled]] = []
+        batch: list[tuple[str, Sequence[bytes], OnSettled]] = []
         while self._waiting and self._waiting[0][0] == how and len(batch) < MAX_EVENTS:
             batch.append(self._waiting.popleft())
 

@@ -77,7 +77,9 @@ class EventConsumer(Generic[T]):
         self._series = queue._steps.series()
         self._buffer: deque[EventDelivery[Any]] = deque()
         self._hand = Hand(self._failed)
-        self._renewing = Renewing(queue.client, queue._steps, self._hand, lease, max_hold, self._fail, clock)
+        self._renewing = Renewing(
+            queue.client, queue._steps, self._hand, lease, max_hold, self._fail, self._return_buffer, clock
+        )
         self._id = str(uuid.uuid4()).encode()
         self._registration: asyncio.Task[None] | None = None
         self._current: EventDelivery[Any] | None = None
@@ -107,6 +109,8 @@ class EventConsumer(Generic[T]):
             return  # closing the queue object gave everything back
         queue, finished = self._queue, False
         try:
+            if isinstance(error, Exception) and self._current is not None:
+                self._current.note_error(error)  # a cancellation is no failure
             if kind is None:
                 self._acknowledge()
                 await self._flush()
@@ -142,9 +146,18 @@ class EventConsumer(Generic[T]):
         except asyncio.CancelledError:
             await wait_shielded(work, self._queue._steps.settle_timeout)
             raise
-        work.result()
+        if (error := work.result()) is not None:
+            raise error
 
-    async def _give_back(self) -> None:
+    async def _give_back(self) -> PressureError | None:
+        """Give back everything in hand, and deregister. An error is returned: it is the caller's."""
+        try:
+            await self._give_all_back()
+        except PressureError as error:  # what is in flight comes back when the leases end
+            return error
+        return None
+
+    async def _give_all_back(self) -> None:
         if self._ahead is not None:
             await asyncio.wait((self._ahead,))
         self._left = True
@@ -157,9 +170,9 @@ class EventConsumer(Generic[T]):
         await self._flush()
         try:
             # What the program has not seen goes back first: what goes back later comes before it.
-            for how, some in (("unseen", unseen), ("nack", seen)):
+            for how, some in (("unseen", unseen), ("fail", seen)):
                 if some:
-                    await steps.settle([one.claim for one in some], how)
+                    await steps.settle([one.failure if how == "fail" else one.claim for one in some], how)
                     for one in some:
                         one.settled = True
         finally:
@@ -320,6 +333,8 @@ class EventConsumer(Generic[T]):
         def on_answer(answer: Any) -> None:
             if isinstance(answer, Popped):
                 self._arrived(answer, sent)
+            elif isinstance(answer, Wait) and answer.reason == "paused":
+                self._return_buffer()
             elif isinstance(answer, DurabilityError) and isinstance(answer.answer, Popped) and answer.answer.events:
                 queue._steps.give_back_soon(answer.answer.events)
             set_result_once(done, answer)
@@ -343,13 +358,15 @@ class EventConsumer(Generic[T]):
             self._hand[delivery.claim] = delivery
             self._renewing.arrived(delivery, sent)
         if self._left:  # the block has ended meanwhile
-            unseen = list(self._buffer)
-            self._buffer.clear()
-            self._hand.clear()
-            if unseen:
-                queue._steps.send_settle(
-                    queue._steps.series(), "unseen", [one.claim for one in unseen], False, lambda _: None
-                )
+            self._return_buffer()
+
+    def _return_buffer(self) -> None:
+        """Give back what was received and not handed out: that was no attempt."""
+        unseen = [one.claim for one in self._buffer if self._hand.pop(one.claim, None) is not None]
+        self._buffer.clear()
+        if unseen:
+            steps = self._queue._steps
+            steps.send_settle(steps.series(), "unseen", unseen, False, lambda _: None)
 
     async def _flush(self) -> None:
         """Wait until acknowledgements have been sent and answered."""

@@ -36,6 +36,7 @@ class Core(AsyncClosing):
         owns_client: Close it together with the queue object.
         name: The queue's name.
         max_attempts: How often an event is delivered at most; None for no limit.
+        keep_errors: Keep the errors of events that go back.
 
     Attributes:
         name: As given.
@@ -44,7 +45,9 @@ class Core(AsyncClosing):
         opened: Whether the queue object has been used.
     """
 
-    def __init__(self, client: Client, owns_client: bool, name: str, max_attempts: int | None) -> None:
+    def __init__(
+        self, client: Client, owns_client: bool, name: str, max_attempts: int | None, keep_errors: bool
+    ) -> None:
         self.name = name
         self.client = client
         self.max_attempts = max_attempts
@@ -54,7 +57,7 @@ class Core(AsyncClosing):
         self._waits = EventWaits(self._steps)
         self._lanes = {front: PushLane(self._steps, self._waits, front) for front in (False, True)}
         self._pops = PopLane(self._steps, self._waits, max_attempts or 0)
-        self._settler = Settler(self._steps)
+        self._settler = Settler(self._steps, keep_errors and max_attempts is not None)
         self._blocks: set[Block] = set()
         self._expected = False  # this object has created the queue: if it is gone, it was deleted
         self._closed_by: PressureError | None = None

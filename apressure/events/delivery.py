@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+from apressure import dead_letters
+from apressure.connection.leases.renewal import Standstill
 from apressure.events.answers import Event
 from apressure.events.batching import Settler
 from apressure.events.core import lease_of
@@ -19,11 +22,16 @@ class Hand(dict[Claim, "EventDelivery[Any]"]):
 
     Args:
         on_failure: Called when an acknowledgement that nobody waits for has failed.
+
+    Attributes:
+        on_failure: As given.
+        standstill: For how long the consumer has made no progress; None before it renews anything.
     """
 
     def __init__(self, on_failure: Callable[[Exception], None]) -> None:
         super().__init__()
         self.on_failure = on_failure
+        self.standstill: Standstill | None = None
 
 
 class EventDelivery(Generic[T]):
@@ -45,7 +53,8 @@ class EventDelivery(Generic[T]):
     """
 
     __slots__ = (
-        "_decode", "_in_hand", "_settler", "_steps", "attempts", "certain_until", "claim", "id", "raw", "settled",
+        "_decode", "_error", "_in_hand", "_settler", "_steps", "attempts", "certain_until", "claim", "id", "raw",
+        "settled",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +74,7 @@ class EventDelivery(Generic[T]):
         self.raw = event.contents
         self.attempts = event.attempts
         self.settled = False
+        self._error = b""
         self.certain_until = 0.0  # by the clock of its consumer
 
     def __repr__(self) -> str:
@@ -96,15 +106,36 @@ class EventDelivery(Generic[T]):
         """
         await self._settle("ack", "acknowledged")
 
-    async def nack(self) -> None:
+    @property
+    def failure(self) -> tuple[bytes, bytes, bytes]:
+        """The claim, and why the attempt failed, as the step takes them that gives the event back."""
+        return (*self.claim, self._error)
+
+    def note_error(self, error: BaseException | str) -> None:
+        """Keep why this attempt failed, however the event goes back: a dead letter shows its latest error.
+
+        Raises:
+            TypeError: The error is neither an exception nor a text.
+        """
+        text = dead_letters.encode(error)
+        if self._settler.keep_errors:
+            self._error = text
+
+    async def nack(self, error: BaseException | str | None = None) -> None:
         """Give the event back, first in line (specification: QACK with REDO).
+
+        Args:
+            error: Why; see `EventQueue.dead_letters`. None keeps no error of this attempt.
 
         Raises:
             LeaseLostError, OutcomeUnknownError, RuntimeError: As for `ack`.
+            TypeError: The error is neither an exception nor a text.
 
         Cancelled, it waits for the outcome, then raises: the event is given back or in flight.
         """
-        await self._settle("nack", "given back")
+        if error is not None:
+            self.note_error(error)
+        await self._settle("fail" if self._error else "nack", "given back")
 
     def ack_soon(self) -> None:
         """Acknowledge the event with the next step that leaves. If that fails, the consumer says so.
@@ -115,6 +146,30 @@ class EventDelivery(Generic[T]):
         """
         self._begin("acknowledged")
         self._settler.soon("ack", self.claim, self._acked)
+
+    @property
+    def in_hand(self) -> bool:
+        """Whether it is neither settled nor known to be lost."""
+        return not self.settled and (self._in_hand is None or self.claim in self._in_hand)
+
+    def moved(self) -> None:
+        """Note that the step that put its results has acknowledged it."""
+        self.settled = True
+        if self._in_hand is not None:
+            self._in_hand.pop(self.claim, None)
+
+    @contextlib.contextmanager
+    def excused(self) -> Iterator[None]:
+        """Do not take its consumer for stuck meanwhile."""
+        standstill = None if self._in_hand is None else self._in_hand.standstill
+        if standstill is None:
+            yield
+            return
+        standstill.excused += 1
+        try:
+            yield
+        finally:
+            standstill.excused -= 1
 
     async def extend(self, seconds: float) -> None:
         """Keep the event in flight for at least `seconds` from now. The lease never gets shorter.
@@ -135,7 +190,7 @@ class EventDelivery(Generic[T]):
     async def _settle(self, how: str, what: str) -> None:
         self._begin(what)
         try:
-            done = await self._settler.settle(how, self.claim)
+            done = await self._settler.settle(how, self.failure if how == "fail" else self.claim)
         except Exception:
             self.settled = False  # another try may succeed
             if self._in_hand is not None:

@@ -20,6 +20,9 @@ _OURS: Final = {
     "putters": "string",
     "scan": "string",
     "end": "list",
+    "paused": "string",
+    "resumed": "list",
+    "errors": "hash",
 }
 
 PATTERNS: Final = ((b"queue:{*}:items", b"hash"), (b"queue:{*}:consumers", b"zset"))
@@ -43,6 +46,8 @@ class EventKeys:
         turns: Ours: the list with a token for the next client that waits for events.
         room: Ours: the list with a token for the next client that waits for room.
         end: Ours: the list with a token for the client that watches the queue, when it was closed or deleted.
+        paused: Ours: the string that exists while the queue is paused.
+        resumed: Ours: the list with a token when a pause has ended.
 
     Raises:
         TypeError: The name is not a string.
@@ -66,7 +71,8 @@ class EventKeys:
         self.okq = tuple(base + ending.encode() for ending in _OKQ)
         self.ours = tuple(b"apressure:" + base + b":" + word.encode() for word in _OURS)
         self.unclaimed, self.claimed, self.items, self.consumers = self.okq
-        self.closed, self.turns, self.room, self.end = (self.ours[place] for place in (1, 5, 7, 10))
+        self.closed, self.turns, self.room = (self.ours[place] for place in (1, 5, 7))
+        self.end, self.paused, self.resumed = self.ours[10:13]
 
     def lock(self, event_id: bytes) -> bytes:
         """The string that exists while an event is claimed."""
@@ -79,6 +85,11 @@ class EventKeys:
     def for_script(self, series: str) -> tuple[bytes, ...]:
         """The KEYS of every script, as `lua/prelude.lua` names them."""
         return (*self.okq, *self.ours, self.operation(series))
+
+    @property
+    def as_source(self) -> tuple[bytes, ...]:
+        """The KEYS of this queue in a script that moves events from it to another one: behind those of that queue."""
+        return (*self.okq, *self.ours)
 
     @property
     def types(self) -> dict[bytes, str]:

@@ -25,14 +25,21 @@ class EventProducer(ClosingProducer["EventQueue[T]"], Generic[T]):
         self._entered = True
         return self
 
-    async def put(self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False) -> str:
+    async def put(
+        self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
+        deadline: float | None = None,
+    ) -> str:  # fmt: skip
         """Put an item, as `EventQueue.put` does."""
-        return await self._entered_queue().put(item, timeout, id=id, front=front)
+        return await self._entered_queue().put(item, timeout, id=id, front=front, deadline=deadline)
 
-    async def put_nowait(self, item: T, *, id: str | None = None, front: bool = False) -> str:
+    async def put_nowait(
+        self, item: T, *, id: str | None = None, front: bool = False, deadline: float | None = None
+    ) -> str:
         """Put an item, as `EventQueue.put_nowait` does."""
-        return await self._entered_queue().put_nowait(item, id=id, front=front)
+        return await self._entered_queue().put_nowait(item, id=id, front=front, deadline=deadline)
 
-    async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
+    async def put_many(
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
+    ) -> int:
         """Put items in order, as `EventQueue.put_many` does."""
-        return await self._entered_queue().put_many(items, timeout)
+        return await self._entered_queue().put_many(items, timeout, deadline=deadline)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
-from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
+from collections.abc import AsyncIterable, Iterable
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from apressure import validation
-from apressure.codecs import Codec, codec_for
+from apressure.codecs import Codec
 from apressure.connection.client import Client
 from apressure.connection.settings import ClientOptions
-from apressure.events.administration import Administration
-from apressure.events.answers import Event
+from apressure.deadline import within
 from apressure.events.batching import Pair, Push
 from apressure.events.consumer import EventConsumer
 from apressure.events.core import lease_of
@@ -20,14 +19,14 @@ from apressure.events.ids import checked, new_id
 from apressure.events.producer import EventProducer
 from apressure.events.several import EventConsumers
 from apressure.events.steps import MAX_EVENTS
-from apressure.exceptions import DecodeError, QueueClosedError, QueueEmptyError
-from apressure.items import Items, Progress
-from apressure.protocols import DEFAULT_MAX_HOLD
+from apressure.events.taking import Taking
+from apressure.items import Progress
+from apressure.protocols import DEFAULT_MAX_HOLD, Mover
 
 T = TypeVar("T")
 
 
-class EventQueue(Administration, Generic[T]):
+class EventQueue(Taking[T]):
     """A queue of events for any number of competing consumers, on a Redis or Valkey server, in the format of okq.
 
     Each event has a unique id. Events are delivered at-least-once, and *start* in the order in which they were put. The
@@ -40,6 +39,8 @@ class EventQueue(Administration, Generic[T]):
         codec: What items are: None for bytes, `"text"`, `"json"`, `"msgpack"`, a class or pydantic model, or a codec.
         max_attempts: How often an event is delivered at most. After that it becomes a dead letter; see `requeue`. None
             for no limit.
+        keep_errors: Keep the last error of an event, its type and the first 200 bytes of its text, for `dead_letters`.
+            With False, errors never leave this process.
         **options: The server and the client's options, see `ClientOptions`; not together with `client`. The prefix does
             not matter: okq's keys have none.
 
@@ -62,22 +63,22 @@ class EventQueue(Administration, Generic[T]):
     @overload
     def __init__(
         self: EventQueue[bytes], name: str, *, client: Client | None = ..., codec: Literal["raw"] | None = ...,
-        max_attempts: int | None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., keep_errors: bool = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: EventQueue[str], name: str, *, client: Client | None = ..., codec: Literal["text"],
-        max_attempts: int | None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., keep_errors: bool = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: EventQueue[Any], name: str, *, client: Client | None = ..., codec: Literal["json", "msgpack"],
-        max_attempts: int | None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., keep_errors: bool = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: EventQueue[T], name: str, *, client: Client | None = ..., codec: Codec[T] | type[T],
-        max_attempts: int | None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., keep_errors: bool = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     def __init__(
         self,
@@ -86,6 +87,7 @@ class EventQueue(Administration, Generic[T]):
         client: Client | None = None,
         codec: Codec[Any] | type[Any] | str | None = None,
         max_attempts: int | None = None,
+        keep_errors: bool = True,
         **options: Unpack[ClientOptions],
     ) -> None:
         if client is not None and options:
@@ -95,8 +97,7 @@ class EventQueue(Administration, Generic[T]):
         chosen = Client(**options) if client is None else client
         if not chosen.settings.scripting:
             raise ValueError("an EventQueue needs scripts on the server: leave out scripting=False")
-        super().__init__(chosen, client is None, name, max_attempts)
-        self._items: Items[T] = Items(name, codec_for(codec), chosen.settings.max_message_size)
+        super().__init__(chosen, client is None, name, max_attempts, keep_errors, codec)
 
     async def __aenter__(self) -> Self:
         if self._owns_client:
@@ -104,7 +105,10 @@ class EventQueue(Administration, Generic[T]):
         self._check()
         return self
 
-    async def put(self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False) -> str:
+    async def put(
+        self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
+        deadline: float | None = None,
+    ) -> str:  # fmt: skip
         """Put an item, waiting while the queue is full (specification: QLPUSH, QRPUSH).
 
         Args:
@@ -112,6 +116,8 @@ class EventQueue(Administration, Generic[T]):
             timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
             id: The event's id, which must not be in the queue; None for a random one (a UUID).
             front: Put it first in line.
+            deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
+                it in request handlers: it also holds when the server is down or frozen.
 
         Returns:
             The event's id.
@@ -122,16 +128,22 @@ class EventQueue(Administration, Generic[T]):
             QueueClosedError: It is closed. Nothing was put.
             QueueDoesNotExistError: It was created and deleted. Nothing was put.
             OutcomeUnknownError: The connection broke and could not be restored in time.
+            DeadlineError: The deadline passed. Nothing was put, unless it is a DeadlineOutcomeUnknownError: then the
+                item was sent, and may still be put.
             TypeError, ValueError: The item cannot be encoded, or is too large, or the id is invalid. Nothing was put.
 
         Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
         then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.put(item, timeout, id=id, front=front))
         event_id = new_id() if id is None else checked(id)
         await self._push(Push([(event_id, self._items.encode(item))], self._expected), timeout, front)
         return event_id.decode(errors="surrogateescape")
 
-    async def put_nowait(self, item: T, *, id: str | None = None, front: bool = False) -> str:
+    async def put_nowait(
+        self, item: T, *, id: str | None = None, front: bool = False, deadline: float | None = None
+    ) -> str:
         """Put an item without waiting for room.
 
         Returns:
@@ -143,15 +155,20 @@ class EventQueue(Administration, Generic[T]):
 
         Cancelled, the item is in the queue, or not.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.put_nowait(item, id=id, front=front))
         return await self.put(item, 0, id=id, front=front)
 
-    async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
+    async def put_many(
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
+    ) -> int:
         """Put any number of items in order, with random ids, as many in a step as there is room for.
 
         Args:
             items: An iterable or an asynchronous one. It is read ahead by up to a chunk (2,000 items or 1 MiB), and
                 items that were read and not put are lost when this fails. A consumer is refused.
             timeout: Seconds for all of them.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Returns:
             How many were put.
@@ -163,12 +180,14 @@ class EventQueue(Administration, Generic[T]):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.put_many(items, timeout))
         validation.timeout(timeout)
         loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
+        until = None if timeout is None else loop.time() + timeout
 
         async def put_chunk(chunk: list[bytes], progress: Progress) -> None:
-            remaining = None if deadline is None else max(0.0, deadline - loop.time())
+            remaining = None if until is None else max(0.0, until - loop.time())
             pairs: list[Pair] = [(new_id(), message) for message in chunk]
             push = Push(pairs, self._expected)
             try:
@@ -177,106 +196,6 @@ class EventQueue(Administration, Generic[T]):
                 progress.accepted += push.done
 
         return await self._items.put_chunks(items, put_chunk, MAX_EVENTS, ahead=True)
-
-    async def receive(self, timeout: float | None = None, lease: float | None = None) -> EventDelivery[T]:
-        """Receive the event that is next, waiting while there is none (specification: QRPOP).
-
-        Args:
-            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
-            lease: Seconds for which no other consumer gets it; None for 15. Only `EventDelivery.extend` renews it:
-                `consumer` renews by itself.
-
-        Raises:
-            QueueEmptyError: There was none until the timeout.
-            QueueClosedError: The queue is closed, and none waits. An event in flight may still come back: then the next
-                `receive` gets it.
-            QueueDoesNotExistError: It was created and deleted.
-            ServerError, ServerUnavailableError: The server refused, or cannot be reached. Events that were claimed come
-                again when their lease ends.
-            TypeError, ValueError: An argument is invalid.
-
-        Cancelled, nothing was taken, or it has been given back.
-        """
-        return (await self.receive_many(1, timeout, lease))[0]
-
-    async def receive_many(
-        self, max_items: int, timeout: float | None = None, lease: float | None = None
-    ) -> list[EventDelivery[T]]:
-        """Receive one to max_items events, as many as there are, waiting while there is none.
-
-        Very many or large events come in chunks: the list may be shorter than the queue.
-
-        Raises:
-            TypeError, ValueError: max_items is not a positive whole number.
-            PressureError: As for `receive`.
-
-        Cancelled, nothing was taken, or it has been given back, in order.
-        """
-        validation.whole(max_items, "max_items")
-        events = await self._pop(max_items, timeout, lease_of(lease))
-        return [EventDelivery(self._steps, self._settler, self._items.decode, event) for event in events]
-
-    async def get(self, timeout: float | None = None) -> T:
-        """Get an item, waiting while the queue is empty: at-most-once (specification: QRPOP with EX 0).
-
-        Args:
-            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
-
-        Raises:
-            QueueEmptyError: The queue stayed empty until the timeout.
-            QueueClosedError: It is closed, and none waits.
-            OutcomeUnknownError: The connection broke after the step was sent: an item may be lost. `receive` and
-                `consumer` lose none.
-            DecodeError: The codec cannot decode the item, which is in the error.
-            PressureError, TypeError, ValueError: As for `receive`.
-
-        Cancelled while it waits, nothing was taken. Cancelled while the step is on its way, it waits for the answer,
-        gives the item back, first in line, then raises.
-        """
-        return (await self.get_many(1, timeout))[0]
-
-    async def get_nowait(self) -> T:
-        """Get an item without waiting.
-
-        Raises:
-            QueueEmptyError: The queue is empty.
-            PressureError: As for `get`.
-
-        Cancelled, nothing is lost, as with `get`.
-        """
-        return await self.get(0)
-
-    async def get_many(self, max_items: int, timeout: float | None = None) -> list[T]:
-        """Get one to max_items items, as many as there are, waiting while there is none: at-most-once.
-
-        Raises:
-            DecodeError: The first item cannot be decoded. The items behind it have been given back.
-            TypeError, ValueError: max_items is not a positive whole number.
-            PressureError: As for `get`.
-
-        Cancelled, nothing is lost, as with `get`.
-        """
-        validation.whole(max_items, "max_items")
-        events = await self._pop(max_items, timeout, 0)
-        items: list[T] = []
-        try:
-            self._items.decode_into(items, [event.contents for event in events])
-        except DecodeError:
-            if behind := events[max(1, len(items)) :]:
-                await asyncio.wait((self._pops.give_back(behind, 0),))
-            if not items:
-                raise
-        return items
-
-    def __aiter__(self) -> AsyncIterator[T]:
-        """Get items until the queue is closed and drained: at-most-once. `consumer` is at-least-once."""
-        return self
-
-    async def __anext__(self) -> T:
-        try:
-            return await self.get()
-        except QueueClosedError:
-            raise StopAsyncIteration from None
 
     def producer(self, close: bool = True) -> EventProducer[T]:
         """Return the producing end of the queue, for `async with`.
@@ -328,10 +247,24 @@ class EventQueue(Administration, Generic[T]):
             hold = validation.seconds(max_hold, "max_hold", above=True, none=True)
         return EventConsumer(self, ack == "manual", delete, prefetch, lease_of(lease), hold)
 
+    async def mover(self, destination: Any) -> Mover:
+        """Return what moves events from here to another `EventQueue` of the same server; for `pipe`.
+
+        Raises:
+            ExactlyOnceError: One step cannot do that with this destination; the message says why.
+            ValueError: The destination is this queue.
+            PressureError: The server cannot be asked.
+
+        Cancelled, nothing has changed.
+        """
+        from apressure.events.mover import mover_between  # here, since few programs have stages
+
+        return await mover_between(self, destination)
+
     @classmethod
     def consume(
-        cls, *names: str, codec: Any = None, max_attempts: int | None = None, lease: float | None = None,
-        client: Client | None = None, **options: Unpack[ClientOptions],
+        cls, *names: str, codec: Any = None, max_attempts: int | None = None, keep_errors: bool = True,
+        lease: float | None = None, client: Client | None = None, **options: Unpack[ClientOptions],
     ) -> EventConsumers:  # fmt: skip
         """Return a consumer of several queues at once, for `async with` and `async for`: at-least-once.
 
@@ -342,6 +275,7 @@ class EventQueue(Administration, Generic[T]):
             *names: The names of the queues.
             codec: As for `EventQueue`.
             max_attempts: As for `EventQueue`.
+            keep_errors: As for `EventQueue`.
             lease: As for `consumer`.
             client: As for `EventQueue`.
             **options: As for `EventQueue`.
@@ -352,31 +286,7 @@ class EventQueue(Administration, Generic[T]):
             raise TypeError(f"give either client= or {', '.join(options)}: the client has its own settings")
         shared = Client(**options) if client is None else client
         queues = [
-            EventQueue(name, client=shared, codec=codec, max_attempts=max_attempts) for name in dict.fromkeys(names)
+            EventQueue(name, client=shared, codec=codec, max_attempts=max_attempts, keep_errors=keep_errors)
+            for name in dict.fromkeys(names)
         ]
         return EventConsumers(queues, shared if client is None else None, lease)
-
-    async def peek(self) -> T:
-        """Return the item that is next, without taking it (specification: QRPEEK).
-
-        Raises:
-            QueueEmptyError: None waits.
-            DecodeError: The codec cannot decode it.
-            PressureError: As for `statistics`.
-        """
-        return self._items.decode((await self._peek(False)).contents)
-
-    async def peek_newest(self) -> T:
-        """Return the item that was put last, without taking it (specification: QLPEEK).
-
-        Raises:
-            QueueEmptyError, DecodeError, PressureError: As for `peek`.
-        """
-        return self._items.decode((await self._peek(True)).contents)
-
-    async def _peek(self, newest: bool) -> Event:
-        self._check()
-        event = await self._steps.peek(newest)
-        if event is None:
-            raise QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
-        return event

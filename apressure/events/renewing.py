@@ -26,6 +26,7 @@ class Renewing:
         seconds: How long the leases last.
         max_hold: Seconds without progress after which they are given up.
         on_lost: Called with an error and the deliveries that were lost, on the event loop.
+        on_paused: Called on the event loop when a renewal finds the queue paused.
         clock: Returns seconds, also those for which the machine was suspended.
 
     Attributes:
@@ -45,6 +46,7 @@ class Renewing:
         seconds: float,
         max_hold: float,
         on_lost: OnLost,
+        on_paused: Callable[[], None],
         clock: Clock,
     ) -> None:
         self.term = Term(seconds, clock)
@@ -54,9 +56,9 @@ class Renewing:
         self._steps = steps
         self._hand = hand
         self._on_lost = on_lost
-        self._renewal = Renewal(
-            self, client.renewer, steps.script_keys, self._renew, "events", steps.name, max_hold
-        )  # fmt: skip
+        self._on_paused = on_paused
+        self._renewal = Renewal(self, client.renewer, steps.script_keys, self._renew, "events", steps.name, max_hold)
+        hand.standstill = self._renewal.standstill  # fmt: skip
 
     @property
     def renewable(self) -> bool:
@@ -103,8 +105,8 @@ class Renewing:
         lost = list(self._hand.values())
         self._hand.clear()
         if lost:
-            claims = [one.claim for one in lost]
-            self._steps.send_settle(self._steps.series(), "nack", claims, False, lambda _: None)
+            failures = [one.failure for one in lost]
+            self._steps.send_settle(self._steps.series(), "fail", failures, False, lambda _: None)
             self._on_lost(error, lost)
 
     def _renew(
@@ -120,8 +122,10 @@ class Renewing:
 
         def answered(answer: Any) -> None:
             if not isinstance(answer, Exception):
-                until, renewed = sent + milliseconds / 1000, [letter == ord("1") for letter in bytes(answer)]
+                until, renewed = sent + milliseconds / 1000, [letter == ord("1") for letter in answer.letters]
                 self._client.renewer.call_home(lambda: self._renewed(zip(claims, renewed, strict=False), until))
+                if answer.paused:
+                    self._client.renewer.call_home(self._on_paused)
             on_answer(answer)
 
         self._steps.send_extend(claims, milliseconds, answered, connection)

@@ -24,7 +24,7 @@ def series(keys: EventKeys, name: str = "") -> Series:
 def changed(answer: Any) -> bool:
     """Whether a step changed anything that must be durable, by its answer."""
     match answer[:1] if isinstance(answer, list) else answer:
-        case [b"pushed"] | [b"settled"] | [b"moved"]:
+        case [b"pushed"] | [b"settled"] | [b"moved"] | [b"changed"]:
             return bool(answer[1].strip(b"0d:"))
         case [b"events"]:
             return bool(answer[1]) or answer[4] > 0
@@ -34,5 +34,5 @@ def changed(answer: Any) -> bool:
             return isinstance(answer, int) and answer > 0
 
 
-NOT_DURABLE: Final = frozenset({"extend", "heal", "register", "resign", "peek", "status"})
+NOT_DURABLE: Final = frozenset({"extend", "heal", "register", "resign", "peek", "status", "dead_letters"})
 """Steps that `durability=` does not apply to: they change nothing, or nothing that cannot be done again."""

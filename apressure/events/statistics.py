@@ -14,6 +14,7 @@ class EventQueueStatistics:
         length: Events that wait.
         bound: The most events that may wait; 0 for no bound.
         closed: Whether the queue is closed.
+        paused: Whether it is paused: clients of apressure get nothing. An okq does not know of that.
         in_flight: Events that were received, and neither acknowledged nor given back.
         consumers: Consumers that are registered, and have given a sign of life in the last 30 seconds.
         dead_letters: Events that were delivered too often.
@@ -26,6 +27,7 @@ class EventQueueStatistics:
     length: int
     bound: int
     closed: bool
+    paused: bool
     in_flight: int
     consumers: int
     dead_letters: int

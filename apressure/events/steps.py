@@ -34,6 +34,10 @@ Claim = tuple[bytes, bytes]
 """The id of an event, and the token of its claim; an empty token stands for any claim, as in okq's QACK."""
 
 
+Unit = tuple[Sequence[Claim], Sequence[tuple[bytes, bytes]]]
+"""Claims, and the results that came of them, given as (id, contents)."""
+
+
 class EventSteps:
     """The steps of one queue of events.
 
@@ -60,6 +64,7 @@ class EventSteps:
         self._unnumbered = series(self.keys, "none")
         self.script_keys = self._unnumbered.keys
         self.connection = client.connection_for(self.script_keys)
+        self._client_id = client.id.encode(errors="surrogateescape")
         self._pool: list[Series] = []
 
     def series(self) -> Series:
@@ -114,9 +119,12 @@ class EventSteps:
         return self._send(series.call("pop"), arguments, on_answer, 1, token, resend=lease > 0)
 
     def send_settle(
-        self, series: Series, how: str, claims: Sequence[Claim], anywhere: bool, on_answer: OnAnswer
+        self, series: Series, how: str, claims: Sequence[Sequence[bytes]], anywhere: bool, on_answer: OnAnswer
     ) -> Request:
-        """Settle claims, `how` being as in `lua/settle.lua`. Answers with a letter for each, `1` if it was done."""
+        """Settle claims, `how` being as in `lua/settle.lua`. Answers with a letter for each, `1` if it was done.
+
+        With `how="fail"`, each claim is followed by an error as `apressure.dead_letters.encode` returns it, or nothing.
+        """
         arguments: list[Argument] = [
             series.next(), b"0", how, _flag(anywhere), *itertools.chain.from_iterable(claims),
         ]  # fmt: skip
@@ -129,7 +137,7 @@ class EventSteps:
         on_answer: OnAnswer,
         connection: ReconnectingConnection | None = None,
     ) -> Request:
-        """Have claims last at least so many milliseconds. Answers with a letter for each, `1` if it was done."""
+        """Have claims last at least so many milliseconds. Answers with `Extended`."""
         arguments: list[Argument] = [lease, *itertools.chain.from_iterable(claims)]
         return self._send(self._unnumbered.call("extend"), arguments, on_answer, connection=connection)
 
@@ -238,12 +246,13 @@ class EventSteps:
             self.send_push(self.series(), again, True, True, False, on_answer, back=True)
         return done
 
-    async def settle(self, claims: Sequence[Claim], how: str = "ack", anywhere: bool = False) -> list[bool]:
+    async def settle(self, claims: Sequence[Sequence[bytes]], how: str = "ack", anywhere: bool = False) -> list[bool]:
         """Acknowledge events, or put them back.
 
         Args:
             claims: The events.
-            how: `"ack"`; `"nack"` puts them back, first in line; so does `"unseen"`, without counting as an attempt.
+            how: `"ack"`; `"nack"` puts them back, first in line, and `"fail"` keeps errors, too; `"unseen"` puts them
+                back without counting as an attempt.
             anywhere: Acknowledge events that have gone back and wait, too, as okq's QACK does.
 
         Returns:
@@ -257,8 +266,8 @@ class EventSteps:
 
     async def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
         """Have claims last for at least so many seconds from now. Returns which of them do."""
-        letters = await self._ask(lambda on_answer: self.send_extend(claims, int(lease * 1000), on_answer))
-        return [letter == ord("1") for letter in letters]
+        extended = await self._ask(lambda on_answer: self.send_extend(claims, int(lease * 1000), on_answer))
+        return [letter == ord("1") for letter in extended.letters]
 
     async def heal(self) -> tuple[int, int | None]:
         """Put back what has expired, and index claims that okq made.
@@ -321,14 +330,57 @@ class EventSteps:
         """Delete up to so many events that wait, those that are next first. Returns how many."""
         return int(await self._numbered("purge", most, _flag(expected)) or 0)
 
-    async def requeue(self, most: int, expected: bool = False) -> tuple[int, int]:
-        """Move dead letters back to the end of the queue, the oldest first.
+    async def dead_letters(self, passed: int, most: int) -> list[bytes]:
+        """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
+        return await self._run("dead_letters", passed, most)  # type: ignore[no-any-return]
+
+    async def requeue(self, most: int, chosen: Sequence[bytes] = (), expected: bool = False) -> bytes:
+        """Move dead letters back to the end of the queue: the oldest first, or those that are chosen.
 
         Returns:
-            How many were moved, and how many were looked at: those whose id is in use again stay.
+            A letter for each one that was looked at: `m` moved, `d` it stays, since its id is in use, `0` it is gone.
         """
-        moved, _, looked = (await self._numbered("requeue", most, _flag(expected)) or b"0:0").partition(b":")
-        return int(moved), int(looked)
+        return await self._numbered("requeue", most, _flag(expected), *chosen)  # type: ignore[no-any-return]
+
+    async def move(self, series: Series, source: EventKeys, units: Sequence[Unit], expected: bool) -> int:
+        """Put results into this queue, and acknowledge their inputs in another one.
+
+        Args:
+            series: The mover's series, which has this source only.
+            source: The keys of that queue.
+            units: Claims and results that are moved together.
+            expected: This queue must have been created.
+
+        Returns:
+            How many of the units were moved; 0: there is no room for the first one.
+
+        Raises:
+            LeaseLostError: A claim of the first unit is no longer the caller's.
+            ValueError: The first unit has more results than the bound.
+            QueueClosedError, QueueDoesNotExistError: This queue takes nothing more.
+
+        Cancelled, they are moved or not; each unit as a whole.
+        """
+        arguments: list[Argument] = [series.next(), b"0", _flag(expected)]
+        for claims, results in units:
+            arguments += (len(claims), len(results))
+            arguments += itertools.chain.from_iterable((*claims, *results))
+        call = series.call("move", lambda: source.as_source)
+        return await self._ask(  # type: ignore[no-any-return]
+            lambda on_answer: self._send(call, arguments, on_answer, 1)
+        )
+
+    async def pause(self, expected: bool = False) -> bool:
+        """Pause the queue. Returns whether it was not paused before.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+        """
+        return bool(await self._numbered("pause", _flag(expected), self._client_id) == b"1")
+
+    async def resume(self, expected: bool = False) -> bool:
+        """End a pause. Returns whether the queue was paused. Raises as `pause`."""
+        return bool(await self._numbered("resume", _flag(expected)) == b"1")
 
     async def mend(self) -> int:
         """Put back events that an okq has left in neither list. Returns how many.

@@ -19,11 +19,11 @@ from apressure.exceptions import PressureError
 
 T = TypeVar("T")
 
-_EVENTS: Final = ("empty", "watch", "turn", "draining")
+_EVENTS: Final = ("empty", "watch", "turn", "draining", "paused")
 
 
 class EventWaits:
-    """The waiters of one queue: at most five, each with a connection that its first wait opens.
+    """The waiters of one queue: at most six, each with a connection that its first wait opens.
 
     Args:
         steps: The queue's steps.
@@ -42,13 +42,15 @@ class EventWaits:
         self._room = Waiter(node, keys.room, None, on_unwanted=self._pass_room)
         self._end = Waiter(node, keys.end, None, LONG_SLICE, on_unwanted=self._pass_end)
         self._closed = Waiter(node, keys.closed, keys.closed, LONG_SLICE)
-        self._all = (self._list, self._turns, self._room, self._end, self._closed)
+        self._resumed = Waiter(node, keys.resumed, keys.resumed, LONG_SLICE)
+        self._all = (self._list, self._turns, self._room, self._end, self._closed, self._resumed)
         self._waiters: dict[Reason, tuple[Waiter, ...]] = {
             "full": (self._room,),
             "empty": (self._list, self._end),
             "watch": (self._list, self._end),
             "turn": (self._turns,),
             "draining": (self._turns,),
+            "paused": (self._resumed,),
             "open": (self._closed,),
         }
         self._watching = False

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from apressure import validation
 from apressure.connection.client import Client
 from apressure.dead_letters import DeadLetter, Requeued, checked_ids
+from apressure.deadline import within
 from apressure.exceptions import OperationUnblockedError, QueueAlreadyExistsError
-from apressure.queue.deadline import within
 
 if TYPE_CHECKING:
     from apressure.items import Items

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from apressure import background, validation
 from apressure.connection.leases.clock import Term, since_boot
 from apressure.connection.leases.renewal import Renewal
+from apressure.deadline import within
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.items import Items
-from apressure.queue.deadline import within
 from apressure.queue.engine.batching import Put, PutLane, put_many
 from apressure.settle import set_result_once, wait_for_answer
 

@@ -9,12 +9,12 @@ from apressure import validation
 from apressure.codecs import Codec, codec_for
 from apressure.connection.client import Client
 from apressure.connection.settings import ClientOptions
+from apressure.deadline import within
 from apressure.exceptions import QueueClosedError
 from apressure.items import Items
 from apressure.lifetime import AsyncClosing
 from apressure.protocols import DEFAULT_LEASE, DEFAULT_MAX_HOLD, LONGEST_LEASE, Mover
 from apressure.queue.administration import Administration
-from apressure.queue.deadline import within
 from apressure.queue.engine.batching import Put, put_many
 from apressure.queue.engine.dead_letters import limited
 from apressure.queue.engine.keys import Keys

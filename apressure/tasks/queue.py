@@ -13,6 +13,7 @@ from apressure.codecs import Codec, codec_for
 from apressure.connection.client import Client
 from apressure.connection.leases.clock import since_boot
 from apressure.connection.settings import ClientOptions
+from apressure.deadline import within
 from apressure.exceptions import QueueEmptyError
 from apressure.items import Items, Progress
 from apressure.tasks.codec import TaskCodec
@@ -124,12 +125,14 @@ class TaskQueue(Contents[T], Generic[T]):
         self.check()
         return self
 
-    async def enqueue(self, parameters: T, timeout: float | None = None) -> str:
+    async def enqueue(self, parameters: T, timeout: float | None = None, *, deadline: float | None = None) -> str:
         """Enqueue a task, waiting while the queue is full (specification: Submission).
 
         Args:
             parameters: What the task is to do: a string, or anything that JSON knows, or what the codec takes.
             timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
+            deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
+                it where a caller must be answered in time.
 
         Returns:
             The task's id, a UUID.
@@ -139,11 +142,15 @@ class TaskQueue(Contents[T], Generic[T]):
             QueueClosedError: It is closed. Nothing was enqueued.
             QueueDoesNotExistError: It was created and deleted. Nothing was enqueued.
             OutcomeUnknownError: The connection broke and could not be restored in time.
+            DeadlineError: The deadline passed. Nothing was enqueued, unless it is a DeadlineOutcomeUnknownError: then
+                the task may be in the queue, or may be later.
             TypeError, ValueError: The parameters cannot be encoded, or are too large. Nothing was enqueued.
 
         Cancelled while it waits, nothing was enqueued. Cancelled while the step is on its way, it waits for the answer,
         then raises: the task is in the queue, or not. `timeout=` gives a certain answer.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.enqueue(parameters, timeout))
         task_id = new_id()
         await self._put(Put([(task_id, self._items.encode(parameters))], self._expected), timeout)
         return task_id.decode()
@@ -151,8 +158,8 @@ class TaskQueue(Contents[T], Generic[T]):
     put = enqueue
     """`enqueue`, by the name that it has in every kind of queue."""
 
-    async def put_nowait(self, parameters: T) -> str:
-        """Enqueue a task without waiting for room.
+    async def put_nowait(self, parameters: T, *, deadline: float | None = None) -> str:
+        """Enqueue a task without waiting for room; `deadline` is as for `enqueue`.
 
         Returns:
             The task's id.
@@ -163,15 +170,16 @@ class TaskQueue(Contents[T], Generic[T]):
 
         Cancelled, the task is in the queue, or not.
         """
-        return await self.enqueue(parameters, 0)
+        return await self.enqueue(parameters, 0, deadline=deadline)
 
-    async def schedule(self, parameters: T, eta: datetime | float) -> str:
+    async def schedule(self, parameters: T, eta: datetime | float, *, deadline: float | None = None) -> str:
         """Have a task enqueued at a time (specification: Schedule Task). A `Scheduler` must run then.
 
         Args:
             parameters: As for `enqueue`.
             eta: When: a datetime with a time zone, or seconds since 1970. A time that has passed, by the server's
                 clock, enqueues it at once.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `enqueue`.
 
         Returns:
             The task's id.
@@ -182,17 +190,22 @@ class TaskQueue(Contents[T], Generic[T]):
 
         Cancelled, the task is scheduled, or not.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.schedule(parameters, eta))
         task_id, time = new_id(), repr(time_of(eta)).encode()
         await self._put(Put([(task_id, self._items.encode(parameters))], self._expected, time), None)
         return task_id.decode()
 
-    async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
+    async def put_many(
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
+    ) -> int:
         """Enqueue any number of tasks in order, as many in a step as there is room for.
 
         Args:
             items: Parameters: an iterable or an asynchronous one. It is read ahead by up to a chunk (1,000 tasks or
                 1 MiB), and what was read and not enqueued is lost when this fails. A consumer is refused.
             timeout: Seconds for all of them.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `enqueue`.
 
         Returns:
             How many were enqueued.
@@ -204,12 +217,14 @@ class TaskQueue(Contents[T], Generic[T]):
 
         Cancelled, the first of the tasks are in the queue, in order, and the others are not.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.put_many(items, timeout))
         validation.timeout(timeout)
         loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
+        until = None if timeout is None else loop.time() + timeout
 
         async def put_chunk(chunk: list[bytes], progress: Progress) -> None:
-            remaining = None if deadline is None else max(0.0, deadline - loop.time())
+            remaining = None if until is None else max(0.0, until - loop.time())
             tasks: list[Pair] = [(new_id(), parameters) for parameters in chunk]
             put = Put(tasks, self._expected)
             try:
@@ -219,16 +234,20 @@ class TaskQueue(Contents[T], Generic[T]):
 
         return await self._items.put_chunks(items, put_chunk, MAX_TASKS, ahead=True)
 
-    async def receive(self, timeout: float | None = None, lease: float | None = None) -> TaskDelivery[T]:
+    async def receive(
+        self, timeout: float | None = None, lease: float | None = None, *, deadline: float | None = None
+    ) -> TaskDelivery[T]:
         """Reserve the task that is next, waiting while there is none (specification: Node Task Pop).
 
         Args:
             timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
             lease: Seconds for which no other node gets it; None for the queue's. Only `TaskDelivery.extend` renews it:
                 `consumer` and `TaskClient.listener` renew by themselves.
+            deadline: Seconds for the whole operation, with connecting and repeating; None for no limit.
 
         Raises:
             QueueEmptyError: There was none until the timeout.
+            DeadlineError: The deadline passed. What is reserved later goes back by itself.
             QueueClosedError: The queue is closed, and no task waits or is scheduled. One in hand may still come back:
                 then the next `receive` gets it.
             QueueDoesNotExistError: It was created and deleted.
@@ -238,10 +257,15 @@ class TaskQueue(Contents[T], Generic[T]):
 
         Cancelled, nothing was taken, or it has been given back.
         """
-        return (await self.receive_many(1, timeout, lease))[0]
+        return (await self.receive_many(1, timeout, lease, deadline=deadline))[0]
 
     async def receive_many(
-        self, max_items: int, timeout: float | None = None, lease: float | None = None
+        self,
+        max_items: int,
+        timeout: float | None = None,
+        lease: float | None = None,
+        *,
+        deadline: float | None = None,
     ) -> list[TaskDelivery[T]]:
         """Reserve one to max_items tasks, as many as there are, waiting while there is none.
 
@@ -253,6 +277,8 @@ class TaskQueue(Contents[T], Generic[T]):
 
         Cancelled, nothing was taken, or it has been given back, in order.
         """
+        if deadline is not None:
+            return await within(deadline, self.name, self.receive_many(max_items, timeout, lease))
         validation.whole(max_items, "max_items")
         validation.timeout(timeout)
         seconds = self.lease if lease is None else lease_of(lease)

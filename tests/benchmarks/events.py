@@ -1,9 +1,11 @@
-"""Measure the okq server, as ratios to LPUSH by redis-py in the same run.
+"""Measure the okq server and `EventQueue`, as ratios to LPUSH by redis-py in the same run.
 
 Usage: python -m tests.benchmarks.events [--quick] [--repetitions N] [--server valkey|redis] [--json FILE]
+       python -m tests.benchmarks.events --table FILE
 
 One client is redis-py, which waits for each reply. 20 and 200 clients are sockets of this process, so on two cores the
-clients, the server and Redis compete. The memory of an idle connection is the server's.
+clients, the server and Redis compete. The memory of an idle connection is the server's. --table prints the results of
+a run as the table of docs/benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -12,35 +14,43 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import resource
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hiredis
 import psutil
 import redis
 
+from apressure import EventQueue
 from apressure.embedded import EmbeddedServer
 from tests.benchmarks import show
 from tests.benchmarks.figures import RATE, Figure, figure
 from tests.benchmarks.files import machine
-from tests.servers import SERVERS, binary_of
+from tests.benchmarks.table import short
+from tests.servers import SERVERS, CannotRun, binary_of
 
 CONTENTS = b"x" * 100
 DEPTH = 50
 """Commands in a pipeline."""
 
-GOALS = {
-    ("push", 1): 0.4, ("pop and ack", 1): 0.2,
-}  # fmt: skip
+GOALS = {"QLPUSH, 1 client": 0.4, "QRPOP and QACK, 1 client": 0.2}
 RATES = {
-    ("push", 20): 20_000, ("pop and ack", 20): 10_000, ("push, pipelined", 20): 60_000,
+    "QLPUSH, 20 clients": 20_000, "QRPOP and QACK, 20 clients": 10_000, "QLPUSH, 20 clients, pipelined": 60_000,
+    "EventQueue.put_many": 100_000, "EventQueue.consumer": 100_000,
 }  # fmt: skip
 """Goals in events a second, on two cores."""
+
+LPUSH = "LPUSH"
+Rates = dict[str, float]
+"""Events a second, by what is done."""
 
 
 def main() -> None:
@@ -48,48 +58,80 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.events", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less of everything")
     parser.add_argument("--repetitions", type=int, metavar="N", help="5 by default")
-    parser.add_argument("--server", choices=SERVERS, default="valkey", help="what the events are in")
+    parser.add_argument("--server", choices=SERVERS, help="what the events are in; each one by default")
     parser.add_argument("--libraries", help=argparse.SUPPRESS)  # the session gives it to all benchmarks
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file, too")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="print the results of a run as a table, and exit")
     options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(options.table.read_text())))
+        return
     repetitions = options.repetitions or (1 if options.quick else 5)
-    count = 1_000 if options.quick else 20_000
-    idle = 500 if options.quick else 10_000
-    storage = EmbeddedServer(binary=binary_of(options.server), tcp=True)
-    storage.start()
-    try:
-        with serving(storage) as (process, port):
-            turns = [turn(storage, port, count) for _ in range(repetitions)]
-            figures = [
-                figure(
-                    options.server, f"{case}, {clients} clients", "redis-py LPUSH", "asyncio", RATE,
-                    GOALS.get((case, clients), RATES.get((case, clients), 0) / turns[0]["LPUSH", 1]),
-                    [(each[case, clients], each["LPUSH", 1]) for each in turns],
-                )
-                for case, clients in turns[0]
-                if case != "LPUSH"
-            ]  # fmt: skip
-            for one in figures:
-                print(show.line(one))
-            used = asyncio.run(memory(process, port, idle))
-            print(f"  an idle connection takes {used:,.0f} bytes of the server ({idle:,} connections)")
-    finally:
-        storage.stop()
+    count, idle = (1_000, 500) if options.quick else (20_000, 10_000)
+    figures: list[Figure] = []
+    left_out: list[str] = []
+    memory: dict[str, float] = {}
+    for kind in [options.server] if options.server else SERVERS:
+        try:
+            storage = EmbeddedServer(binary=binary_of(kind), tcp=True)
+        except CannotRun as missing:
+            left_out.append(str(missing))
+            continue
+        with storage:
+            found, used = measure(storage, repetitions, count, idle)
+        print(f"{storage.software} {storage.version}")
+        for one in found:
+            print(show.line(one))
+        print(f"  an idle connection takes {used:,.0f} bytes of the server ({idle:,} connections)")
+        figures += found
+        memory[found[0].server] = round(used)
     if options.json:
-        write(options.json, repetitions, figures, used)
+        results = {
+            "title": "events / redis-py LPUSH",
+            "machine": machine(),
+            "repetitions": repetitions,
+            "figures": [dataclasses.asdict(one) for one in figures],
+            "left_out": left_out,
+            "bytes_of_an_idle_connection": memory,
+            "idle_connections": idle,
+        }
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
-def write(file: Path, repetitions: int, figures: list[Figure], used: float) -> None:
-    """Write the results of a run."""
-    results = {
-        "title": "events: the okq server / redis-py LPUSH",
-        "machine": machine(),
-        "repetitions": repetitions,
-        "figures": [dataclasses.asdict(one) for one in figures],
-        "left_out": [],
-        "bytes_of_an_idle_connection": round(used),
-    }
-    file.write_text(json.dumps(results, indent=2) + "\n")
+def measure(storage: EmbeddedServer, repetitions: int, count: int, idle: int) -> tuple[list[Figure], float]:
+    """Measure everything on one server; also return the memory of an idle connection, in bytes."""
+    with serving(storage) as (process, port):
+        used = asyncio.run(memory_of(process, port, idle))  # first, while nothing else has used memory
+        turns = [turn(storage, port, count) for _ in range(repetitions)]
+    usual = statistics.median(each[LPUSH] for each in turns)
+    loop = "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
+    figures = [
+        figure(
+            f"{storage.software} {storage.version}", case, "redis-py LPUSH",
+            "asyncio" if case.startswith("EventQueue") else loop, RATE,
+            GOALS.get(case, RATES.get(case, 0) / usual), [(each[case], each[LPUSH]) for each in turns],
+        )
+        for case in turns[0]
+        if case != LPUSH
+    ]  # fmt: skip
+    return figures, used
+
+
+def table(results: dict[str, Any]) -> str:
+    """Return a table with a row for each operation and a column for each server."""
+    figures = [Figure(**one) for one in results["figures"]]
+    servers = list(dict.fromkeys(one.server for one in figures))
+    lines = [f"| events | goal | {' | '.join(servers)} |", f"| --- | --- |{' --- |' * len(servers)}"]
+    for case in dict.fromkeys(one.case for one in figures):
+        goal = f"≥ {GOALS[case]:g}" if case in GOALS else f"≥ {RATES[case]:,}/s" if case in RATES else ""
+        cells = []
+        for one in figures:
+            if one.case == case:
+                reached = one.ours >= RATES[case] if case in RATES else one.reached
+                cells.append(f"{one.ours:,.0f}/s = {short(dataclasses.replace(one, reached=reached))}")
+        lines.append(f"| {case} | {goal} | {' | '.join(cells)} |")
+    used = " | ".join(f"{results['bytes_of_an_idle_connection'][one]:,} bytes" for one in servers)
+    return "\n".join((*lines, f"| an idle connection, of {results['idle_connections']:,} | | {used} |"))
 
 
 @contextlib.contextmanager
@@ -108,19 +150,36 @@ def serving(storage: EmbeddedServer) -> Iterator[tuple[psutil.Process, int]]:
         process.communicate()
 
 
-def turn(storage: EmbeddedServer, port: int, count: int) -> dict[tuple[str, int], float]:
-    """Measure everything once: events a second."""
-    rates = {("LPUSH", 1): plainly(storage, count)}
-    rates["push", 1], rates["pop and ack", 1] = by_redis_py(port, count)
-    for clients in (20, 200):
+def turn(storage: EmbeddedServer, port: int, count: int) -> Rates:
+    """Measure everything once."""
+    rates = {LPUSH: plainly(storage, count)}
+    rates["QLPUSH, 1 client"], rates["QRPOP and QACK, 1 client"] = by_redis_py(port, count)
+    for clients in (20, 200, 1):
         few = max(1, count * 2 // clients)
         for depth, suffix in ((1, ""), (DEPTH, ", pipelined")):
+            if clients * depth == 1:
+                continue  # that is redis-py's turn
+            name = f"{clients} client{'s' * (clients > 1)}{suffix}"
             each = few if depth == 1 else max(depth, few * 2 // depth * depth)
-            rates[f"push{suffix}", clients] = asyncio.run(by_sockets(port, clients, each, depth, push))
-            rates[f"pop and ack{suffix}", clients] = asyncio.run(by_sockets(port, clients, each, depth, None))
-    rates["push, pipelined", 1] = asyncio.run(by_sockets(port, 1, count, DEPTH, push))
-    rates["pop and ack, pipelined", 1] = asyncio.run(by_sockets(port, 1, count, DEPTH, None))
+            rates[f"QLPUSH, {name}"] = asyncio.run(by_sockets(port, clients, each, depth, push))
+            rates[f"QRPOP and QACK, {name}"] = asyncio.run(by_sockets(port, clients, each, depth, None))
+    rates["EventQueue.put_many"], rates["EventQueue.consumer"] = asyncio.run(directly(storage, count * 5))
     return rates
+
+
+async def directly(storage: EmbeddedServer, count: int) -> tuple[float, float]:
+    """`EventQueue` without a server between: put_many, then a consumer."""
+    async with EventQueue("directly", url=storage.url, codec=None) as queue:
+        await queue.create()
+        began = time.perf_counter()
+        await queue.put_many([CONTENTS] * count)
+        put = count / (time.perf_counter() - began)
+        await queue.close()
+        began = time.perf_counter()
+        async with queue.consumer(delete=True) as consumer:
+            async for _ in consumer:
+                pass
+        return put, count / (time.perf_counter() - began)
 
 
 def plainly(storage: EmbeddedServer, count: int) -> float:
@@ -218,7 +277,7 @@ async def by_sockets(
     return clients * count / (time.perf_counter() - began)
 
 
-async def memory(process: psutil.Process, port: int, connections: int) -> float:
+async def memory_of(process: psutil.Process, port: int, connections: int) -> float:
     """Return how many bytes the server takes for an idle connection."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -52,7 +52,7 @@ class TestSharedConsumer(QueueContract, DeadLetterContract, PauseContract):
                     await queue.delete()
 
 
-class TestEventQueue(QueueContract):
+class TestEventQueue(QueueContract, DeadLetterContract, PauseContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -79,7 +79,7 @@ class TestFakeRedis(QueueContract, DeadLetterContract, PauseContract):
             yield open_queue
 
 
-class TestFakeRedisEvents(QueueContract):
+class TestFakeRedisEvents(QueueContract, DeadLetterContract, PauseContract):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = fakeredis.FakeServer()

@@ -22,11 +22,17 @@ from apressure import (
     Piped,
     QueueClosedError,
     QueueDoesNotExistError,
+    TaskQueue,
 )
 from apressure.testing.contract import ITEMS, begun, drained, fails, in_time
 
 KINDS = ("files", "events", "server", "plain")
 """A directory, events, a server, and another database of it by plain commands, which can only be a destination."""
+
+PAIRS = (*itertools.product(KINDS[:3], KINDS), ("tasks", "files"), ("files", "tasks"), ("tasks", "tasks"))
+"""Queues of tasks do what `pipe` does with any source and destination: a few pairs will do."""
+ATOMIC = (("server", "server"), ("events", "events"))
+"""Between these, a move is one step."""
 
 Open = Callable[..., Awaitable[Any]]
 Pipe = Callable[..., Coroutine[Any, Any, Piped]]
@@ -38,7 +44,7 @@ def pipe(request: pytest.FixtureRequest) -> Pipe:
     return functools.partial(apressure.pipe, shared=request.param)
 
 
-@pytest.fixture(params=list(itertools.product(KINDS[:3], KINDS)), ids="-to-".join)
+@pytest.fixture(params=PAIRS, ids="-to-".join)
 def kinds(request: pytest.FixtureRequest) -> tuple[str, str]:
     found: tuple[str, str] = request.param
     return found
@@ -56,6 +62,8 @@ async def open_queue(kinds: tuple[str, str], url: str, tmp_path: Path) -> AsyncI
                 queue: Any = FileQueue(tmp_path / name.replace(":dead", ".dead"), **options)
             elif kind == "events":
                 queue = EventQueue(name, url=url, **options)
+            elif kind == "tasks":
+                queue = TaskQueue(name, url=url, codec="raw", **options)
             else:
                 queue = AsyncQueue(name, url=url, scripting=kind == "server", **options)
             await stack.enter_async_context(queue)
@@ -95,7 +103,7 @@ async def test_everything_arrives_in_order_and_once(pipe: Pipe, kinds: tuple[str
     source, destination = await fed(open_queue), await open_queue("out")
     done = await in_time(pipe(source, same, destination, close=True))
     assert (done.handled, done.put, done.failed) == (10, 10, 0)
-    assert done.exactly_once == (kinds == ("server", "server"))
+    assert done.exactly_once == (kinds in ATOMIC)
     assert await destination.closed()
     assert await contents(destination) == ITEMS
     assert (await source.statistics()).in_flight == 0
@@ -106,7 +114,7 @@ async def test_everything_arrives_in_order_and_once(pipe: Pipe, kinds: tuple[str
 async def test_what_cannot_be_had_is_refused(pipe: Pipe, kinds: tuple[str, str], open_queue: Open) -> None:
     source, destination = await fed(open_queue), await open_queue("out")
     work = pipe(source, same, destination, exactly_once=True)
-    if kinds == ("server", "server"):
+    if kinds in ATOMIC:
         await in_time(work)
     else:
         await fails(ExactlyOnceError, work)

@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from apressure.embedded import EmbeddedServer
-from tests.benchmarks import compare, libraries, plot, table
+from tests.benchmarks import compare, events, libraries, plot, table
 from tests.benchmarks.figures import Figure, figure
 from tests.benchmarks.libraries import LIBRARIES, Library, Program
 from tests.servers import SERVERS, CannotRun
@@ -58,6 +58,20 @@ def test_a_quick_run_of_files(tmp_path: Path) -> None:
     assert {one.server.partition(", ")[2] for one in figures} == {"fsync", "no fsync"}
     assert all(f"{one.ours:,.0f}/s" in done.stdout and one.ours > 0 and one.theirs > 0 for one in figures)
     assert table.tables(results).count("\n") == 13
+
+
+def test_a_quick_run_of_events(tmp_path: Path) -> None:
+    file = tmp_path / "events.json"
+    command = [sys.executable, "-m", "tests.benchmarks.events"]
+    run = [*command, "--quick", "--server", "valkey", "--json", str(file)]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
+    results = json.loads(file.read_text())
+    figures = [Figure(**row) for row in results["figures"]]
+    assert {*events.GOALS, *events.RATES} <= {one.case for one in figures}
+    assert all(f"{one.ours:,.0f}/s" in done.stdout and one.ours > 0 and one.theirs > 0 for one in figures)
+    shown = subprocess.run([*command, "--table", str(file)], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.count("\n") == len(figures) + 3
+    assert f"{next(iter(results['bytes_of_an_idle_connection'].values())):,} bytes" in shown.stdout
 
 
 def test_the_plots(tmp_path: Path) -> None:

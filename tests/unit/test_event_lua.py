@@ -43,7 +43,11 @@ CALLS: dict[str, Callable[[EventSteps], Any]] = {
     "close": lambda steps: steps.close(expected=True),
     "flush": lambda steps: steps.delete(),
     "purge": lambda steps: steps.purge(3, expected=True),
-    "requeue": lambda steps: steps.requeue(3, expected=True),
+    "requeue": lambda steps: steps.requeue(3, [b"+1:a0:"], expected=True),
+    "dead_letters": lambda steps: steps.dead_letters(3, 4),
+    "move": lambda steps: steps.move(steps.series(), EventKeys("source"), [(EVENTS, EVENTS)], True),
+    "pause": lambda steps: steps.pause(expected=True),
+    "resume": lambda steps: steps.resume(expected=True),
     "resign": lambda steps: steps.resign(b"me", True),
 }
 each = pytest.mark.parametrize("name", sorted(CALLS))
@@ -87,7 +91,7 @@ async def test_the_header_names_every_argument(name: str) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         count, many = arguments_of(name)
         assert (len(request.arguments) >= count) if many else (len(request.arguments) == count)
-        assert len(request.call.keys) == 16
+        assert len(request.call.keys) == (37 if name == "move" else 19)
         assert request.call.script.name == name
 
 
@@ -124,7 +128,7 @@ def test_what_rooms_share_is_defined_once() -> None:
 
 def test_the_keys_have_one_hash_tag_and_their_own_names() -> None:
     keys = EventKeys("a:b")
-    assert len(set(keys.types)) == len(keys.types) == 15
+    assert len(set(keys.types)) == len(keys.types) == 18
     assert all(b"{a:b}" in key for key in (*keys.types, keys.lock(b"x"), keys.operation("y")))
     assert keys.lock(b"x") == b"queue:{a:b}:lock:x"
 

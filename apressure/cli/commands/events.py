@@ -17,9 +17,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from apressure.cli.options import Common, complain
+from apressure.cli.options import Common, complain, replicas_of
 from apressure.cli.settings_file import load, show_example
 from apressure.cli.show import print_json
+from apressure.connection.settings import Durability
 from apressure.events.server.health import check
 from apressure.events.server.server import EventServer
 from apressure.events.server.settings import Address, ConnectionLimits, ServerSettings, Tls, redis_url
@@ -74,6 +75,14 @@ async def serve(
     drain_timeout: Annotated[
         float, _option("drain-timeout", "How long commands may go on after SIGTERM.", metavar="SECONDS", min=0)
     ] = _SETTINGS.drain,
+    replicas: Annotated[
+        Any,
+        _option("replicas", "Answer when N replicas, or all known replicas, have received what a command wrote.",
+                parser=replicas_of, metavar="N|all"),
+    ] = 0,
+    fsync: Annotated[
+        bool, _option("fsync", "Answer when the disk of Redis has what a command wrote (WAITAOF).", show_default=False)
+    ] = False,
     debug: Annotated[bool, _option("debug", "Log more.", show_default=False)] = False,
     password: Password = None,
     tls_cert: Annotated[
@@ -143,6 +152,7 @@ async def serve(
         ),
         workers=bg_push_pool_size,
         drain=drain_timeout,
+        durability=Durability(replicas_of(replicas), fsync) if replicas or fsync else None,
     )  # fmt: skip
     server = EventServer(settings)
     files = _raise_limit_of_files()

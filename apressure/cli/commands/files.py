@@ -15,7 +15,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from apressure.cli.commands.dead import Limit, show
-from apressure.cli.exits import Exit, UsageError
+from apressure.cli.commands.pause import set_paused
+from apressure.cli.commands.requeue import report
+from apressure.cli.exits import UsageError
 from apressure.cli.options import (
     Close,
     Common,
@@ -38,7 +40,7 @@ from apressure.cli.options import (
     seconds_between,
 )
 from apressure.cli.running import Remains, execute
-from apressure.cli.show import answer, plain, print_json, printable
+from apressure.cli.show import answer, plain, print_json
 from apressure.cli.streams.framing import DEFAULT_LIMIT, Framing, decoder
 from apressure.cli.streams.meter import Meter, is_shown
 from apressure.cli.streams.pipes import Input, Output
@@ -280,18 +282,12 @@ async def stat(
 
 async def pause(common: Common, name: Name, directory: Node = Path()) -> None:
     """Pause a queue: its consumers take no further item until `files resume`. Items can still be put."""
-    async with FileQueue(name, directory=directory, notify=False) as queue:
-        changed = await queue.pause()
-    text = f"paused {name}" if changed else f"{name} is paused already"
-    answer({"name": name, "paused": True, "changed": changed}, text, as_json=common.json)
+    await set_paused(common, FileQueue(name, directory=directory, notify=False), name, paused=True)
 
 
 async def resume(common: Common, name: Name, directory: Node = Path()) -> None:
     """Resume a paused queue: its consumers go on."""
-    async with FileQueue(name, directory=directory, notify=False) as queue:
-        changed = await queue.resume()
-    text = f"resumed {name}" if changed else f"{name} is not paused"
-    answer({"name": name, "paused": False, "changed": changed}, text, as_json=common.json)
+    await set_paused(common, FileQueue(name, directory=directory, notify=False), name, paused=False)
 
 
 async def dead(
@@ -350,14 +346,8 @@ async def requeue(
             done = Requeued(await queue.give_back_in_flight())
         else:
             done = await queue.requeue(most, timeout, source, ids=ids or None)
-    result: dict[str, object] = {"name": name, "requeued": int(done)}
-    if ids:
-        result["not_found"] = list(done.not_found)
-    answer(result, f"requeued {int(done)} in {name}", as_json=common.json)
-    for missing in done.not_found:
-        complain(f"apressure: no dead letter of {printable(name)} has the id {printable(missing)!r}")
-    if done.not_found:
-        raise typer.Exit(int(Exit.ERROR))
+    result = {"name": name, "requeued": int(done)}
+    report(common, name, result, f"requeued {int(done)} in {name}", done.not_found if ids else None)
 
 
 async def purge(

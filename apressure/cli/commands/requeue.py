@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from typing import Annotated, Final
 
 import typer
@@ -62,14 +63,9 @@ def requeue(
                     left = left if most is None else min(most, left)
                     meter.expect(left)
                     await _requeue(queue, dead_letters, left, timeout, meter)
-        done: dict[str, object] = {"name": name, "from": dead_letters, "requeued": meter.messages}
-        if ids:
-            done["not_found"] = list(not_found)
-        answer(done, f"requeued {meter.messages} from {dead_letters} to {name}", as_json=common.json)
-        for missing in not_found:
-            complain(f"apressure: no dead letter of {printable(name)} has the id {printable(missing)!r}")
-        if not_found:
-            raise typer.Exit(int(Exit.ERROR))
+        done = {"name": name, "from": dead_letters, "requeued": meter.messages}
+        text = f"requeued {meter.messages} from {dead_letters} to {name}"
+        report(common, name, done, text, not_found if ids else None)
 
     def remains() -> Remains | None:
         if not meter.messages:
@@ -77,6 +73,18 @@ def requeue(
         return Remains(f"{meter.messages} items were requeued before", {"requeued": meter.messages})
 
     execute(common, command(), remains=remains)
+
+
+def report(common: Common, name: str, done: Mapping[str, object], text: str, not_found: Collection[str] | None) -> None:
+    """Print what has been moved, and the ids that no dead letter has; with some, the exit code is 1.
+
+    `not_found` is None where no ids were given.
+    """
+    answer(done if not_found is None else {**done, "not_found": list(not_found)}, text, as_json=common.json)
+    for missing in not_found or ():
+        complain(f"apressure: no dead letter of {printable(name)} has the id {printable(missing)!r}")
+    if not_found:
+        raise typer.Exit(int(Exit.ERROR))
 
 
 async def _dead_letters(queue: AsyncQueue[bytes], dead_letters: str, *, wanted: bool) -> int:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from apressure.cli.commands.pause import set_paused
 from apressure.cli.options import Common, Name
-from apressure.cli.show import answer
 
 
 async def resume(common: Common, name: Name) -> None:
     """Resume a paused queue: its consumers go on."""
-    async with common.queue(name) as queue:
-        changed = await queue.resume()
-    text = f"resumed {name}" if changed else f"{name} is not paused"
-    answer({"name": name, "paused": False, "changed": changed}, text, as_json=common.json)
+    await set_paused(common, common.queue(name), name, paused=False)

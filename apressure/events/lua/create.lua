@@ -5,4 +5,5 @@
 check_types()
 if call('SETNX', BOUND, ARGV[1]) == 0 then return {'exists'} end
 call('DEL', CLOSED, TURNS, ROOM)
+if call('DEL', PAUSED) == 1 then wake_paused(RESUMED) end
 return {'created'}

@@ -1,7 +1,8 @@
 -- Make claims last longer: at least so many milliseconds from now. They never get shorter.
 -- KEYS: those of the prelude
 -- ARGV: 1 milliseconds, 2... claims (id, token or '' for any claim)
--- Returns: {'settled', a letter for each claim: '1' done, '0' the event is not claimed (with this token)} |
+-- Returns: {'extended', a letter for each claim: '1' done, '0' the event is not claimed (with this token),
+--           1 if the queue is paused} |
 --          {'corrupt', why}
 local bound, created = state(false)
 if not bound then return created end
@@ -26,4 +27,4 @@ for i = 2, #ARGV, 2 do
   end
 end
 heal()
-return {'settled', table.concat(letters)}
+return {'extended', table.concat(letters), call('EXISTS', PAUSED)}

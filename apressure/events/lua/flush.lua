@@ -9,8 +9,11 @@ for from = 0, claimed - 1, CHUNK do
   for i = 1, #locks do locks[i] = lock_of(locks[i]) end
   call('DEL', unpack(locks))
 end
-call('DEL', UNCLAIMED, CLAIMED, ITEMS, EXPIRY, ATTEMPTS, SCAN)
-if ARGV[1] == '1' then call('DEL', CONSUMERS, BOUND, CLOSED, DEAD, WATCH, PUTTERS) end
+call('DEL', UNCLAIMED, CLAIMED, ITEMS, EXPIRY, ATTEMPTS, ERRORS, SCAN)
+if ARGV[1] == '1' then
+  call('DEL', CONSUMERS, BOUND, CLOSED, DEAD, WATCH, PUTTERS)
+  if call('DEL', PAUSED) == 1 then wake_paused(RESUMED) end
+end
 tell_all()
 if missing then return {'missing'} end  -- only keys of ours may have been left
 return {'flushed', waiting + claimed}

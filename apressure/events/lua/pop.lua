@@ -9,6 +9,7 @@
 --          {'empty', milliseconds, 1 if the queue was created} (to one that does not wait) |
 --          {'watch', milliseconds, created} (watch the queue) | {'turn', milliseconds, created} (wait in line) |
 --          {'draining', milliseconds, created} (closed and empty, but others have events) |
+--          {'paused', milliseconds, created} |
 --          {'closed'} | {'missing'} | {'corrupt', why};
 --          with the milliseconds after which it is worth another try in any case, or -1
 local lease, token, place, limit = tonumber(ARGV[4]), ARGV[5], ARGV[6], tonumber(ARGV[7])
@@ -35,6 +36,10 @@ end
 if not created then check_types() end
 ignore_memory_limit()
 heal()
+if call('EXISTS', PAUSED) == 1 then
+  if place ~= '' then pass_on(place) end  -- all that wait shall wait for the end of the pause
+  return {'paused', due(), created and 1 or 0}
+end
 
 local ids, contents, attempts, dead, looked, bytes = {}, {}, {}, {}, 0, 0
 local most = tonumber(ARGV[3])
@@ -59,7 +64,7 @@ while #ids < most and looked < 2 * CHUNK and bytes < 1048576 do
     if not found[i] then
       -- An id without contents: it was acknowledged, or flushed, and okq died in between.
     elseif limit > 0 and attempt > limit then
-      dead[#dead + 1] = {some[i], found[i]}
+      dead[#dead + 1] = {some[i], found[i], attempt - 1}
     elseif claim(some[i], token, lease) then
       ids[#ids + 1], contents[#contents + 1], attempts[#attempts + 1] = some[i], found[i], attempt
       bytes = bytes + #found[i]
@@ -70,7 +75,7 @@ while #ids < most and looked < 2 * CHUNK and bytes < 1048576 do
   if taken < #some then break end
 end
 for i = 1, #dead do
-  call('LPUSH', DEAD, pack(dead[i][1]) .. dead[i][2])
+  call('LPUSH', DEAD, letter_of(unpack(dead[i])))
   call('HDEL', ITEMS, dead[i][1])
   forget({dead[i][1]})
 end

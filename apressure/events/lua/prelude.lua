@@ -1,7 +1,7 @@
 -- What the steps of a queue of events share, behind what all rooms share in `connection/lua`: names for the keys, and
 -- functions.
 -- KEYS: 1 unclaimed ids, 2 :claimed, 3 :items, 4 :consumers, and ours: 5 bound, 6 closed, 7 expiry, 8 attempts, 9 dead,
---       10 turns, 11 watch, 12 room, 13 putters, 14 scan, 15 end, 16 op
+--       10 turns, 11 watch, 12 room, 13 putters, 14 scan, 15 end, 16 paused, 17 resumed, 18 errors, 19 op
 -- An okq beside us does not keep our keys: each of them may be missing or stale at any time. What okq's own keys say
 -- counts: an id in CLAIMED whose lock key exists is claimed, whoever claimed it.
 -- The lock key of an event is not among KEYS, since a step learns ids from the lists. It has the same hash tag.
@@ -9,13 +9,16 @@
 LIST = KEYS[1]
 local UNCLAIMED, CLAIMED, ITEMS, CONSUMERS = LIST, KEYS[2], KEYS[3], KEYS[4]
 -- EXPIRY is the index of claims: id -> when to look at its lock. ATTEMPTS: id -> how often it was delivered before.
--- DEAD has dead letters, the newest leftmost, each 'length of the id:id' and the contents.
+-- DEAD has dead letters, the newest leftmost; see `read_letter`.
 local BOUND, CLOSED, EXPIRY, ATTEMPTS, DEAD = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 -- TURNS and ROOM have a token for the next client that waits for events, or for room. END has one for the client that
 -- watches the queue, when the queue has ended. WATCH says which client that is, and PUTTERS exists while clients wait for
 -- room. SCAN says how far the claims have been indexed.
-TURNS, WATCH, OP = KEYS[10], KEYS[11], KEYS[16]
+TURNS, WATCH, OP = KEYS[10], KEYS[11], KEYS[19]
 local ROOM, PUTTERS, SCAN, END = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+-- PAUSED exists while clients of ours take nothing: 'since:client'. RESUMED has a token when that has ended.
+-- ERRORS: id -> 'attempt:error' of the latest attempt that ended with an error; only for ids that have ATTEMPTS.
+local PAUSED, RESUMED, ERRORS = KEYS[16], KEYS[17], KEYS[18]
 
 WATCH_MS = 6000                -- a client that waits tries again every 5 seconds
 local SCAN_MS = 10000          -- claims are looked through at least this often
@@ -23,6 +26,8 @@ local SCAN_PAUSE_MS = 500      -- and at most this often, while the index and th
 local STALE_S = 30             -- a consumer without a sign of life for this long is dead
 local INDEX_MS = 3600000       -- an index that nobody needs goes by itself; it can be made again at any time
 local ATTEMPTS_MS = 2592000000 -- 30 days: an okq that empties a queue does not forget attempts
+local MOST_ERRORS = 10000      -- errors of events that came back; one that is too many replaces another one
+local MOST_PASSED = 1000000    -- how many elements of a list a step passes while it looks for some: some 30 ms
 
 -- Check that the keys that a step works with are of their types: these commands raise an error where they are not.
 local function check_types()
@@ -89,6 +94,17 @@ local function lock_of(id)
   return LOCK .. id
 end
 
+-- Switch to the queue whose keys begin at KEYS[first], without OP: from then on, all names and functions refer to it,
+-- except OP, which is the record of the step.
+local function switch_to(first)
+  local i = first - 1
+  LIST, UNCLAIMED, CLAIMED, ITEMS, CONSUMERS = KEYS[i + 1], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3], KEYS[i + 4]
+  BOUND, CLOSED, EXPIRY, ATTEMPTS, DEAD = KEYS[i + 5], KEYS[i + 6], KEYS[i + 7], KEYS[i + 8], KEYS[i + 9]
+  TURNS, WATCH, ROOM, PUTTERS, SCAN = KEYS[i + 10], KEYS[i + 11], KEYS[i + 12], KEYS[i + 13], KEYS[i + 14]
+  END, PAUSED, RESUMED, ERRORS = KEYS[i + 15], KEYS[i + 16], KEYS[i + 17], KEYS[i + 18]
+  LOCK = UNCLAIMED .. ':lock:'
+end
+
 -- Tell those who listen to okq's channel. A user without the right to publish fails here: publish before the write.
 local function publish(ids)
   for i = 1, #ids do call('PUBLISH', UNCLAIMED, ids[i]) end
@@ -99,10 +115,11 @@ local function wake_putters(bound)
   if bound > 0 and call('EXISTS', PUTTERS) == 1 and call('LLEN', UNCLAIMED) < bound then wake(ROOM) end
 end
 
--- The values of the locks of claims (id, token), from ARGV[first] on; false for a lock that has expired.
-local function holders_from(first)
+-- The values of the locks of claims, from ARGV[first] on; false for a lock that has expired.
+-- width: how many arguments a claim has; the first one is its id.
+local function holders_from(first, width)
   local locks, holders = {}, {}
-  for i = first, #ARGV, 2 do locks[#locks + 1] = lock_of(ARGV[i]) end
+  for i = first, #ARGV, width do locks[#locks + 1] = lock_of(ARGV[i]) end
   for i = 1, #locks, CHUNK do
     local some = call('MGET', unpack(locks, i, math.min(i + CHUNK - 1, #locks)))
     for j = 1, #some do holders[i + j - 1] = some[j] end
@@ -126,10 +143,58 @@ local function claim(id, token, lease)
   return true
 end
 
+-- How many errors are kept; false where another program wrote there.
+local function error_count()
+  local kept = redis.pcall('HLEN', ERRORS)
+  return type(kept) == 'number' and kept
+end
+
+-- Forget how often events were delivered, and why that failed.
+local function forget_attempts(ids)
+  if call('EXISTS', ATTEMPTS) == 0 then return end
+  push('HDEL', ATTEMPTS, ids)
+  if (error_count() or 0) > 0 then push('HDEL', ERRORS, ids) end
+end
+
+-- Keep why events have failed that just went back: {id -> error}.
+local function keep_errors(errors)
+  local kept = error_count()
+  for id, text in pairs(kept and errors or {}) do
+    if kept >= MOST_ERRORS and call('HEXISTS', ERRORS, id) == 0 then
+      call('HDEL', ERRORS, call('HSCAN', ERRORS, 0, 'COUNT', 1)[2][1] or '')
+    end
+    local attempt = call('HGET', ATTEMPTS, id)
+    if attempt then kept = kept + call('HSET', ERRORS, id, attempt .. ':' .. text) end
+  end
+  if kept then call('PEXPIRE', ERRORS, ATTEMPTS_MS) end
+end
+
+-- A dead letter: '+', the packed id, the packed reason 'time:attempts:attempt:error' (attempt 0: no error is known), and
+-- the contents. Older versions wrote the packed id and the contents.
+local function letter_of(id, contents, attempts)
+  local kept = error_count() and call('HGET', ERRORS, id) or ''
+  local attempt, text = string.match(kept, '^(%d+):(.*)$')
+  attempt = natural(attempt)
+  if not attempt or attempt > attempts then attempt, text = 0, '' end
+  return '+' .. pack(id) .. pack(now() .. ':' .. attempts .. ':' .. attempt .. ':' .. text) .. contents
+end
+
+-- Returns: the id of the event in a dead letter | where its contents begin; nil where it cannot be read
+local function read_letter(letter)
+  local explained = string.sub(letter, 1, 1) == '+'
+  local id, from = unpack_text(letter, explained and 2 or 1)
+  local reason
+  if id and explained then
+    reason, from = unpack_text(letter, from)
+    if not reason then return nil end
+  end
+  return id, from
+end
+
 -- Forget everything that is kept for ids beside their contents.
 local function forget(ids)
   push('ZREM', EXPIRY, ids)
-  if call('EXISTS', ATTEMPTS) == 1 then push('HDEL', ATTEMPTS, ids) end
+  forget_attempts(ids)
   local locks = {}
   for i = 1, #ids do locks[i] = lock_of(ids[i]) end
   for i = 1, #locks, CHUNK do call('DEL', unpack(locks, i, math.min(i + CHUNK - 1, #locks))) end
@@ -186,7 +251,7 @@ local function heal()
   local claims = call('LLEN', CLAIMED)
   if claims == 0 then
     if call('EXISTS', EXPIRY, SCAN) > 0 then call('DEL', EXPIRY, SCAN) end
-    if call('HLEN', ITEMS) == 0 and call('EXISTS', ATTEMPTS) == 1 then call('DEL', ATTEMPTS) end
+    if call('HLEN', ITEMS) == 0 and call('EXISTS', ATTEMPTS) == 1 then call('DEL', ATTEMPTS, ERRORS) end
     return 0
   end
   index_claims(claims)

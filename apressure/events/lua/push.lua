@@ -34,7 +34,7 @@ end
 if #ids > 0 then
   respect_memory_limit()
   publish(ids)
-  if call('EXISTS', ATTEMPTS) == 1 then push('HDEL', ATTEMPTS, ids) end
+  forget_attempts(ids)
   push('HSET', ITEMS, pairs_)
   push(ARGV[3] == '1' and 'RPUSH' or 'LPUSH', UNCLAIMED, ids)
 end

@@ -1,7 +1,8 @@
 -- Acknowledge events, or put them back (specification: QACK).
 -- KEYS: those of the prelude
--- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 'ack', 'nack' (counts as an attempt) or 'unseen' (does not),
---       4 '1' to acknowledge waiting events, too, 5... claims (id, token or '' for any claim)
+-- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 'ack', 'nack' (counts as an attempt), 'fail' (so does this) or
+--       'unseen' (does not), 4 '1' to acknowledge waiting events, too, 5... claims (id, token or '' for any claim; with
+--       'fail' then an error, or '')
 -- Returns: {'settled', a letter for each claim: '1' done, '0' the event is not claimed (with this token)} |
 --          {'corrupt', why}
 local before = recall(ARGV[1], ARGV[2])
@@ -11,11 +12,12 @@ if not bound then return created end
 if not created then check_types() end
 ignore_memory_limit()
 local how = ARGV[3]
-local letters, settled, waiting = {}, {}, 0
-local holders = holders_from(5)
-for i = 5, #ARGV, 2 do
+local letters, settled, waiting, errors = {}, {}, 0, {}
+local width = how == 'fail' and 3 or 2
+local holders = holders_from(5, width)
+for i = 5, #ARGV, width do
   local id = ARGV[i]
-  local token, holder = ARGV[i + 1], holders[(i - 3) / 2]
+  local token, holder = ARGV[i + 1], holders[(i - 5) / width + 1]
   -- Without a token, any claim will do. A claim whose lock has expired, and that nobody has put back yet, still belongs
   -- to its last owner.
   local mine = token == '' or not holder or holder == token
@@ -26,7 +28,10 @@ for i = 5, #ARGV, 2 do
     waiting = waiting + removed
   end
   letters[#letters + 1] = removed > 0 and '1' or '0'
-  if removed > 0 then settled[#settled + 1] = id end
+  if removed > 0 then
+    settled[#settled + 1] = id
+    if width == 3 and ARGV[i + 2] ~= '' then errors[id] = ARGV[i + 2] end
+  end
 end
 if #settled > 0 then
   if how == 'ack' then
@@ -39,7 +44,8 @@ if #settled > 0 then
       call('DEL', lock_of(settled[i]))
       if call('HEXISTS', ITEMS, settled[i]) == 1 then back[#back + 1] = settled[i] end
     end
-    put_back(back, function() return how == 'nack' end)
+    put_back(back, function() return how ~= 'unseen' end)
+    keep_errors(errors)
   end
 end
 record(ARGV[1], table.concat(letters))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from apressure.events.server.wire.replies import ErrorReply
 
@@ -17,8 +16,7 @@ MOST: Final = 1_000
 """The most events of one QRPOP with COUNT."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Push:
+class Push(NamedTuple):
     """QLPUSH or QRPUSH.
 
     Attributes:
@@ -45,20 +43,19 @@ class Push:
         return cls(name_of(queue), list(zip(rest[::2], rest[1::2], strict=True)), noblock)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Pop:
+class Pop(NamedTuple):
     """QRPOP.
 
     Attributes:
         queue: The queue's name.
         lease: Seconds for QACK; 0 for at most once.
-        count: How many events at most; None for one that is not in an array.
+        most: How many events at most; None for one that is not in an array.
         wait: Seconds to wait for an event.
     """
 
     queue: str
     lease: float = DEFAULT_LEASE
-    count: int | None = None
+    most: int | None = None
     wait: float = 0.0
 
     @classmethod
@@ -70,7 +67,7 @@ class Pop:
         """
         if len(arguments) == 1:
             return cls(name_of(arguments[0]))
-        lease, wait, count = DEFAULT_LEASE, 0.0, None
+        lease, wait, most = DEFAULT_LEASE, 0.0, None
         rest = list(arguments[1:])
         while rest:
             option = rest.pop(0).upper()
@@ -84,12 +81,11 @@ class Pop:
             elif option == b"WAIT":
                 wait = seconds(given, "wait")
             else:
-                count = _number(given, "count", MOST)
-        return cls(name_of(arguments[0]), lease, count, wait)
+                most = _number(given, "count", MOST)
+        return cls(name_of(arguments[0]), lease, most, wait)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(NamedTuple):
     """QACK.
 
     Attributes:

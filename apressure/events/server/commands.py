@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
 
 from apressure.events.server.arguments import quoted
-from apressure.events.server.connection import Pending
+from apressure.events.server.connection import Answer, Pending, Replies, in_task
 from apressure.events.server.handshake import Handshake
 from apressure.events.server.operations import Operations
 from apressure.events.server.session import Session
@@ -18,8 +20,8 @@ from apressure.exceptions import PressureError, QueueClosedError
 
 logger = logging.getLogger("apressure.events.server")
 
-Run = Callable[[Session, Sequence[bytes]], Reply | Awaitable[Reply]]
-RunMany = Callable[[Session, Sequence[Sequence[bytes]]], Awaitable[Sequence[Reply | None]]]
+Run = Callable[[Session, Sequence[bytes]], Reply | Coroutine[Any, Any, Reply]]
+Start = Callable[[Session, Iterator[Sequence[bytes]]], Answer]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,19 +32,19 @@ class Command:
         usage: How it is called, for people.
         least: The fewest arguments, without its name.
         most: The most; None for no limit.
-        run: Carries it out, and returns the reply.
+        run: Carries it out, and returns the reply; None if there is `start`.
         summary: What it does.
-        run_many: Carries out several pipelined calls for one queue together. It returns their replies: fewer, if the
-            others must be tried again. None if there is no such thing.
+        start: Begins to carry out the first of several pipelined calls for one queue, with as many of the others as
+            can share its step.
         is_open: Clients may call it before AUTH.
     """
 
     usage: str
     least: int
     most: int | None
-    run: Run
+    run: Run | None
     summary: str
-    run_many: RunMany | None = None
+    start: Start | None = None
     is_open: bool = False
 
 
@@ -64,46 +66,41 @@ class Commands:
             "RESET", 0, 0, self._reset, "Forgets what the connection has set, and its registration", is_open=True
         )
 
-    def execute(
-        self, session: Session, command: list[bytes], following: Pending
-    ) -> Sequence[Reply] | Coroutine[Any, Any, Sequence[Reply]]:
-        """Carry out a command, with those of the following ones that can share its step; see `connection.Host`."""
-        name = command[0]
-        found = self._table.get(name.lower())
+    def execute(self, session: Session, pending: Pending) -> Replies | Answer:
+        """Carry out the first of the pending commands, with others that can share its step; see `connection.Host`."""
+        command = pending[0]
+        assert isinstance(command, list)
+        found = self._table.get(command[0]) or self._table.get(command[0].lower())
         if found is None:
-            return [ErrorReply(f"ERR unknown command {quoted(name)}")]
+            return [ErrorReply(f"ERR unknown command {quoted(command[0])}")]
         if not session.authenticated and not found.is_open:
             return [ErrorReply("NOAUTH Authentication required.")]
-        if refused := _refused(found, command):
-            return [refused]
-        if found.run_many is not None:
-            alike = [command]
-            while following and _alike(found, command, following[0]):
-                alike.append(following.popleft())  # type: ignore[arg-type]
-            if len(alike) > 1:
-                return self._await_many(session, found.run_many, alike, following)
+        given = len(command) - 1
+        if given < found.least:
+            return [ErrorReply("ERR missing args")]
+        if found.most is not None and given > found.most:
+            return [ErrorReply(f"ERR too many args: {found.usage}")]
         try:
+            if found.start is not None:
+                return found.start(session, _alike(found, pending))
+            assert found.run is not None
             reply = found.run(session, command[1:])
         except Exception as error:  # noqa: BLE001 - the client learns of it
             return [error_reply(error)]
-        return self._await(reply) if isinstance(reply, Awaitable) else [reply]
+        if not asyncio.iscoroutine(reply):
+            return [reply]
+        return in_task(_only(reply))
+
+    def read(self, answer: Answer) -> Replies | Answer:
+        """Return the replies, or what else to wait for, when what commands waited for is done."""
+        try:
+            return answer.read(answer.future)
+        except Exception as error:  # noqa: BLE001 - the client learns of it
+            return [error_reply(error)] * answer.commands
 
     def forget(self, session: Session) -> None:
         """The client has gone."""
         self._operations.forget(session)
-
-    async def _await(self, reply: Awaitable[Reply]) -> Sequence[Reply]:
-        try:
-            return [await reply]
-        except Exception as error:  # noqa: BLE001 - the client learns of it
-            return [error_reply(error)]
-
-    async def _await_many(
-        self, session: Session, run_many: RunMany, alike: Sequence[list[bytes]], following: Pending
-    ) -> Sequence[Reply]:
-        replies = await run_many(session, [one[1:] for one in alike])
-        following.extendleft(reversed(alike[len(replies) :]))
-        return [error_reply(reply) if isinstance(reply, Exception) else reply for reply in replies]
 
     async def _reset(self, session: Session, arguments: Sequence[bytes]) -> Reply:  # noqa: ARG002
         await self._operations.register(session, ())
@@ -124,23 +121,18 @@ def error_reply(error: Exception) -> ErrorReply:
     return ErrorReply("ERR internal error: the server's log has the details")
 
 
-def _refused(found: Command, command: Sequence[bytes]) -> ErrorReply | None:
-    given = len(command) - 1
-    if given < found.least:
-        return ErrorReply("ERR missing args")
-    if found.most is not None and given > found.most:
-        return ErrorReply(f"ERR too many args: {found.usage}")
-    return None
+async def _only(reply: Coroutine[Any, Any, Reply]) -> Replies:
+    return [await reply]
 
 
-def _alike(found: Command, command: Sequence[bytes], other: Any) -> bool:
-    """Whether another command is the same one for the same queue, with enough arguments."""
-    return (
-        isinstance(other, list)
-        and other[0].lower() == command[0].lower()
-        and other[1:2] == command[1:2]
-        and _refused(found, other) is None
-    )
+def _alike(found: Command, pending: Pending) -> Iterator[list[bytes]]:
+    """Give the arguments of the first command, and of those behind it that are the same one for the same queue."""
+    name, queue = pending[0][:2]  # type: ignore[index]
+    most = sys.maxsize if found.most is None else found.most
+    for one in pending:
+        if not isinstance(one, list) or not found.least < len(one) <= most + 1 or one[0] != name or one[1] != queue:
+            return
+        yield one[1:]
 
 
 _ANY: Final = None
@@ -149,22 +141,22 @@ _ANY: Final = None
 def _table(handshake: Handshake, queues: Operations) -> dict[bytes, Command]:
     every = [
         Command(
-            "QLPUSH queue id contents [id contents ...] [NOBLOCK]", 3, _ANY, queues.push_left,
-            "Adds events at the left end, the last ones in line", queues.push_many_left,
+            "QLPUSH queue id contents [id contents ...] [NOBLOCK]", 3, _ANY, None,
+            "Adds events at the left end, the last ones in line", queues.push_left,
         ),
         Command(
-            "QRPUSH queue id contents [id contents ...] [NOBLOCK]", 3, _ANY, queues.push_right,
-            "Adds events at the right end, the next ones in line", queues.push_many_right,
+            "QRPUSH queue id contents [id contents ...] [NOBLOCK]", 3, _ANY, None,
+            "Adds events at the right end, the next ones in line", queues.push_right,
         ),
         Command("QLPEEK queue", 1, 1, queues.peek_left, "Shows the event that was pushed last"),
         Command("QRPEEK queue", 1, 1, queues.peek_right, "Shows the event that is next"),
         Command(
-            "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number]", 1, 7, queues.pop, "Takes the next event",
-            queues.pop_many,
+            "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number]", 1, 7, None, "Takes the next event",
+            queues.pop,
         ),
         Command(
-            "QACK queue id [id ...] [REDO]", 2, _ANY, queues.ack, "Acknowledges events, or gives them back",
-            queues.ack_many,
+            "QACK queue id [id ...] [REDO]", 2, _ANY, None, "Acknowledges events, or gives them back",
+            queues.ack,
         ),
         Command("QEXTEND queue id seconds", 3, 3, queues.extend, "Gives the consumer of an event more time"),
         Command("QREGISTER [queue ...]", 0, _ANY, queues.register_client, "Registers for these queues only"),

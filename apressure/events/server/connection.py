@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple, Protocol
 
 from apressure import background
 from apressure.events.server.session import UNAUTHENTICATED, Session
 from apressure.events.server.settings import ConnectionLimits
 from apressure.events.server.wire.replies import ErrorReply, Reply, encode
 from apressure.events.server.wire.requests import ProtocolError, RequestParser
+from apressure.settle import set_result_once
 
 logger = logging.getLogger("apressure.events.server")
 
@@ -28,6 +29,40 @@ LINGER: Final = 2.0
 """Seconds for which a client that was told the reason may still send, before the connection is closed."""
 
 Pending = deque[list[bytes] | ProtocolError]
+Replies = list[Reply]
+
+
+class Answer(NamedTuple):
+    """What commands wait for.
+
+    Attributes:
+        future: The outcome of a step, or a task.
+        read: Called with the future when it is done: the replies, or what else to wait for.
+        commands: How many it answers.
+    """
+
+    future: asyncio.Future[Any]
+    read: Callable[[asyncio.Future[Any]], Replies | Answer]
+    commands: int = 1
+
+
+def in_task(work: Coroutine[Any, Any, Replies]) -> Answer:
+    """Carry out a command in a task."""
+
+    async def caught() -> Replies | Exception:
+        try:
+            return await work
+        except Exception as error:  # noqa: BLE001 - the client learns of it
+            return error
+
+    return Answer(background.start(caught(), "a client's command"), _result)
+
+
+def _result(done: asyncio.Future[Replies | Exception]) -> Replies:
+    result = done.result()
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 class Host(Protocol):
@@ -45,14 +80,15 @@ class Host(Protocol):
     def disconnected(self, connection: Connection) -> None:
         """The client has gone."""
 
-    def execute(
-        self, session: Session, command: list[bytes], following: Pending
-    ) -> Sequence[Reply] | Coroutine[Any, Any, Sequence[Reply]]:
-        """Carry out a command, and those of the following ones that it takes along.
+    def execute(self, session: Session, pending: Pending) -> Replies | Answer:
+        """Carry out the first of the pending commands, perhaps with some that follow it.
 
         Returns:
-            Their replies, or a coroutine that returns them. It raises no error of a command.
+            A reply for each of them, or what they wait for. It raises no error of a command.
         """
+
+    def read(self, answer: Answer) -> Replies | Answer:
+        """Return the same, when what commands waited for is done."""
 
 
 class Connection(asyncio.Protocol):
@@ -63,8 +99,8 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_ahead", "_broken", "_eof", "_host", "_parser", "_parted", "_pending", "_runner", "_writable", "last_seen",
-        "session", "stalled_since", "transport",
+        "_ahead", "_answer", "_broken", "_ended", "_eof", "_full", "_host", "_parser", "_parted", "_pending",
+        "last_seen", "session", "stalled_since", "transport",
     )  # fmt: skip
 
     session: Session
@@ -73,10 +109,11 @@ class Connection(asyncio.Protocol):
     def __init__(self, host: Host) -> None:
         self._host = host
         self._parser = RequestParser(host.limits.wire)
-        self._pending: Pending = deque()
+        self._pending: Pending = deque()  # those that run are the first of them
         self._ahead = 0  # bytes of the commands that were read since none was pending
-        self._runner: asyncio.Task[None] | None = None
-        self._writable: asyncio.Future[None] | None = None
+        self._full = False  # so many are pending that reading has stopped
+        self._answer: Answer | None = None
+        self._ended: asyncio.Future[None] | None = None
         self._eof = False
         self._broken = False
         self._parted = False
@@ -85,13 +122,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a command runs."""
-        return self._runner is not None
+        """Whether a command runs, or waits until the client reads."""
+        return self._full or bool(self._pending)
 
     @property
     def is_blocked(self) -> bool:
         """Whether the client has sent more commands than may wait behind one that waits."""
-        return self.session.waiter is not None and not self.transport.is_reading() and not self._broken
+        return self.session.waiter is not None and self._full
 
     # The transport calls these.
 
@@ -112,8 +149,7 @@ class Connection(asyncio.Protocol):
         self.last_seen = asyncio.get_running_loop().time()
         self._parser.feed(data)
         self._read_commands()
-        if self._pending and self._runner is None and not self._eof:
-            self._runner = background.start(self._run(), "an event server's client")
+        self._go_on()
 
     def eof_received(self) -> bool:
         # A client that has sent its last command may still read; one that has gone reads nothing. What was sent is
@@ -121,28 +157,26 @@ class Connection(asyncio.Protocol):
         self._eof = True
         if hasattr(self, "session"):
             self.session.interrupt()
-        return self._runner is not None  # keeps the connection open until the last reply
+        return self.is_busy  # keeps the connection open until the last reply
 
     def connection_lost(self, error: Exception | None) -> None:
         del error
         self._eof = True
-        self._pending.clear()
+        self._forget()
         if not hasattr(self, "session"):
             return
         self.session.gone = True
         self.session.interrupt()
-        self.resume_writing()
+        if self._answer is None:
+            self._end()
         self._host.disconnected(self)
 
     def pause_writing(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._writable, self.stalled_since = loop.create_future(), loop.time()
+        self.stalled_since = asyncio.get_running_loop().time()
 
     def resume_writing(self) -> None:
-        if self._writable is not None:
-            if not self._writable.done():
-                self._writable.set_result(None)
-            self._writable, self.stalled_since = None, 0.0
+        self.stalled_since = 0.0
+        self._go_on()
 
     # The server calls these.
 
@@ -161,76 +195,129 @@ class Connection(asyncio.Protocol):
         """Close the connection at once: the server stops."""
         self.transport.abort()
 
-    def stop(self) -> asyncio.Task[None] | None:
-        """Read no further command. Return the task of the ones that run, if there are any."""
-        self.transport.pause_reading()
+    def stop(self) -> asyncio.Future[None] | None:
+        """Read no further command. Return what completes when those that were read have ended, if there are any."""
+        self._set_reading(False)
         self._eof = self._broken = True
+        self._full = False
         self.session.interrupt()
-        if self._runner is None:
+        if not self._pending:
             self.transport.close()
-        return self._runner
+            return None
+        self._ended = asyncio.get_running_loop().create_future()
+        return self._ended
+
+    def cancel(self) -> None:
+        """Cancel the commands that run, and carry out no other: the server stops."""
+        self._forget()
+        if self._answer is not None:
+            self._answer.future.cancel()
+        else:
+            self._end()
 
     # Commands and replies.
 
-    def _has_room(self) -> bool:
-        if not self.session.authenticated:
-            return not self._pending  # the limits change with AUTH: what follows it is parsed after it
-        return len(self._pending) < self._host.limits.pipeline and self._ahead < READ_AHEAD
-
     def _read_commands(self) -> None:
         """Parse what was fed, as far as there is room, and stop or go on reading."""
-        if not self._pending:
+        pending, parser = self._pending, self._parser
+        if not pending:
             self._ahead = 0
+        # The limits change with AUTH: what follows it is parsed after it.
+        most = self._host.limits.pipeline if self.session.authenticated else 0
         try:
-            while not self._broken and self._has_room():
-                command = self._parser.next_command()
-                if command is None:
-                    self.transport.resume_reading()
+            while not self._broken:
+                if len(pending) > most or self._ahead >= READ_AHEAD:
+                    if not self._full:
+                        self._full = True
+                        self._set_reading(False)
                     return
-                self._ahead += self._parser.size
-                self._pending.append(command)
+                command = parser.next_command()
+                if command is None:
+                    if self._full:
+                        self._full = False
+                        self._set_reading(True)
+                    return
+                self._ahead += parser.size
+                pending.append(command)
         except ProtocolError as error:
-            self._broken = True
-            self._pending.append(error)
-        self.transport.pause_reading()
+            self._broken, self._full = True, False
+            pending.append(error)
+            self._set_reading(False)
 
-    async def _run(self) -> None:
-        """Carry out the commands that are pending, and those that come meanwhile."""
-        replies: list[bytes] = []
-        session = self.session
+    def _set_reading(self, on: bool) -> None:
+        if not self.transport.is_closing():  # uvloop's transports would raise
+            (self.transport.resume_reading if on else self.transport.pause_reading)()
+
+    def _go_on(self, done: Answer | None = None) -> None:
+        """Carry out what is pending, until a command has to wait, or until the client has to read.
+
+        Args:
+            done: What the first of the pending commands waited for, and is done now.
+        """
         try:
-            while self._pending:
-                if self._writable is not None:
-                    self._flush(replies)
-                    await self._writable
-                command = self._pending.popleft()
-                if isinstance(command, ProtocolError):
-                    logger.info("protocol error", extra={"client": session.peer, "reason": str(command)})
-                    replies.append(encode(ErrorReply(f"ERR {command}")))
-                    session.leaving = True
-                    break
-                answers = self._host.execute(session, command, self._pending)
-                if not isinstance(answers, Sequence):
-                    self._flush(replies)
-                    answers = await answers
-                replies += [encode(answer, session.protocol) for answer in answers]
-                if session.leaving:
-                    break
-                self._parser.limits = self._host.limits.wire if session.authenticated else UNAUTHENTICATED
+            if done is not None:
+                self._execute(self._host.read(done))
+            while self._answer is None and not self.stalled_since:
+                if not self._pending and self._full:
+                    self._read_commands()
                 if not self._pending:
-                    self._flush(replies)
-                    if self._writable is not None:
-                        await self._writable
-                    if not (self._broken or self._parted):
-                        self._read_commands()
-            self._flush(replies)
+                    break
+                self._execute()
         except BaseException:
             self.transport.abort()  # the client must not take the reply of one command for that of another
             raise
-        finally:
-            self._runner = None
-            if session.leaving or self._eof:
+        if not self.is_busy:
+            if self._eof or self.session.leaving:
                 self._part()
+            self._end()
+
+    def _execute(self, answer: Replies | Answer | None = None) -> None:
+        replies: list[bytes] = []
+        pending, host, session = self._pending, self._host, self.session
+        while answer or pending:
+            if answer is None and isinstance(pending[0], ProtocolError):
+                logger.info("protocol error", extra={"client": session.peer, "reason": str(pending[0])})
+                replies.append(encode(ErrorReply(f"ERR {pending[0]}")))
+                session.leaving = True
+                self._forget()
+                break
+            if answer is None:
+                answer = host.execute(session, pending)
+            if isinstance(answer, Answer):
+                self._answer = answer
+                answer.future.add_done_callback(self._answered)
+                break
+            self._add(answer, replies)
+            answer = None
+        self._flush(replies)
+
+    def _answered(self, future: asyncio.Future[Any]) -> None:
+        answer, self._answer = self._answer, None
+        if future.cancelled():
+            answer = None
+            self.transport.abort()
+            self._forget()
+        self._go_on(answer)
+
+    def _add(self, answers: Replies, replies: list[bytes]) -> None:
+        """Add the replies to commands that have ended."""
+        session, pending = self.session, self._pending
+        for answer in answers:
+            replies.append(encode(answer, session.protocol))
+            if pending:  # not if the client has gone
+                pending.popleft()
+        if session.leaving:
+            self._forget()
+        self._parser.limits = self._host.limits.wire if session.authenticated else UNAUTHENTICATED
+
+    def _forget(self) -> None:
+        """Carry out nothing more of what the client has sent."""
+        self._pending.clear()
+        self._broken, self._full = True, False
+
+    def _end(self) -> None:
+        if self._ended is not None:
+            set_result_once(self._ended, None)
 
     def _flush(self, replies: list[bytes]) -> None:
         if replies:

@@ -20,6 +20,7 @@ from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.events.answers import Event, Popped
 from apressure.events.steps import MAX_EVENTS, EventSteps
+from apressure.exceptions import DurabilityError
 from apressure.settle import set_result_once
 
 W = TypeVar("W")
@@ -62,6 +63,7 @@ class Lane(ABC, Generic[W]):
         self._jobs: deque[Job[W]] = deque()
         self._sent: list[Job[W]] = []
         self._turn: asyncio.Handle | None = None
+        self._shared = False  # whether the latest step was for several commands
 
     @property
     def is_idle(self) -> bool:
@@ -76,9 +78,12 @@ class Lane(ABC, Generic[W]):
         return job.outcome
 
     def _soon(self) -> None:
-        """Leave at the end of this turn of the event loop, with what else comes in it."""
+        """Leave at once; where commands come together, at the end of this turn of the event loop, with the others."""
         if self._turn is None and not self._sent:
-            self._turn = asyncio.get_running_loop().call_soon(self._go)
+            if self._shared:
+                self._turn = asyncio.get_running_loop().call_soon(self._go)
+            else:
+                self._go()
 
     def _go(self) -> None:
         self._turn = None
@@ -94,6 +99,7 @@ class Lane(ABC, Generic[W]):
             if self._sent and (events > MAX_EVENTS or size > LARGEST or not self._fits(self._sent[0], job)):
                 break
             self._sent.append(self._jobs.popleft())
+        self._shared = len(self._sent) > 1
         if self._sent:
             self._series = self._series or self._steps.series()
             self._send(self._series, self._sent)
@@ -273,6 +279,11 @@ class PopLane(Lane[Taking]):
         """
         return self._submit(Taking(most, int(lease * 1000)), most, 0)
 
+    def _answered(self, answer: Any) -> None:
+        if isinstance(answer, DurabilityError) and isinstance(answer.answer, Popped) and answer.answer.events:
+            self._steps.give_back_soon(answer.answer.events)  # the clients get the error instead
+        super()._answered(answer)
+
     def _fits(self, first: Job[Taking], job: Job[Taking]) -> bool:
         return first.work.lease == job.work.lease
 
@@ -318,11 +329,11 @@ class Settling:
 class SettleLane(Lane[Settling]):
     """Acknowledgements of a queue, and events that are given back."""
 
-    def settle(self, ids: Sequence[bytes], how: str) -> asyncio.Future[list[bool]]:
+    def settle(self, ids: Sequence[bytes], how: str) -> asyncio.Future[bytes]:
         """Settle events, no matter which client claimed them.
 
         Returns:
-            A future that says for each whether it was settled. Cancelled, they are settled or not.
+            A future with a letter for each: `1` if it was settled. Cancelled, they are settled or not.
         """
         return self._submit(Settling(ids, how), len(ids), 0)
 
@@ -337,5 +348,5 @@ class SettleLane(Lane[Settling]):
     def _settle(self, jobs: Sequence[Job[Settling]], answer: bytes) -> None:
         at = 0
         for job in jobs:
-            set_result_once(job.outcome, [letter == 49 for letter in answer[at : at + job.events]])
+            set_result_once(job.outcome, answer[at : at + job.events])
             at += job.events

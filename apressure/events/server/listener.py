@@ -6,14 +6,12 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final
+from typing import Final
 
 from apressure.events.server.commands import Commands
-from apressure.events.server.connection import READ_AHEAD, Connection, Pending, peer_of
+from apressure.events.server.connection import READ_AHEAD, Answer, Connection, Pending, Replies, peer_of
 from apressure.events.server.session import Session
 from apressure.events.server.settings import Address, ServerSettings, Tls
-from apressure.events.server.wire.replies import Reply
 
 logger = logging.getLogger("apressure.events.server")
 
@@ -81,11 +79,11 @@ class Listener:
             timeout: Seconds after which clients whose commands still run are disconnected.
         """
         self._stop_listening()
-        running = [task for one in list(self._connections) if (task := one.stop()) is not None]
+        running = {ended: one for one in list(self._connections) if (ended := one.stop()) is not None}
         if running:
             _, late = await asyncio.wait(running, timeout=timeout)
-            for task in late:
-                task.cancel()
+            for ended in late:
+                running[ended].cancel()
             if late:
                 logger.warning("commands were still running when the server stopped", extra={"commands": len(late)})
                 await asyncio.wait(late)
@@ -122,10 +120,11 @@ class Listener:
             self._empty.set()
         self.commands.forget(connection.session)
 
-    def execute(
-        self, session: Session, command: list[bytes], following: Pending
-    ) -> Sequence[Reply] | Coroutine[Any, Any, Sequence[Reply]]:
-        return self.commands.execute(session, command, following)
+    def execute(self, session: Session, pending: Pending) -> Replies | Answer:
+        return self.commands.execute(session, pending)
+
+    def read(self, answer: Answer) -> Replies | Answer:
+        return self.commands.read(answer)
 
     def _look_at(self, connection: Connection, now: float) -> None:
         limits = self.limits

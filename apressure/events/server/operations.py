@@ -1,18 +1,22 @@
-"""What the commands for queues do. Each method takes the arguments of its command, and returns the reply."""
+"""What the commands for queues do. Each method takes the arguments of its command, and returns the reply.
+
+Single pushes, pops and acknowledgements, of which there are most, need no task: their step's answer is their reply.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import functools
 import logging
-from collections.abc import Awaitable, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from apressure import background
 from apressure.connection.client import Client
 from apressure.events.answers import Event
 from apressure.events.server.arguments import Ack, Pop, Push, name_of, seconds
-from apressure.events.server.lanes import PushLane
+from apressure.events.server.connection import Answer, Replies, in_task
+from apressure.events.server.lanes import PushLane, SettleLane
 from apressure.events.server.queues import Queues, ServedQueue
 from apressure.events.server.session import Interrupted, Session
 from apressure.events.server.wire.replies import ErrorReply, Reply
@@ -22,6 +26,11 @@ from apressure.exceptions import PressureError, QueueClosedError
 logger = logging.getLogger("apressure.events.server")
 
 Arguments = Sequence[bytes]
+Calls = Iterator[Arguments]
+"""A command's arguments, and those of the same command for the same queue that came behind it. Those that an operation
+does not answer are tried again."""
+
+PUSHED: Final = ord("k")
 
 _STOPPED = "ERR the server stopped, or the connection ended, while the queue was full:"
 
@@ -43,27 +52,42 @@ class Operations:
 
     # Pushing.
 
-    async def push_left(self, session: Session, arguments: Arguments) -> Reply:
-        return await self._push(session, arguments, front=False)
+    def push_left(self, session: Session, calls: Calls) -> Answer:
+        return self._push(session, calls, front=False)
 
-    async def push_right(self, session: Session, arguments: Arguments) -> Reply:
-        return await self._push(session, arguments, front=True)
+    def push_right(self, session: Session, calls: Calls) -> Answer:
+        return self._push(session, calls, front=True)
 
-    async def push_many_left(self, session: Session, calls: Sequence[Arguments]) -> Sequence[Reply]:
-        return await self._push_many(session, calls, front=False)
+    def _push(self, session: Session, calls: Calls, *, front: bool) -> Answer:
+        """Push the single events of several calls in one step; NOBLOCK and a call with several events run alone."""
+        first = Push.read(next(calls))
+        queue = self._queues[first.queue]
+        if first.noblock:
+            return in_task(self._push_noblock(queue, first, front))
+        lane = queue.pushes[front]
+        if len(first.events) > 1:
+            return in_task(self._complete(session, lane, first))
+        pushes = [first]
+        for arguments in calls:
+            if len(arguments) != 3:
+                break
+            pushes.append(Push.read(arguments))
+        future = lane.push([push.events[0] for push in pushes])
+        return Answer(future, functools.partial(self._pushed, session, lane, pushes), len(pushes))
 
-    async def push_many_right(self, session: Session, calls: Sequence[Arguments]) -> Sequence[Reply]:
-        return await self._push_many(session, calls, front=True)
+    def _pushed(
+        self, session: Session, lane: PushLane, pushes: Sequence[Push], future: asyncio.Future[bytes]
+    ) -> Replies | Answer:
+        letters = future.result()
+        if not letters:
+            return in_task(self._complete(session, lane, pushes[0]))  # the queue is full
+        return [
+            "OK" if letter == PUSHED else _duplicate(push, b"d") for push, letter in zip(pushes, letters, strict=False)
+        ]
 
-    async def _push(self, session: Session, arguments: Arguments, *, front: bool) -> Reply:
-        push = Push.read(arguments)
-        queue = self._queues[push.queue]
-        if push.noblock:
-            return await self._push_noblock(queue, push, front)
-        return await self._complete(session, queue.pushes[front], push)
-
-    async def _complete(self, session: Session, lane: PushLane, push: Push, letters: bytes = b"") -> Reply:
-        """Push what was not looked at yet, and wait for room."""
+    async def _complete(self, session: Session, lane: PushLane, push: Push) -> Replies:
+        """Push all events of one call, and wait for room."""
+        letters = b""
         while len(letters) < len(push.events):
             chunk = push.events[len(letters) : len(letters) + MAX_EVENTS]
             found = await lane.push(chunk)
@@ -73,45 +97,9 @@ class Operations:
                     letters += await session.wait(lane.push(chunk[len(found) :], patient=True))
                 except Interrupted:
                     raise ErrorReply(f"{_STOPPED} {_added(push, letters)}") from None
-        return _pushed(push, letters)
+        return [_reply_to(push, letters)]
 
-    async def _push_many(self, session: Session, calls: Sequence[Arguments], *, front: bool) -> Sequence[Reply]:
-        """Push in shared steps, up to the first call that has to wait, or is NOBLOCK: that one runs alone."""
-        pushes: list[Push | Exception] = []
-        for arguments in calls:
-            try:
-                push = Push.read(arguments)
-            except ErrorReply as error:
-                pushes.append(error)
-                continue
-            if push.noblock or len(push.events) > MAX_EVENTS:
-                break
-            pushes.append(push)
-        if not pushes:
-            return [await _caught(self._push(session, calls[0], front=front))]
-        try:
-            lane = self._queues[name_of(calls[0][0])].pushes[front]
-        except ValueError as error:
-            return [error] * len(pushes)
-        outcomes = [one if isinstance(one, Exception) else lane.push(one.events) for one in pushes]
-        replies: list[Reply] = []
-        for push_or_error, outcome in zip(pushes, outcomes, strict=True):
-            if isinstance(push_or_error, Exception):
-                replies.append(push_or_error)
-                continue
-            letters = await _caught(outcome)  # type: ignore[arg-type]
-            if isinstance(letters, Exception):
-                replies.append(letters)
-                continue
-            if len(letters) < len(push_or_error.events):
-                # The queue is full, and the pushes behind this one have pushed nothing.
-                if letters or not replies:
-                    replies.append(await _caught(self._complete(session, lane, push_or_error, letters)))
-                break
-            replies.append(_pushed_or_error(push_or_error, letters))
-        return replies
-
-    async def _push_noblock(self, queue: ServedQueue, push: Push, front: bool) -> Reply:
+    async def _push_noblock(self, queue: ServedQueue, push: Push, front: bool) -> Replies:
         if len(self._background) >= self._workers:
             raise ErrorReply("ERR too busy to process NOBLOCK event")
         if await queue.is_limited():
@@ -121,11 +109,11 @@ class Operations:
                 letters += found
                 if len(found) < len(chunk):
                     raise ErrorReply(f"ERR queue full: {_added(push, letters)}")
-            return _pushed(push, letters)
+            return [_reply_to(push, letters)]
         task = background.start(self._push_later(queue, push, front), "a NOBLOCK push")
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-        return "OK"
+        return ["OK"]
 
     async def _push_later(self, queue: ServedQueue, push: Push, front: bool) -> None:
         try:
@@ -142,100 +130,104 @@ class Operations:
     # Looking and popping.
 
     async def peek_left(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
-        return _shown(await self._queues[name_of(arguments[0])].steps.peek(newest=True))
+        return await self._peek(arguments, newest=True)
 
     async def peek_right(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
-        return _shown(await self._queues[name_of(arguments[0])].steps.peek())
+        return await self._peek(arguments, newest=False)
 
-    async def pop(self, session: Session, arguments: Arguments) -> Reply:
-        pop = Pop.read(arguments)
-        queue = self._queues[pop.queue]
-        most = pop.count or 1
+    async def _peek(self, arguments: Arguments, *, newest: bool) -> Reply:
+        event = await self._queues[name_of(arguments[0])].steps.peek(newest)
+        return None if event is None else _pair(event)
+
+    def pop(self, session: Session, calls: Calls) -> Answer:
+        """Pop for several calls in one step, if they agree on the lease; a call that may wait runs alone."""
+        pops = [Pop.read(next(calls))]
+        lease, wanted = pops[0].lease, pops[0].most or 1
+        for arguments in calls if not pops[0].wait else ():
+            try:
+                pop = Pop.read(arguments)
+            except ErrorReply:
+                break  # it is the first one later
+            wanted += pop.most or 1
+            if pop.wait or pop.lease != lease or wanted > MAX_EVENTS:
+                break
+            pops.append(pop)
+        queue = self._queues[pops[0].queue]
+        future = queue.pops.pop(sum(pop.most or 1 for pop in pops), lease)
+        return Answer(future, functools.partial(self._popped, session, queue, pops), len(pops))
+
+    def _popped(
+        self, session: Session, queue: ServedQueue, pops: Sequence[Pop], future: asyncio.Future[list[Event]]
+    ) -> Replies | Answer:
         try:
-            events = await queue.pop(most, pop.lease)
-            if not events and pop.wait:
-                events = await self._pop_soon(session, queue, most, pop)
+            events = future.result()
         except QueueClosedError:
-            if pop.wait:
+            if pops[0].wait:
                 raise  # nil would make a loop around QRPOP spin
             events = []
-        except Interrupted:
-            events = []
-        return self._popped(session, queue, events, pop)
+        if events and session.gone:
+            queue.steps.give_back_soon(events)
+            return [None]
+        if not events:
+            if pops[0].wait:
+                return in_task(self._pop_soon(session, queue, pops[0]))
+            return [_shown(pop, ()) for pop in pops]
+        if pops[0].lease:
+            queue.look_in(pops[0].lease)
+        replies, at = [], 0
+        for pop in pops:
+            mine = events[at : at + (pop.most or 1)]
+            if not mine:
+                break  # the step may have ended early, at large events: the others try again
+            replies.append(_shown(pop, mine))
+            at += len(mine)
+        return replies
 
-    async def _pop_soon(self, session: Session, queue: ServedQueue, most: int, pop: Pop) -> list[Event]:
+    async def _pop_soon(self, session: Session, queue: ServedQueue, pop: Pop) -> Replies:
         self._queues.attach(queue)
         try:
             await session.wait(self._queues.listening(queue))
-            return await session.wait(queue.pop_soon(most, pop.lease, pop.wait))
+            events = await session.wait(queue.pop_soon(pop.most or 1, pop.lease, pop.wait))
+        except Interrupted:
+            events = []
         finally:
             self._queues.detach(queue)
-
-    async def pop_many(self, session: Session, calls: Sequence[Arguments]) -> Sequence[Reply]:
-        """Pop in shared steps, up to the first call that may wait: that one runs alone."""
-        pops: list[Pop | Exception] = []
-        for arguments in calls:
-            try:
-                pop = Pop.read(arguments)
-            except ErrorReply as error:
-                pops.append(error)
-                continue
-            if pop.wait:
-                break
-            pops.append(pop)
-        if not pops:
-            return [await _caught(self.pop(session, calls[0]))]
-        try:
-            queue = self._queues[name_of(calls[0][0])]
-        except ValueError as error:
-            return [error] * len(pops)
-        wanted = [(pop.count or 1, pop.lease) for pop in pops if isinstance(pop, Pop)]
-        found = iter(await queue.pop_each(wanted))
-        replies: list[Reply] = []
-        for pop_or_error in pops:
-            if isinstance(pop_or_error, Exception):
-                replies.append(pop_or_error)
-                continue
-            events = next(found)
-            if isinstance(events, QueueClosedError):
-                events = []
-            if isinstance(events, Exception):
-                replies.append(events)
-            else:
-                replies.append(self._popped(session, queue, events, pop_or_error))
-        return replies
-
-    @staticmethod
-    def _popped(session: Session, queue: ServedQueue, events: Sequence[Event], pop: Pop) -> Reply:
         if session.gone and events:
             queue.steps.give_back_soon(events)
-        if pop.count is not None:
-            return [[event.id, event.contents] for event in events]
-        return _shown(events[0]) if events else None
+        return [_shown(pop, events)]
 
     # Acknowledging.
 
-    async def ack(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
-        ack = Ack.read(arguments)
+    def ack(self, session: Session, calls: Calls) -> Answer:  # noqa: ARG002
+        """Acknowledge the events of several calls in one step; a call with very many runs alone."""
+        acks = [Ack.read(next(calls))]
+        redo, ids = acks[0].redo, list(acks[0].ids)
+        lane = self._queues[acks[0].queue].settling
+        if len(ids) > MAX_EVENTS:
+            return in_task(self._ack_chunks(lane, acks[0]))
+        for arguments in calls:
+            ack = Ack.read(arguments)
+            if ack.redo != redo or len(ids) + len(ack.ids) > MAX_EVENTS:
+                break
+            acks.append(ack)
+            ids += ack.ids
+        future = lane.settle(ids, "nack" if redo else "ack")
+        return Answer(future, functools.partial(self._acked, acks), len(acks))
+
+    @staticmethod
+    def _acked(acks: Sequence[Ack], future: asyncio.Future[bytes]) -> Replies:
+        letters, at, replies = future.result(), 0, []
+        for ack in acks:
+            replies.append(letters.count(b"1", at, at + len(ack.ids)))
+            at += len(ack.ids)
+        return replies
+
+    @staticmethod
+    async def _ack_chunks(lane: SettleLane, ack: Ack) -> Replies:
         settled = 0
         for chunk in _chunks(ack.ids):
-            lane = self._queues[ack.queue].settling
-            settled += sum(await lane.settle(chunk, "nack" if ack.redo else "ack"))
-        return settled
-
-    async def ack_many(self, session: Session, calls: Sequence[Arguments]) -> Sequence[Reply]:
-        """Acknowledge in shared steps, up to the first call with very many ids: that one runs alone."""
-        acks = [Ack.read(arguments) for arguments in calls]
-        small = list(itertools.takewhile(lambda ack: len(ack.ids) <= MAX_EVENTS, acks))
-        if not small:
-            return [await _caught(self.ack(session, calls[0]))]
-        try:
-            lane = self._queues[small[0].queue].settling
-        except ValueError as error:
-            return [error] * len(small)
-        outcomes = [lane.settle(ack.ids, "nack" if ack.redo else "ack") for ack in small]
-        settled = [await _caught(outcome) for outcome in outcomes]
-        return [one if isinstance(one, Exception) else sum(one) for one in settled]
+            settled += (await lane.settle(chunk, "nack" if ack.redo else "ack")).count(b"1")
+        return [settled]
 
     async def extend(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
         name, event, given = arguments
@@ -339,40 +331,32 @@ class Operations:
                 logger.error("NOBLOCK pushes were lost when the server stopped", extra={"events": len(late)})
 
 
-def _pushed(push: Push, letters: bytes) -> Reply:
-    """Return the reply to a push, or raise its error."""
-    at = letters.find(b"d")
-    if at < 0:
-        return "OK"
-    shown = push.events[at][0].decode("utf-8", "surrogateescape")
+def _reply_to(push: Push, letters: bytes) -> Reply:
+    """Return the reply to a push of these events."""
+    return _duplicate(push, letters) if b"d" in letters else "OK"
+
+
+def _duplicate(push: Push, letters: bytes) -> ErrorReply:
+    shown = push.events[letters.index(b"d")][0].decode("utf-8", "surrogateescape")
     error = f"ERR duplicate event {shown}"
     if len(letters) > 1:
         error += f" ({letters.count(b'd')} of {len(letters)} events are in the queue already; the others were added)"
-    raise ErrorReply(error)
-
-
-def _pushed_or_error(push: Push, letters: bytes) -> Reply | ErrorReply:
-    try:
-        return _pushed(push, letters)
-    except ErrorReply as error:
-        return error
+    return ErrorReply(error)
 
 
 def _added(push: Push, letters: bytes) -> str:
     return f"{letters.count(b'k')} of {len(push.events)} events were added"
 
 
-def _shown(event: Event | None) -> Reply:
-    return None if event is None else [event.id, event.contents]
+def _shown(pop: Pop, events: Sequence[Event]) -> Reply:
+    if pop.most is not None:
+        return [_pair(event) for event in events]
+    return _pair(events[0]) if events else None
+
+
+def _pair(event: Event) -> Reply:
+    return [event.id, event.contents]
 
 
 def _chunks(whole: Sequence[Any]) -> list[Sequence[Any]]:
     return [whole[at : at + MAX_EVENTS] for at in range(0, len(whole), MAX_EVENTS)]
-
-
-async def _caught(outcome: Awaitable[Any]) -> Any:
-    """Return an outcome; an error as a value."""
-    try:
-        return await outcome
-    except Exception as error:  # noqa: BLE001 - the client learns of it
-        return error

@@ -98,8 +98,10 @@ class ServedQueue:
         self._notified.discard(future)
 
     async def has_events(self) -> bool:
-        """Whether an event waits."""
-        return bool(await self.steps.connection.ask(b"LLEN", self.steps.keys.unclaimed, reads=True))
+        """Whether an event waits that a client can have: the queue is not paused."""
+        ask, keys = self.steps.connection.ask, self.steps.keys
+        waiting = await ask(b"LLEN", keys.unclaimed, reads=True)
+        return bool(waiting) and not await ask(b"EXISTS", keys.paused, reads=True)
 
     async def pop(self, most: int, lease: float) -> list[Event]:
         """Pop events, without waiting.
@@ -116,27 +118,6 @@ class ServedQueue:
         if events and lease:
             self.look_in(lease)
         return events
-
-    async def pop_each(self, wanted: Sequence[tuple[int, float]]) -> list[list[Event] | Exception]:
-        """Pop for several commands at once, each with its number of events and its lease; errors are returned.
-
-        Cancelled, what was popped and not returned goes back.
-        """
-        outcomes = [self.pops.pop(most, lease) for most, lease in wanted]
-        try:
-            if outcomes:
-                await asyncio.wait(outcomes)
-        except asyncio.CancelledError:
-            for outcome in outcomes:
-                if outcome.cancel() or outcome.cancelled() or outcome.exception() is not None:
-                    continue
-                if events := outcome.result():
-                    self.steps.give_back_soon(events)
-            raise
-        for _, lease in wanted:
-            if lease:
-                self.look_in(lease)
-        return [outcome.exception() or outcome.result() for outcome in outcomes]  # type: ignore[misc]
 
     async def pop_soon(self, most: int, lease: float, timeout: float) -> list[Event]:
         """Pop events, and wait for the first one if there is none. The caller listens to the queue.

@@ -46,7 +46,7 @@ class EventServer:
         Cancelled, it disconnects all clients at once. What a command had taken comes back when its lease expires.
         """
         settings = self._settings
-        async with Client(settings.url) as client:
+        async with Client(settings.url, durability=settings.durability) as client:
             queues = Queues(client)
             operations = Operations(client, queues, settings.workers)
             listener = Listener(settings)

@@ -7,6 +7,7 @@ import ipaddress
 from pathlib import Path
 
 from apressure import validation
+from apressure.connection.settings import Durability
 from apressure.events.server.wire.requests import MIB, Limits
 
 DEFAULT_PORT = 4777
@@ -111,6 +112,7 @@ class ServerSettings:
         limits: What clients may use.
         workers: How many NOBLOCK pushes may be under way (okq's `--bg-push-pool-size`).
         drain: Seconds that commands under way have when the server stops.
+        durability: What Redis must confirm before a client gets its reply, in addition to carrying the command out.
     """
 
     listen: Address = Address("127.0.0.1", DEFAULT_PORT)
@@ -120,6 +122,7 @@ class ServerSettings:
     limits: ConnectionLimits = dataclasses.field(default_factory=ConnectionLimits)
     workers: int = 128
     drain: float = 10.0
+    durability: Durability | None = None
 
     def __post_init__(self) -> None:
         validation.whole(self.workers, "workers", 0)

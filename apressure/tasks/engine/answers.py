@@ -199,6 +199,11 @@ def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each k
     """
     if isinstance(answer, DurabilityError):
         answer.answer = read(answer.answer, name)
+    if isinstance(answer, ServerError) and answer.code in ("CROSSSLOT", "MOVED"):
+        return ServerError(
+            f"the server is a node of a cluster, which cannot have the queue {name!r}: Blueque's keys share no slot. "
+            "Use a single server, or one that Sentinels watch", code=answer.code,
+        )  # fmt: skip
     if not isinstance(answer, list):
         return answer
     match answer[0]:

@@ -266,8 +266,8 @@ class _Change:
 
     Attributes:
         change: As given.
-        on_settled: Called with the outcome; None where somebody waits for it.
-        outcome: Whoever waits for it waits for this; replaced when that is cancelled.
+        on_settled: Called with the outcome; None where somebody waits for `outcome`.
+        outcome: Replaced when whoever waits for it is cancelled.
     """
 
     __slots__ = ("change", "on_settled", "outcome")
@@ -275,13 +275,13 @@ class _Change:
     def __init__(self, change: Change, on_settled: OnSettled | None) -> None:
         self.change = change
         self.on_settled = on_settled
-        self.outcome: asyncio.Future[str] | None = None
+        self.outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def end(self, outcome: str | Exception) -> None:
         """Tell whoever waits for it."""
         if self.on_settled is not None:
             self.on_settled(outcome)
-        elif self.outcome is not None and not self.outcome.done():
+        elif not self.outcome.done():
             if isinstance(outcome, Exception):
                 self.outcome.set_exception(copy.copy(outcome))
             else:
@@ -312,7 +312,10 @@ class Settler:
         self._waiting.append(made)
         if not self._busy:
             self._busy = True
-            asyncio.get_running_loop().call_soon(self._send)  # others may follow in this turn of the event loop
+            if on_settled is None:
+                self._send()  # somebody waits for it; what comes meanwhile is the next step
+            else:
+                asyncio.get_running_loop().call_soon(self._send)  # others may follow in this turn of the event loop
         return made
 
     async def settle(self, change: Change) -> str:
@@ -322,7 +325,6 @@ class Settler:
         """
         loop = asyncio.get_running_loop()
         made = self.soon(change, None)
-        made.outcome = loop.create_future()
         try:
             return await made.outcome
         except asyncio.CancelledError:

@@ -20,6 +20,8 @@ from apressure import (
     TaskQueue,
 )
 from tests.integration.tasks.conftest import Blueque, Open, consistent, in_time
+from tests.servers import SERVERS
+from tests.topologies import cluster, must_be_empty
 
 
 async def test_ids_without_a_task_are_dropped(queue: TaskQueue[Any], blueque: Blueque, caplog: Any) -> None:
@@ -97,6 +99,9 @@ async def test_unknown_statuses_are_shown_as_they_are(
     delivery = await queue.receive()
     await delivery.complete()
     assert (await client.task("a")).status == "complete"
+    blueque.enqueue("b", status="odd")
+    assert await queue.purge() == 1
+    assert not blueque.db.exists("blueque_task_b")
 
 
 async def test_tasks_that_do_not_exist(queue: TaskQueue[Any], client: TaskClient) -> None:
@@ -193,6 +198,15 @@ async def test_a_cluster_is_refused() -> None:
         TaskQueue("jobs", url="redis://127.0.0.1:1", scripting=False)
     with pytest.raises(ValueError, match="on_orphan"):
         TaskQueue("jobs", url="redis://127.0.0.1:1", on_orphan="ignore")  # type: ignore[call-overload]
+
+
+async def test_a_node_of_a_cluster_is_refused() -> None:
+    with cluster(SERVERS[0], nodes=3) as nodes:
+        host, port = nodes.servers[0].url.removeprefix("redis://").split("/")[0].split(":")
+        async with TaskQueue("jobs", host=host, port=int(port)) as queue:
+            with pytest.raises(ServerError, match="cluster, which cannot have the queue"):
+                await queue.enqueue("x")
+        must_be_empty(*nodes.servers)
 
 
 async def test_text_that_is_not_utf8_is_refused(open_queue: Open) -> None:

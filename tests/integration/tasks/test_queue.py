@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from apressure import (
+    DeadlineError,
     LeaseLostError,
     QueueClosedError,
     QueueEmptyError,
@@ -316,3 +317,24 @@ async def test_what_the_release_enqueues_is_found_within_a_second(queue: TaskQue
     delivery = await in_time(waiting)
     assert (delivery.id, delivery.item) == ("a", {"file": "b.mov"})
     await delivery.complete("done")
+
+
+async def test_deadlines(open_queue: Open, db: redis.Redis) -> None:
+    queue = await open_queue(bound=1)
+    assert await queue.enqueue("a", deadline=60)
+    with pytest.raises(DeadlineError):
+        await queue.enqueue("b", deadline=0.05)
+    with pytest.raises(DeadlineError) as raised:
+        await queue.put_many(["b", "c"], deadline=0.05)
+    assert raised.value.accepted == 0
+    assert (await queue.receive(deadline=60)).item == "a"
+    for operation in (
+        queue.receive(deadline=0.05),
+        queue.receive_many(3, deadline=0),
+        queue.put_nowait("x", deadline=0),
+    ):
+        with pytest.raises(DeadlineError):
+            await operation
+    with pytest.raises(ValueError):
+        await queue.schedule("x", time.time(), deadline=-1)
+    consistent(db)

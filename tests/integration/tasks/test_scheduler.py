@@ -72,8 +72,7 @@ async def test_tasks_move_at_their_time(client: TaskClient, blueque: Blueque, db
 async def test_several_schedulers_move_each_task_once(url: str, client: TaskClient, db: redis.Redis) -> None:
     queue = client.queue("jobs")
     now = time.time()
-    for number in range(300):
-        await queue.schedule(number, now + 0.2 + number / 200)
+    await asyncio.gather(*(queue.schedule(number, now + 2 + number / 200) for number in range(300)))
     async with (
         TaskClient(url) as second,
         TaskClient(url) as third,
@@ -84,10 +83,9 @@ async def test_several_schedulers_move_each_task_once(url: str, client: TaskClie
             for delivery in await in_time(queue.receive_many(50)):
                 got.append(delivery.item)
                 eta = delivery.task.eta
-                assert eta is not None
-                assert eta <= time.time()
+                assert eta is None or eta <= time.time()  # None: scheduling took so long that it was due
                 await delivery.complete()
-    assert got == list(range(300))
+    assert sorted(got) == list(range(300))
     consistent(db)
 
 

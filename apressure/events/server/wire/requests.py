@@ -14,6 +14,7 @@ from apressure import validation
 
 MIB: Final = 1 << 20
 _LONGEST_HEADER: Final = 32  # bytes of a line such as "*3" or "$1024", with its end
+_PIECE: Final = 1 << 14  # bytes that are split into lines together
 _DEPTH: Final = 1
 _BLANKS: Final = b" \t\n\r\v\f\0"
 _ESCAPES: Final = {ord("n"): 10, ord("r"): 13, ord("t"): 9, ord("b"): 8, ord("a"): 7}
@@ -55,13 +56,19 @@ class RequestParser:
         size: How many bytes the latest command has, all arguments together.
     """
 
-    __slots__ = ("_arguments", "_at", "_buffer", "_bulk", "_error", "_missing", "_searched", "_size", "limits", "size")
+    __slots__ = (
+        "_arguments", "_at", "_buffer", "_bulk", "_error", "_line", "_lines", "_missing", "_searched", "_size",
+        "_split", "limits", "size",
+    )  # fmt: skip
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._buffer = bytearray()
         self._at = 0  # where the part that was not parsed begins
         self._searched = 0  # up to here there is no end of the current line
+        self._lines: list[bytes] = []  # the next bytes of the buffer, split at the ends of lines
+        self._line = 0  # the one where the next command begins
+        self._split = 0  # up to here the buffer was split into lines
         self._arguments: list[bytes] = []
         self._missing = 0  # arguments of the current command that have not come
         self._bulk = -1  # the length of the current argument, once known
@@ -93,11 +100,12 @@ class RequestParser:
             command = self._parse()
         except ProtocolError as error:
             self._error = error
-            self._buffer, self._at, self._arguments, self._size = bytearray(), 0, [], 0
+            self._buffer, self._at, self._arguments, self._size, self._lines = bytearray(), 0, [], 0, []
             raise
         if command is None and self._at:
             del self._buffer[: self._at]
             self._searched -= self._at
+            self._split -= self._at
             self._at = 0
         return command
 
@@ -106,6 +114,8 @@ class RequestParser:
             if not self._missing:
                 if self._at >= len(self._buffer):
                     return None
+                if (command := self._usual()) is not None:
+                    return command
                 if self._buffer[self._at] != 0x2A:  # "*"
                     words = self._inline()
                     if words:
@@ -124,6 +134,32 @@ class RequestParser:
                 return None
             command, self._arguments, self.size, self._size = self._arguments, [], self._size, 0
             return command
+
+    def _usual(self) -> list[bytes] | None:
+        """Take a command that is all there and whose arguments are lines; None if the next one is not like that."""
+        lines, at = self._lines, self._line
+        if at >= len(lines):
+            begin = self._at
+            stop = self._buffer.rfind(b"\r\n", begin, begin + _PIECE) if begin >= self._split else -1
+            if stop < 0:
+                return None
+            lines = self._lines = bytes(self._buffer[begin:stop]).split(b"\r\n")
+            at, self._split = 0, stop
+        head = lines[at]
+        if head[:1] == b"*" and len(head) < 8 and head[1:].isdigit() and 0 < int(head[1:]) <= self.limits.arguments:
+            end = at + 1 + 2 * int(head[1:])
+            lengths, arguments = lines[at + 1 : end : 2], lines[at + 2 : end : 2]
+            size = sum(map(len, arguments))
+            if (
+                end <= len(lines)
+                and lengths == [b"$%d" % len(one) for one in arguments]
+                and size <= min(self.limits.bulk, self.limits.command)
+            ):
+                self._at += len(head) + sum(map(len, lengths)) + size + 2 * (end - at)
+                self._searched, self._line, self.size = self._at, end, size
+                return arguments
+        self._lines, self._line = [], 0  # the other way, up to the end of this piece
+        return None
 
     def _bulks(self) -> bool:
         """Take the arguments that are complete. Return whether the command is."""

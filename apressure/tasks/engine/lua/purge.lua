@@ -12,6 +12,7 @@ check_types()
 ignore_memory_limit()
 local what, most = ARGV[3], tonumber(ARGV[4])
 local before_time = ARGV[5] ~= '' and tonumber(stamp()) - tonumber(ARGV[5])
+local KNOWN = {scheduled = 1, pending = 1, reserved = 1, started = 1, complete = 1, failed = 1}
 local lists = {pending = PENDING, complete = COMPLETE, failed = FAILED}
 local ids, deleted, looked = {}, 0, 0
 if what == 'scheduled' then
@@ -41,11 +42,12 @@ for i = 1, #ids do
   else
     call('RPOP', lists[what])
   end
-  if task[1] == what or what == 'held' then
+  -- A task with another status is in another list, too; one with an unknown status is here only.
+  if not task[1] then
+    forget(id)
+  elseif what == 'held' or task[1] == what or not KNOWN[task[1]] then
     forget(id)
     deleted = deleted + 1
-  elseif not task[1] then
-    forget(id)
   end
 end
 sweep(math.min(2 * looked, 2 * CHUNK))

@@ -1,0 +1,29 @@
+-- The usual case of push.lua for one event, with as few commands as possible: an open queue with room, no counted
+-- attempts, nobody who waits for room, and a new id. In any other case it writes nothing.
+-- KEYS, ARGV, Returns: those of push.lua; nil for any other case
+if #ARGV ~= 7 or ARGV[2] == '1' or ARGV[4] ~= '0' then return nil end
+local call = redis.call
+local UNCLAIMED, ITEMS, BOUND, CLOSED, ATTEMPTS, OP = KEYS[1], KEYS[3], KEYS[5], KEYS[6], KEYS[8], KEYS[19]
+local ROOM, PUTTERS, id = KEYS[12], KEYS[13], ARGV[6]
+
+if call('EXISTS', CLOSED, ATTEMPTS, ROOM, PUTTERS) > 0 then return nil end
+local last, bound = call('GET', OP), call('GET', BOUND)
+if last then
+  last = string.match(last, '^(%d+):')
+  if not last or #last > 13 or tonumber(last) >= tonumber(ARGV[1]) then return nil end
+end
+if bound and (#bound > 13 or not string.find(bound, '^%d+$')) or not bound and ARGV[5] == '1' then return nil end
+local length = call('LLEN', UNCLAIMED)
+if bound and bound ~= '0' and length >= tonumber(bound) then return nil end
+-- The other keys must be of their types.
+call('LLEN', KEYS[2])
+call('ZCARD', KEYS[7])
+call('LLEN', KEYS[9])
+call('LLEN', KEYS[10])
+if call('HEXISTS', ITEMS, id) == 1 then return nil end
+
+call('PUBLISH', UNCLAIMED, id)
+call('HSET', ITEMS, id, ARGV[7])
+call(ARGV[3] == '1' and 'RPUSH' or 'LPUSH', UNCLAIMED, id)
+call('SET', OP, ARGV[1] .. ':k', 'PX', 300000)
+return {'pushed', 'k'}

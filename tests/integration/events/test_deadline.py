@@ -1,0 +1,121 @@
+"""`deadline=`: an operation on a queue of events ends in time at a frozen server, and its error tells the outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apressure import DeadlineError, DeadlineOutcomeUnknownError, EventQueue, QueueDoesNotExistError
+from apressure.embedded import EmbeddedServer
+from tests.chaos.support import no_complaints
+from tests.integration.conftest import PATIENCE, fails, in_time
+from tests.servers import SERVERS, frozen
+
+Make = Callable[..., EmbeddedServer]
+Operation = Callable[[EventQueue[bytes], float], Awaitable[Any]]
+
+SOON = 0.2
+ENDLESS: dict[str, Any] = {
+    "response_timeout": 100.0, "retry_timeout": 100.0, "settle_timeout": 100.0, "connect_timeout": 100.0,
+}  # fmt: skip
+CHANGES: dict[str, Operation] = {
+    "put": lambda queue, deadline: queue.put(b"2", deadline=deadline),
+    "put_nowait": lambda queue, deadline: queue.put_nowait(b"2", deadline=deadline),
+    "put_many": lambda queue, deadline: queue.put_many([b"2"], deadline=deadline),
+    "get": lambda queue, deadline: queue.get(deadline=deadline),
+    "get_nowait": lambda queue, deadline: queue.get_nowait(deadline=deadline),
+    "get_many": lambda queue, deadline: queue.get_many(5, deadline=deadline),
+    "receive": lambda queue, deadline: queue.receive(deadline=deadline),
+    "receive_many": lambda queue, deadline: queue.receive_many(5, deadline=deadline),
+    "create": lambda queue, deadline: queue.create(5, exist_ok=True, deadline=deadline),
+    "close": lambda queue, deadline: queue.close(deadline=deadline),
+    "delete": lambda queue, deadline: queue.delete(deadline=deadline),
+    "pause": lambda queue, deadline: queue.pause(deadline=deadline),
+    "resume": lambda queue, deadline: queue.resume(deadline=deadline),
+}
+LOOKS: dict[str, Operation] = {
+    "exists": lambda queue, deadline: queue.exists(deadline=deadline),
+    "qsize": lambda queue, deadline: queue.qsize(deadline=deadline),
+    "bound": lambda queue, deadline: queue.bound(deadline=deadline),
+    "closed": lambda queue, deadline: queue.closed(deadline=deadline),
+    "statistics": lambda queue, deadline: queue.statistics(deadline=deadline),
+    "peek": lambda queue, deadline: queue.peek(deadline=deadline),
+    "peek_newest": lambda queue, deadline: queue.peek_newest(deadline=deadline),
+    "dead_letters": lambda queue, deadline: queue.dead_letters(deadline=deadline),
+    "wait_closed": lambda queue, deadline: queue.wait_closed(deadline=deadline),
+}
+BEGIN_WITH_A_LOOK: dict[str, Operation] = {
+    "purge": lambda queue, deadline: queue.purge(deadline=deadline),
+    "requeue": lambda queue, deadline: queue.requeue(deadline=deadline),
+}
+
+
+@pytest.fixture(params=SERVERS)
+def own(request: pytest.FixtureRequest, make_server: Make, tmp_path: Path) -> EmbeddedServer:
+    """A server of the test's own, which can be frozen."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return make_server(request.param, port=port, directory=tmp_path)
+
+
+@pytest.fixture
+async def queue(own: EmbeddedServer) -> AsyncIterator[EventQueue[bytes]]:
+    """A queue with one event, by a client that gives up nothing by itself in the time of a test."""
+    async with no_complaints(), EventQueue("jobs", url=own.url, **ENDLESS) as queue:
+        await queue.create(5)
+        await queue.put(b"1")
+        yield queue
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_a_frozen_server_leaves_the_outcome_unknown_and_loses_nothing(
+    own: EmbeddedServer, queue: EventQueue[bytes], name: str
+) -> None:
+    with frozen(own):
+        raised = await fails(
+            DeadlineOutcomeUnknownError, CHANGES[name](queue, SOON), r"'jobs' .* deadline of 0.2 s: .*may carry it out"
+        )
+        assert raised.name == "jobs"
+    if name == "delete":
+        async with asyncio.timeout(PATIENCE):
+            while await queue.exists():
+                await asyncio.sleep(0.01)
+        return
+    # What came too late was given back, or was put once; and the queue works as before.
+    await queue.client.aclose()
+    expected = [b"1", b"2"] if name.startswith("put") else [b"1"]
+    async with EventQueue("jobs", url=own.url) as other:
+        if name == "pause":
+            assert await in_time(other.resume())
+        assert await in_time(other.get_many(10)) == expected
+
+
+@pytest.mark.parametrize("name", [*LOOKS, *BEGIN_WITH_A_LOOK])
+async def test_what_has_changed_nothing_ends_in_time(own: EmbeddedServer, queue: EventQueue[bytes], name: str) -> None:
+    with frozen(own):
+        raised = await fails(DeadlineError, {**LOOKS, **BEGIN_WITH_A_LOOK}[name](queue, SOON))
+    assert name in BEGIN_WITH_A_LOOK or type(raised) is DeadlineError
+    assert await in_time(queue.qsize()) == 1
+
+
+@pytest.mark.parametrize("name", [*CHANGES, *LOOKS, *BEGIN_WITH_A_LOOK])
+async def test_a_deadline_of_0_does_nothing(queue: EventQueue[bytes], name: str) -> None:
+    operation = {**CHANGES, **LOOKS, **BEGIN_WITH_A_LOOK}[name]
+    assert type(await fails(DeadlineError, operation(queue, 0))) is DeadlineError
+    await fails(ValueError, operation(queue, -1))
+    assert await queue.qsize() == 1
+
+
+async def test_it_covers_waiting(queue: EventQueue[bytes]) -> None:
+    assert await in_time(queue.get(deadline=PATIENCE)) == b"1"
+    assert type(await fails(DeadlineError, queue.receive(deadline=SOON))) is DeadlineError
+    await queue.put_many([b"%d" % number for number in range(4)])
+    raised = await fails(DeadlineError, queue.put_many([b"a", b"b"], deadline=SOON))
+    assert raised.accepted == 1
+    await queue.delete()
+    await fails(QueueDoesNotExistError, queue.pause(deadline=PATIENCE))

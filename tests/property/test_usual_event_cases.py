@@ -1,0 +1,214 @@
+"""The scripts for the usual cases of events (lua/usual/) against the steps that they stand for, in all kinds of states.
+
+As in test_usual_cases.py: a step is run twice on the same state, with its usual case in front and without. The answers
+must be the same, and so must be what is in the keys afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from apressure.events.keys import EventKeys
+from apressure.events.sending import script
+from tests.property.test_usual_cases import FAR, mostly
+
+KEYS = EventKeys("jobs")
+NAMES = [key.decode() for key in KEYS.for_script("series")]
+WORDS = [name.rpartition("}")[2].lstrip(":").partition(":")[0] or "unclaimed" for name in NAMES]
+LOCKS = {KEYS.lock(one).decode(): one.decode() for one in (b"a", b"b", b"c")}
+HOUR = 3_600_000
+
+# For each key what is in it; A pair is a text and its time to live in milliseconds.
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "unclaimed": st.sampled_from([["b", "a"], ["a"]]) | mostly(["c", "b", "a"], None, ["a", "b", "a"], "x"),
+    "claimed": st.sampled_from([None, ["c"], ["c", "b"]]) | mostly(["c"], ["c", "c"], "x"),
+    "items": st.just({"a": "1", "b": "22", "c": ""}) | mostly({"a": "1", "c": "3"}, None, {"x": "y"}, "x"),
+    "consumers": mostly(None, {"someone": 1}),
+    "bound": st.sampled_from([None, "0", "5"]) | mostly("3", "2", "05", "-1", "x", "", "9" * 14, ["1"]),
+    "closed": mostly(None, ["0", "0"], "x"),
+    "expiry": st.sampled_from([None, {"c": FAR}, {"c": FAR, "b": FAR}]) | mostly({"c": FAR}, {"c": 1}, {"x": FAR}, "x"),
+    "attempts": mostly(None, {"a": "1"}, {"x": "z"}, "x"),
+    "dead": mostly(None, ["1:xx"], "x"),
+    "turns": mostly(None, ["1"], "x"),
+    "watch": mostly(None, {"id": "there", "until": FAR}, {"id": "here", "others": FAR}, {"id": "here"}, "x"),
+    "room": mostly(None, ["1"], "x"),
+    "putters": mostly(None, "1"),
+    "scan": st.sampled_from([None, ("0", 10 * HOUR)]) | mostly(("0", 5_000), "0", ("x", 10 * HOUR)),
+    "end": mostly(None, ["1"]),
+    "paused": mostly(None, "1:somebody", ["x"]),
+    "resumed": mostly(None, ["1"]),
+    "errors": mostly(None, {"a": "1:failed"}, "x"),
+    "op": st.sampled_from([None, "6:k", "6:1:a"])
+    | mostly("6:", "7:k", "7:1:a", "8:1", ":", "x", "9" * 14 + ":", ["x"]),
+}  # fmt: skip
+locks = st.fixed_dictionaries(
+    {"a": mostly(None, "theirs"), "b": mostly(None, "theirs", "mine"), "c": mostly("mine", None, "theirs", "")}
+)
+states = st.tuples(st.fixed_dictionaries({word: VALUES[word] for word in WORDS}), locks)
+ids = mostly("new", "a", "c", "")
+ARGUMENTS: dict[str, st.SearchStrategy[list[Any]]] = {
+    "push": st.tuples(
+        st.just(7), mostly(0, 1), st.sampled_from([0, 1]), mostly(0, 1, 2), mostly(0, 1), ids,
+        st.sampled_from(["", "x"]),
+    ).map(list) | st.just([7, 0, 0, 0, 0, "new", "x", "newer", "y"]),
+    "pop": st.tuples(
+        st.just(7), mostly(0, 1), mostly(1, 2), mostly(HOUR, 0), st.just("mine"), st.sampled_from(["", "here"]),
+        st.sampled_from([0, 1]), mostly(0, 1), st.sampled_from(["", 0]), mostly(0, 1),
+    ).map(list),
+    "settle": st.tuples(
+        st.just(7), mostly(0, 1), mostly("ack", "nack", "unseen", "fail"), st.sampled_from([0, 1]),
+        mostly("c", "a", "b", "new"), st.sampled_from(["", "mine"]),
+    ).map(list) | st.sampled_from([[7, 0, "ack", 1, "c", "", "b", ""], [7, 0, "fail", 0, "c", "", "failed"]]),
+}  # fmt: skip
+
+READ = """
+local found = {}
+for i, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key).ok
+  local read = {list = {'LRANGE', key, 0, -1}, hash = {'HGETALL', key}, zset = {'ZRANGE', key, 0, -1, 'WITHSCORES'}}
+  found[i] = {key, redis.call(unpack(read[kind] or {'GET', key})), redis.call('PTTL', key) > 0}
+end
+return found"""
+
+
+def write(db: redis.Redis, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    values, held = state
+    pipe = db.pipeline(transaction=False)
+    pipe.flushdb()
+    for name, word in zip(NAMES, WORDS, strict=True):
+        value = values[word]
+        if isinstance(value, list):
+            pipe.rpush(name, *value)
+        elif isinstance(value, dict) and word in ("expiry", "consumers"):
+            pipe.zadd(name, value)
+        elif isinstance(value, dict):
+            pipe.hset(name, mapping=value)
+        elif isinstance(value, tuple):
+            pipe.set(name, value[0], px=value[1])
+        elif value is not None:
+            pipe.set(name, value)
+    for name, one in LOCKS.items():
+        if held[one] is not None:
+            pipe.set(name, held[one], px=HOUR)
+    pipe.execute()
+
+
+def settled(value: Any) -> Any:
+    """Replace times that depend on when the step ran."""
+    if isinstance(value, list):
+        return [settled(one) for one in value]
+    if isinstance(value, bytes):
+        return re.sub(rb"1\d{12}(\.\d+)?", lambda time: time[0] if time[0] == b"%d" % FAR else b"about now", value)
+    return value
+
+
+def run(db: redis.Redis, source: str, state: Any, arguments: list[Any]) -> tuple[Any, dict[str, Any]]:
+    write(db, state)
+    try:
+        answer = db.eval(source, len(NAMES), *NAMES, *arguments, "tag")
+        if (
+            isinstance(answer, list)
+            and len(answer) == 2
+            and answer[1][0] in (b"empty", b"watch", b"turn", b"draining", b"paused")
+        ):
+            answer[1][1] = answer[1][1] > 0  # milliseconds
+    except redis.ResponseError as error:
+        answer = re.sub(r"user_script:\d+|script: \w+", "", str(error))
+    return answer, {key.decode(): (settled(value), lives) for key, value, lives in db.eval(READ, 0)}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_usual_case_does_what_its_step_does(url: str, name: str) -> None:
+    with_it = script(name).source.decode()
+    without = with_it.replace("answer = usual()\n", "", 1)
+    alone = without.replace("answer = step()", "answer = usual()", 1)
+    assert len({with_it, without, alone}) == 3
+    usual = 0
+
+    @settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(state=states, arguments=ARGUMENTS[name])
+    def same(state: Any, arguments: list[Any]) -> None:
+        nonlocal usual
+        expected = run(db, without, state, arguments)
+        assert run(db, with_it, state, arguments) == expected
+        before = run(db, "return 1", state, arguments)[1]
+        answer, after = run(db, alone, state, arguments)
+        if answer == [b"tag"]:
+            assert after == before  # it is not its case: it has written nothing
+        usual += answer != [b"tag"]
+        event("usual" if answer != [b"tag"] else "not usual")
+
+    with redis.Redis.from_url(url) as db:
+        same()
+        db.flushdb()
+    assert usual > 20  # otherwise the states are not what they are meant to be
+
+
+USUAL: dict[str, Any] = {
+    **dict.fromkeys(WORDS), "unclaimed": ["b", "a"], "claimed": ["c"], "items": {"a": "1", "b": "22", "c": ""},
+    "bound": "5", "expiry": {"c": FAR}, "scan": ("0", 10 * HOUR), "op": "6:k",
+}  # fmt: skip
+HELD = {"a": None, "b": None, "c": "mine"}
+CALLS: dict[str, list[Any]] = {
+    "push": [7, 0, 0, 0, 0, "new", "x"],
+    "pop": [7, 0, 1, HOUR, "mine", "", 0, 0, "", 0],
+    "settle": [7, 0, "ack", 1, "c", "mine"],
+}
+OTHERS: dict[str, dict[int, tuple[Any, ...]]] = {
+    "push": {1: (1,), 2: (1,), 3: (1, 2), 4: (1,), 5: ("a", "c", "")},
+    "pop": {1: (1,), 2: (2,), 3: (0,), 5: ("here",), 6: (1,), 7: (1,), 8: (0,), 9: (1,)},
+    "settle": {1: (1,), 2: ("nack", "unseen"), 3: (0,), 4: ("a", "b", "new"), 5: ("", "theirs")},
+}
+NUMBERS = (None, "", "0", "05", "-1", "1", "2", "3", "+5", "x", " 5", "5.0", "1e3", "9" * 13, "9" * 14, "5\n", "5\x005")
+CHANGES: dict[str, tuple[Any, ...]] = {
+    "unclaimed": (None, ["a"], ["a"] * 2, ["x"], ["c"], ["b"] * 4 + ["a"], ["b"] * 5 + ["a"], "x"),
+    "claimed": (None, ["c", "b"], ["b"], ["c"] * 2, "x"),
+    "items": (None, {"a": "1"}, {"new": "x"}, "x"),
+    "consumers": ({"someone": 1}, "x"),
+    "bound": (*NUMBERS, ["1"]),
+    "closed": (["0", "0"], "x"),
+    "expiry": (None, {"c": 1}, {"x": FAR}, {"c": FAR, "x": 1}, "x"),
+    "attempts": ({"a": "1"}, {"a": "x"}, "x"),
+    "dead": (["1:xx"], "x"),
+    "turns": (["1"], "x"),
+    "watch": ({"id": "there", "until": FAR, "others": FAR}, "x"),
+    "room": (["1"], "x"),
+    "putters": ("1", ["x"]),
+    "scan": (None, "0", ("0", 5_000), ("x", 5_000), ["x"]),
+    "end": (["1"], "x"),
+    "paused": ("1:somebody", ["x"]),
+    "resumed": (["1"], "x"),
+    "errors": ({"a": "1:failed"}, "x"),
+    "op": (None, "", ":", "x", "7:k", "7:", "7:1:a", "8:k", "6:", "6", "10:k", "9" * 14 + ":k", ["x"]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_all_as_usual_but_for_one_thing(url: str, name: str) -> None:
+    with_it = script(name).source.decode()
+    without = with_it.replace("answer = usual()\n", "", 1)
+    alone = without.replace("answer = step()", "answer = usual()", 1)
+    changed = [(CALLS[name], (USUAL, HELD))]
+    changed += [(CALLS[name], ({**USUAL, word: value}, HELD)) for word in WORDS for value in CHANGES[word]]
+    changed += [(CALLS[name], (USUAL, {**HELD, one: to})) for one in HELD for to in (None, "theirs", "mine", "")]
+    for place, values in OTHERS[name].items():
+        changed += [([*CALLS[name][:place], one, *CALLS[name][place + 1 :]], (USUAL, HELD)) for one in values]
+    different, taken = [], 0
+    with redis.Redis.from_url(url) as db:
+        for arguments, state in changed:
+            if run(db, with_it, state, arguments) != run(db, without, state, arguments):
+                different.append((arguments, state))
+            answer, after = run(db, alone, state, arguments)
+            if answer == [b"tag"]:
+                assert after == run(db, "return 1", state, arguments)[1]
+            taken += answer != [b"tag"]
+        assert run(db, alone, (USUAL, HELD), CALLS[name])[0] != [b"tag"]
+        db.flushdb()
+    assert taken > 5
+    assert not different
