@@ -173,16 +173,15 @@ async def test_a_killed_supervisor_takes_its_command_along_and_the_task_runs_aga
 
 
 async def test_a_command_that_takes_too_long_fails(jobs: Jobs) -> None:
-    (task,) = await jobs.run(jobs.shell("trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done"), None, timeout=1)
+    (task,) = await jobs.run(jobs.shell("trap 'exit 0' TERM; while :; do sleep 0.05; done"), None, timeout=1)
     assert (task.status, task.error) == ("failed", "timed out after 1 s")
-    assert task.fields["output"].endswith("bye\n")
 
 
 @pytest.mark.parametrize("trap", ["touch asked; exit 0", "touch asked"], ids=["obeys", "ignores SIGTERM"])
 async def test_a_cancelled_task_is_terminated_and_then_killed(jobs: Jobs, trap: str) -> None:
     task_id = await jobs.queue.enqueue(None)
     command = jobs.shell(f"trap '{trap}' TERM; touch ready; while :; do sleep 0.05; done")
-    async with jobs.running(jobs.runner(command, grace=1, lease=6)):
+    async with jobs.running(jobs.runner(command, grace=1)):
         await jobs.has("ready")
         await jobs.queue.cancel(task_id)
         task = await jobs.finished(task_id)
@@ -207,7 +206,7 @@ async def test_a_cancelled_coroutine_is_cancelled(jobs: Jobs) -> None:
         await asyncio.sleep(LONG)
 
     task_id = await jobs.queue.enqueue(None)
-    async with jobs.running(jobs.runner(handle, lease=4)):
+    async with jobs.running(jobs.runner(handle)):
         await began.wait()
         await jobs.queue.cancel(task_id)
         task = await jobs.finished(task_id)
@@ -573,16 +572,16 @@ async def test_the_end_of_a_task_is_noted_when_the_server_is_back(
 
 
 async def test_a_command_outlives_its_lease_while_that_is_renewed(jobs: Jobs) -> None:
-    (task,) = await jobs.run(jobs.shell("sleep 5"), None, lease=3)
+    (task,) = await jobs.run(jobs.shell("sleep 6.5"), None, lease=5)
     assert (task.status, task.attempts) == ("complete", 1)
 
 
 async def test_a_command_goes_on_while_a_coroutine_blocks_the_event_loop(jobs: Jobs) -> None:
     """A thread renews the lease, and tells the supervisor."""
     task_id = await jobs.queue.enqueue(None)
-    async with jobs.running(jobs.runner(jobs.shell("touch ready; sleep 6"), lease=4)):
+    async with jobs.running(jobs.runner(jobs.shell("touch ready; sleep 7"), lease=5)):
         await jobs.has("ready")
-        time.sleep(5)
+        time.sleep(6)
         task = await jobs.finished(task_id)
     assert (task.status, task.attempts) == ("complete", 1)
 
