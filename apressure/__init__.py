@@ -38,6 +38,11 @@ from apressure.exceptions import (
     ServerTooOldError,
     ServerUnavailableError,
     StorageError,
+    TaskDoesNotExistError,
+    TaskError,
+    TaskFailedError,
+    TaskStatusError,
+    TaskUnfinishedError,
 )
 from apressure.queue.queue import AsyncQueue
 
@@ -57,6 +62,8 @@ if TYPE_CHECKING:
     from apressure.service.pipe import Piped, pipe
     from apressure.service.results import Many
     from apressure.service.serve import Served, serve
+    from apressure.tasks.client import TaskClient
+    from apressure.tasks.queue import TaskQueue
 
 __version__ = "0.1.0"
 
@@ -118,6 +125,13 @@ __all__ = [
     "ServerTooOldError",
     "ServerUnavailableError",
     "StorageError",
+    "TaskClient",
+    "TaskDoesNotExistError",
+    "TaskError",
+    "TaskFailedError",
+    "TaskQueue",
+    "TaskStatusError",
+    "TaskUnfinishedError",
     "TypedCodec",
     "pipe",
     "recovery",
@@ -144,6 +158,8 @@ _LATER = {
     "QueueStatistics": "apressure.queue.statistics",
     "RoleStatistics": "apressure.queue.statistics",
     "Served": "apressure.service.serve",
+    "TaskClient": "apressure.tasks.client",
+    "TaskQueue": "apressure.tasks.queue",
     "pipe": "apressure.service.pipe",
     "recovery": "apressure.queue.doctor.recovery",
     "serve": "apressure.service.serve",

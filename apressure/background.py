@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -17,6 +17,21 @@ def start(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     _running.add(task)
     task.add_done_callback(_ended)
     return task
+
+
+async def join(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Wait until a collection is empty which each task leaves at its end. A cancellation is raised after that."""
+    from anyio import CancelScope  # here, since it loads anyio's backend
+
+    cancelled: asyncio.CancelledError | None = None
+    with CancelScope(shield=True):
+        while tasks:
+            try:
+                await asyncio.wait(tasks)
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 def _ended(task: asyncio.Task[Any]) -> None:

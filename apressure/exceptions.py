@@ -84,6 +84,50 @@ class DuplicateEventError(QueueError, ValueError):
         self.id = id
 
 
+class TaskError(PressureError):
+    """An error about one task of a `TaskQueue`.
+
+    Attributes:
+        id: The task's id.
+    """
+
+    def __init__(self, message: str, *, id: str) -> None:
+        super().__init__(message)
+        self.id = id
+
+
+class TaskDoesNotExistError(TaskError, LookupError):
+    """There is no such task: it was deleted or has expired, or never was."""
+
+
+class TaskFailedError(TaskError):
+    """A task that was waited for has failed.
+
+    Attributes:
+        error: Why, as its processor said.
+    """
+
+    def __init__(self, message: str, *, id: str, error: str) -> None:
+        super().__init__(message, id=id)
+        self.error = error
+
+
+class TaskUnfinishedError(TaskError, TimeoutError):
+    """A task that was waited for has not ended within the timeout. It goes on."""
+
+
+class TaskStatusError(TaskError, ValueError):
+    """The operation does not fit the task's status. Nothing was changed.
+
+    Attributes:
+        status: The status, as the task says it; None if it has none.
+    """
+
+    def __init__(self, message: str, *, id: str, status: str | None) -> None:
+        super().__init__(message, id=id)
+        self.status = status
+
+
 class QueueFullError(QueueError, asyncio.QueueFull, TimeoutError):
     """The queue stayed full until the timeout. `accepted` says how many items of a `put_many` are in it."""
 

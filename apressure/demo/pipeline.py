@@ -100,7 +100,7 @@ def delays(stream: DataFrame) -> DataFrame:
 
 def write(frame: DataFrame, files: Path, checkpoint: Path) -> StreamingQuery:
     """Start the query, from its checkpoint. It writes each window to Parquet once, when the window is finished."""
-    pressure.mend_checkpoint(checkpoint)
+    pressure.mend_checkpoint(checkpoint, files)
     sink = frame.writeStream.format("parquet").outputMode("append").queryName(GROUP)
     return sink.option("path", str(files)).option("checkpointLocation", str(checkpoint)).start()
 

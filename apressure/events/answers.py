@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, NamedTuple
 
+from apressure.connection.moves import nothing_put, too_many
 from apressure.exceptions import (
     DurabilityError,
     PressureError,
@@ -164,17 +165,21 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:
             )  # fmt: skip
         case b"healed":
             return answer[1], answer[2] if answer[2] >= 0 else None
-        case b"closed" | b"missing" | b"corrupt":
+        case b"closed" | b"missing" | b"corrupt" | b"large" | b"lost":
             return _error(answer, name)
         case _:
             return answer
 
 
-def _error(answer: list[Any], name: str) -> PressureError:
+def _error(answer: list[Any], name: str) -> Exception:
     if answer[0] == b"closed":
         return closed(name)
     if answer[0] == b"missing":
         return missing(name)
+    if answer[0] == b"large":
+        return too_many(name, answer[1])
+    if answer[0] == b"lost":
+        return nothing_put(name)
     return ServerError(
         f"the queue {name!r} is damaged: {answer[1].decode(errors='replace')}; nothing was written. Correct the value "
         "with redis-cli"

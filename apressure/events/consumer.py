@@ -146,9 +146,18 @@ class EventConsumer(Generic[T]):
         except asyncio.CancelledError:
             await wait_shielded(work, self._queue._steps.settle_timeout)
             raise
-        work.result()
+        if (error := work.result()) is not None:
+            raise error
 
-    async def _give_back(self) -> None:
+    async def _give_back(self) -> PressureError | None:
+        """Give back everything in hand, and deregister. An error is returned: it is the caller's."""
+        try:
+            await self._give_all_back()
+        except PressureError as error:  # what is in flight comes back when the leases end
+            return error
+        return None
+
+    async def _give_all_back(self) -> None:
         if self._ahead is not None:
             await asyncio.wait((self._ahead,))
         self._left = True

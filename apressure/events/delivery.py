@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from apressure import dead_letters
+from apressure.connection.leases.renewal import Standstill
 from apressure.events.answers import Event
 from apressure.events.batching import Settler
 from apressure.events.core import lease_of
@@ -20,11 +22,16 @@ class Hand(dict[Claim, "EventDelivery[Any]"]):
 
     Args:
         on_failure: Called when an acknowledgement that nobody waits for has failed.
+
+    Attributes:
+        on_failure: As given.
+        standstill: For how long the consumer has made no progress; None before it renews anything.
     """
 
     def __init__(self, on_failure: Callable[[Exception], None]) -> None:
         super().__init__()
         self.on_failure = on_failure
+        self.standstill: Standstill | None = None
 
 
 class EventDelivery(Generic[T]):
@@ -139,6 +146,30 @@ class EventDelivery(Generic[T]):
         """
         self._begin("acknowledged")
         self._settler.soon("ack", self.claim, self._acked)
+
+    @property
+    def in_hand(self) -> bool:
+        """Whether it is neither settled nor known to be lost."""
+        return not self.settled and (self._in_hand is None or self.claim in self._in_hand)
+
+    def moved(self) -> None:
+        """Note that the step that put its results has acknowledged it."""
+        self.settled = True
+        if self._in_hand is not None:
+            self._in_hand.pop(self.claim, None)
+
+    @contextlib.contextmanager
+    def excused(self) -> Iterator[None]:
+        """Do not take its consumer for stuck meanwhile."""
+        standstill = None if self._in_hand is None else self._in_hand.standstill
+        if standstill is None:
+            yield
+            return
+        standstill.excused += 1
+        try:
+            yield
+        finally:
+            standstill.excused -= 1
 
     async def extend(self, seconds: float) -> None:
         """Keep the event in flight for at least `seconds` from now. The lease never gets shorter.

@@ -87,6 +87,11 @@ class EventKeys:
         return (*self.okq, *self.ours, self.operation(series))
 
     @property
+    def as_source(self) -> tuple[bytes, ...]:
+        """The KEYS of this queue in a script that moves events from it to another one: behind those of that queue."""
+        return (*self.okq, *self.ours)
+
+    @property
     def types(self) -> dict[bytes, str]:
         """The type of each key, but for locks and the records of operations."""
         return dict(zip((*self.okq, *self.ours), (*_OKQ.values(), *_OURS.values()), strict=True))

@@ -21,7 +21,7 @@ from apressure.events.several import EventConsumers
 from apressure.events.steps import MAX_EVENTS
 from apressure.events.taking import Taking
 from apressure.items import Progress
-from apressure.protocols import DEFAULT_MAX_HOLD
+from apressure.protocols import DEFAULT_MAX_HOLD, Mover
 
 T = TypeVar("T")
 
@@ -246,6 +246,20 @@ class EventQueue(Taking[T]):
         if max_hold is not None:
             hold = validation.seconds(max_hold, "max_hold", above=True, none=True)
         return EventConsumer(self, ack == "manual", delete, prefetch, lease_of(lease), hold)
+
+    async def mover(self, destination: Any) -> Mover:
+        """Return what moves events from here to another `EventQueue` of the same server; for `pipe`.
+
+        Raises:
+            ExactlyOnceError: One step cannot do that with this destination; the message says why.
+            ValueError: The destination is this queue.
+            PressureError: The server cannot be asked.
+
+        Cancelled, nothing has changed.
+        """
+        from apressure.events.mover import mover_between  # here, since few programs have stages
+
+        return await mover_between(self, destination)
 
     @classmethod
     def consume(

@@ -57,9 +57,8 @@ class Renewing:
         self._hand = hand
         self._on_lost = on_lost
         self._on_paused = on_paused
-        self._renewal = Renewal(
-            self, client.renewer, steps.script_keys, self._renew, "events", steps.name, max_hold
-        )  # fmt: skip
+        self._renewal = Renewal(self, client.renewer, steps.script_keys, self._renew, "events", steps.name, max_hold)
+        hand.standstill = self._renewal.standstill  # fmt: skip
 
     @property
     def renewable(self) -> bool:

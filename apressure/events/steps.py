@@ -34,6 +34,10 @@ Claim = tuple[bytes, bytes]
 """The id of an event, and the token of its claim; an empty token stands for any claim, as in okq's QACK."""
 
 
+Unit = tuple[Sequence[Claim], Sequence[tuple[bytes, bytes]]]
+"""Claims, and the results that came of them, given as (id, contents)."""
+
+
 class EventSteps:
     """The steps of one queue of events.
 
@@ -337,6 +341,34 @@ class EventSteps:
             A letter for each one that was looked at: `m` moved, `d` it stays, since its id is in use, `0` it is gone.
         """
         return await self._numbered("requeue", most, _flag(expected), *chosen)  # type: ignore[no-any-return]
+
+    async def move(self, series: Series, source: EventKeys, units: Sequence[Unit], expected: bool) -> int:
+        """Put results into this queue, and acknowledge their inputs in another one.
+
+        Args:
+            series: The mover's series, which has this source only.
+            source: The keys of that queue.
+            units: Claims and results that are moved together.
+            expected: This queue must have been created.
+
+        Returns:
+            How many of the units were moved; 0: there is no room for the first one.
+
+        Raises:
+            LeaseLostError: A claim of the first unit is no longer the caller's.
+            ValueError: The first unit has more results than the bound.
+            QueueClosedError, QueueDoesNotExistError: This queue takes nothing more.
+
+        Cancelled, they are moved or not; each unit as a whole.
+        """
+        arguments: list[Argument] = [series.next(), b"0", _flag(expected)]
+        for claims, results in units:
+            arguments += (len(claims), len(results))
+            arguments += itertools.chain.from_iterable((*claims, *results))
+        call = series.call("move", lambda: source.as_source)
+        return await self._ask(  # type: ignore[no-any-return]
+            lambda on_answer: self._send(call, arguments, on_answer, 1)
+        )
 
     async def pause(self, expected: bool = False) -> bool:
         """Pause the queue. Returns whether it was not paused before.

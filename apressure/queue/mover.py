@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from apressure.connection.moves import End, check_results, impossible, nothing_put, obstacle, other_kind, probe
 from apressure.connection.waiter import SLICE
-from apressure.exceptions import DurabilityError, ExactlyOnceError, LeaseLostError, PermissionDeniedError
+from apressure.exceptions import DurabilityError, LeaseLostError
 from apressure.items import Items
 from apressure.protocols import Move
 from apressure.queue.engine.answers import FULL
@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from apressure.queue.delivery import Delivery
     from apressure.queue.leases.acknowledgements import AcknowledgementTracker
     from apressure.queue.leases.lease import Lease
-
-_NONCE_MS = 60_000
-"""Milliseconds after which the key that recognizes a server expires, if it is not deleted before."""
-MOST_RESULTS = 100_000
-"""The most results of one input, or batch: the server does nothing else while it puts them."""
-MOST_BYTES = 1 << 28
-"""The most bytes of these results. A server ends a connection that sends 1 GiB."""
 
 
 class AtomicMover:
@@ -59,11 +52,7 @@ class AtomicMover:
         destination.check("producer")
         lease = _lease_of(moves)
         lease.check()
-        if len(moves[0][1]) > MOST_RESULTS or sum(map(len, moves[0][1])) > MOST_BYTES:
-            raise ValueError(
-                f"there are too many results of one input: at most {MOST_RESULTS:,} messages, or {MOST_BYTES:,} bytes, "
-                "are put in one step"
-            )
+        check_results(moves[0][1])
         runs, results = _packed(moves, lease.unsettled)
         step = functools.partial(self._step, moves, lease.token, runs, results)
         standstill = lease.renewal.standstill
@@ -71,11 +60,7 @@ class AtomicMover:
         try:
             await destination.waits.until(step, None, destination.name)
         except LeaseLostError:
-            name = self._source.name
-            raise LeaseLostError(
-                f"deliveries of the queue {name!r} went back before their results were put: nothing was put",
-                name=name, role="consumer",
-            ) from None  # fmt: skip
+            raise nothing_put(self._source.name) from None
         finally:
             standstill.excused -= 1
 
@@ -161,50 +146,23 @@ async def mover_between(source: Any, destination: Any) -> AtomicMover:
     """
     from apressure.queue.queue import AsyncQueue
 
-    name = source.name
-
-    there_name = getattr(destination, "name", destination)
-
-    def impossible(why: str) -> ExactlyOnceError:
-        return ExactlyOnceError(
-            f"exactly once is impossible from the queue {name!r} to {there_name!r}: {why}", name=name
-        )
-
     if not isinstance(destination, AsyncQueue):
-        raise impossible(
-            f"the destination is a {type(destination).__name__}, and only two queues on one server share a step"
-        )
+        raise other_kind(source, destination)
     for queue in (source, destination):
         if not queue.client.settings.scripting:
-            raise impossible(f"it needs scripts; open {queue.name!r} without scripting=False")
-    if source.client.settings.durability != destination.client.settings.durability:
-        raise impossible("the two queues have different durability=; give both the same, or one client")
+            raise impossible(source, destination, f"it needs scripts; open {queue.name!r} without scripting=False")
     here, there = source._engine.scripted("pipe"), destination._engine.scripted("pipe")
     here.check()
     there.check()
-    try:
-        there.client.server.node_of((*there.keys.specified, *here.keys.specified))
-    except ValueError:
-        raise impossible(
-            "they are in different slots of the cluster; give their names the same text in braces, as in '{jobs}:in' "
-            "and '{jobs}:out'"
-        ) from None
-    try:
-        same_server = await _same_server(here, there)
-    except PermissionDeniedError as error:
-        raise impossible(f"one user needs the rights on the keys of both queues ({error})") from None
-    if not same_server:
-        raise impossible("they are on different servers, or in different databases; put both into one")
+    slots = "give their names the same text in braces, as in '{jobs}:in' and '{jobs}:out'"
+    if why := await obstacle(_end(here), _end(there), slots):
+        raise impossible(source, destination, why)
     if here.keys.overlaps(there.keys):
-        raise ValueError(f"a pipe cannot lead from the queue {name!r} to itself, or to one that shares a key with it")
+        raise ValueError(
+            f"a pipe cannot lead from the queue {source.name!r} to itself, or to one that shares a key with it"
+        )
     return AtomicMover(here, there, destination._items)
 
 
-async def _same_server(here: Scripted, there: Scripted) -> bool:
-    """Return whether a key that one client writes is visible to the other. (Addresses have aliases.)"""
-    key = here.keys.operation(os.urandom(16).hex())
-    # `reads`: each of them may be carried out twice, so a reply that was lost is no reason to fail.
-    await here.steps.connection.ask(b"SET", key, b":", b"PX", _NONCE_MS, reads=True)
-    found = bool(await there.steps.connection.ask(b"EXISTS", key, reads=True))
-    await here.steps.connection.ask(b"DEL", key, reads=True)
-    return found
+def _end(queue: Scripted) -> End:
+    return End(queue.client, queue.steps.connection, queue.keys.specified, queue.keys.operation(probe()))

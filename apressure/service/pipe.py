@@ -110,9 +110,9 @@ async def pipe(
 ) -> Piped:
     """Move items from one queue to another, through a function, until the source is closed and drained.
 
-    Between two `AsyncQueue`s of one server, results are put and their input is acknowledged in one step: a stage that
-    is killed at any moment neither loses nor doubles anything. Between other queues, results are put first and inputs
-    are acknowledged afterwards: at-least-once. The log says at INFO which of the two holds.
+    Between two `AsyncQueue`s of one server, or two `EventQueue`s, results are put and their input is acknowledged in
+    one step: a stage that is killed at any moment neither loses nor doubles anything. Between other queues, results are
+    put first and inputs are acknowledged afterwards: at-least-once. The log says at INFO which of the two holds.
 
     If the transform raises, the error is logged, and the item is tried again after a pause, as in `serve`: until it
     has been delivered `max_attempts` times and becomes a dead letter of the source.
@@ -134,7 +134,8 @@ async def pipe(
         lease: Seconds after which another process gets the items when this one dies; None for the queue's default.
         retry_delay: Seconds of the first pause before a retry; see `serve`.
         shared: Work on the source together with all stages that say so, each item in one of them. Every stage ends when
-            the source is closed and empty, and no stage has an item in hand. A `FileQueue` is always shared.
+            the source is closed and empty, and no stage has an item in hand. A `FileQueue` and an `EventQueue` are
+            always shared.
 
     Returns:
         What was done, as `Piped`.
@@ -201,6 +202,6 @@ def _atomic(source: Any) -> AtomicSource:
         return source
     raise ExactlyOnceError(
         f"exactly once is impossible from the queue {source.name!r}: it is a {type(source).__name__}, and only two "
-        "AsyncQueues on one server share a step",
+        "AsyncQueues, or EventQueues, on one server share a step",
         name=source.name,
     )

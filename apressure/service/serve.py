@@ -22,7 +22,7 @@ from apressure.service.handling import Handling
 from apressure.service.keyed import Keyed
 from apressure.service.options import Options
 from apressure.service.pace import Pace
-from apressure.service.signals import listening
+from apressure.signals import listening
 
 T = TypeVar("T")
 D = TypeVar("D")

@@ -60,17 +60,7 @@ class Tasks:
 
     async def join(self) -> None:
         """Wait until all tasks have ended. A cancellation is raised after that."""
-        from anyio import CancelScope
-
-        cancelled: asyncio.CancelledError | None = None
-        with CancelScope(shield=True):
-            while self.all:
-                try:
-                    await asyncio.wait(self.all)
-                except asyncio.CancelledError as error:
-                    cancelled = error
-        if cancelled is not None:
-            raise cancelled
+        await background.join(self.all)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.all.discard(task)

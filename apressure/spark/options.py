@@ -15,6 +15,18 @@ from apressure.connection.settings import DEFAULT_PREFIX, ClientOptions, Setting
 _PATTERN: Final = frozenset("*?[")
 _MOST: Final = 1e12
 _SERVER: Final = {"REDIS_SERVER": "127.0.0.1", "REDIS_PORT": "6379", "REDIS_DB": "0"}
+_SYNONYMS: Final = {"maxoffsetspertrigger": "maxRowsPerBatch", "minpartitions": "numPartitions"}
+"""Names that users of Spark's Kafka source know."""
+_NO_HISTORY: Final = (
+    "a queue keeps no history, so there is no {name}: a new checkpoint begins with the oldest message that waits. "
+    "Leave the option out; to begin with new messages, empty the queue first with `AsyncQueue.purge()`"
+)
+_REFUSED: Final = {
+    **dict.fromkeys(("startingoffsets", "startingtimestamp", "endingoffsets", "endingtimestamp"), _NO_HISTORY),
+    "failondataloss": "{name} cannot be set: if the server has lost a batch that Spark needs, the query always fails. "
+    "To go on without these rows, start with a new checkpoint",
+}
+"""Options of Spark's Kafka source that a queue cannot have."""
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
 """Spark's own options, which it hands over with ours."""
 
@@ -54,10 +66,13 @@ class Options:
         "have it, such a message is an error.",
         "read",
     )
-    max_rows_per_batch: int = _option(50_000, "The most messages in a micro-batch, over all queues.", "read")
+    max_rows_per_batch: int = _option(
+        50_000, "The most messages in a micro-batch, over all queues. A synonym is `maxOffsetsPerTrigger`.", "read"
+    )
     num_partitions: int = _option(
         0,
-        "The most tasks that read a batch; 0 for one task per processor of the driver. Small batches take fewer.",
+        "The most tasks that read a batch; 0 for one task per processor of the driver. Small batches take fewer. A "
+        "synonym is `minPartitions`.",
         "read",
     )
     fetch_size: int = _option(
@@ -69,6 +84,12 @@ class Options:
     )
     poll_wait: float = _option(
         0.2, "Seconds that a stream waits for a message before it tells Spark that there is none.", "read"
+    )
+    stop_at_end: bool = _option(
+        False,
+        "End the stream when all of its queues are closed and everything is processed. Needs "
+        "`.trigger(availableNow=True)`, which then also waits for messages that are put later.",
+        "read",
     )
     create: bool = _option(False, "Create the queue if it does not exist.")
     bound: int = _option(0, "With `create`: how many messages may wait in the queue; 0 for no bound.")
@@ -98,11 +119,13 @@ class Options:
         for key, value in given.items():
             if value is None:
                 continue
-            field = fields.get(key.lower())
+            field = fields.get(_SYNONYMS.get(key.lower(), key).lower())
             if field is None:
                 if key.lower() in _OF_SPARK:
                     continue
                 raise ValueError(_unknown(key, fields))
+            if field.name in values:
+                raise ValueError(f"{key} and a synonym of it are given: leave one of them out")
             values[field.name] = _READ[str(field.type)](spelling(field.name), str(value))
         for name, found in _from_environment(os.environ).items():
             values.setdefault(name, found)
@@ -126,6 +149,8 @@ class Options:
             raise ValueError("stagingTtl must be at least 1 second")
         if self.poll_wait > self.response_timeout / 2:
             raise ValueError("pollWait must be at most half of responseTimeout")
+        if self.stop_at_end and self.pattern:
+            raise ValueError("stopAtEnd needs names: new queues may match a pattern at any time, so it has no end")
         if self.create and self.pattern:
             raise ValueError("create needs names: a pattern finds only queues that exist")
 
@@ -194,6 +219,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unknown(key: str, fields: Mapping[str, dataclasses.Field[Any]]) -> str:
+    if why := _REFUSED.get(key.lower()):
+        return why.format(name=key)
     if near := difflib.get_close_matches(key.lower(), fields, 1, 0.5):
         return f"unknown option {key!r}: did you mean {spelling(fields[near[0]].name)!r}?"
     return f"unknown option {key!r}; the options are {', '.join(spelling(field.name) for field in fields.values())}"

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any, Final
 
-from apressure import AsyncQueue, Client, Piped, pipe
+from apressure import AsyncQueue, Client, EventQueue, Piped, pipe
 from tests.chaos.workers import Log, main
 
 LEASE: Final = 0.6
@@ -18,10 +18,17 @@ STAGES: Final[dict[str, dict[str, Any]]] = {"first": {}, "second": {"batch": 7},
 QUEUES: Final = ("pipe0", "pipe1", "pipe2", "pipe3")
 
 
-async def stage(client: Client, kind: str, log: Log, shared: bool) -> Piped:
+WAYS: Final[dict[str, tuple[Any, bool]]] = {
+    "alone": (AsyncQueue, False), "shared": (AsyncQueue, True), "events": (EventQueue, True),
+}  # fmt: skip
+"""The kind of the queues, and whether stages share them."""
+
+
+async def stage(client: Client, kind: str, log: Log, way: str) -> Piped:
     """Run a stage until its source is drained; then close its destination."""
     number = list(STAGES).index(kind)
-    source, destination = (AsyncQueue[bytes](name, client=client) for name in QUEUES[number : number + 2])
+    queue, shared = WAYS[way]
+    source, destination = (queue(name, client=client) for name in QUEUES[number : number + 2])
 
     async def transform(found: Any) -> Any:
         log("began")
@@ -37,14 +44,12 @@ async def stage(client: Client, kind: str, log: Log, shared: bool) -> Piped:
 
 
 def run(url: str, kind: str, name: str, tag: str, path: str) -> None:
-    """What a worker does until it is killed. `name`: "shared" if it shares its source."""
+    """What a worker does until it is killed. `name`: one of `WAYS`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     async def work() -> None:
         async with Client(url, client_id=tag) as client:
-            await stage(
-                client, kind, lambda text: os.write(descriptor, f"{text}\n".encode()) and None, name == "shared"
-            )
+            await stage(client, kind, lambda text: os.write(descriptor, f"{text}\n".encode()) and None, name)
 
     asyncio.run(work())
 

@@ -54,8 +54,9 @@ class Row:
 NUMBERS: Final = ("tried", "acknowledged", "lost", "doubled", "out_of_order", "stuck")
 
 ORDER: Final = (
-    "cancelled", "killed producer", "killed consumer", "killed stage", "proxy", "CLIENT KILL", "server frozen",
-    "server restarted", "server killed", "failover", "Sentinel", "cluster", "memory full", "loop exits",
+    "cancelled", "killed producer", "killed consumer", "killed stage", "killed runner", "proxy", "CLIENT KILL",
+    "server frozen", "server restarted", "server killed", "failover", "Sentinel", "cluster", "memory full",
+    "loop exits",
 )  # fmt: skip
 """How the names of cells begin, in the order of the table."""
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from apressure import AsyncQueue, Client, DurabilityError, Many, pipe
+from apressure import AsyncQueue, Client, DurabilityError, EventQueue, Many, pipe
 from apressure.embedded import EmbeddedServer
+from tests.chaos import test_events
 from tests.chaos.load import QUICK
-from tests.chaos.pipe_workers import QUEUES, STAGES, stage
+from tests.chaos.pipe_workers import QUEUES, STAGES, WAYS, stage
 from tests.chaos.support import PATIENCE, Account, Recorder, Row, check_server, check_tidy, drain, no_complaints, often
 from tests.chaos.test_failover import DURABLE, LAG
 from tests.chaos.test_kill import Nursery, feed, kill_in_turn, nursery
@@ -30,13 +31,22 @@ MEMBERS = 2
 pytestmark = pytest.mark.timeout(often(180, 20))
 
 
-@pytest.mark.parametrize("members", [1, MEMBERS], ids=["alone", "shared"])
+async def clear(queue: Any, account: Account) -> None:
+    """Check that nothing is left in a queue, and delete it."""
+    if isinstance(queue, EventQueue):
+        await test_events.check_tidy(queue)
+    else:
+        await check_tidy(queue, account, exact=False)
+        await queue.delete(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("name", WAYS)
 async def test_the_stages_of_a_pipeline_die(
-    server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, tmp_path: Path, members: int
+    server: EmbeddedServer, url: str, rng: random.Random, recorder: Recorder, tmp_path: Path, name: str
 ) -> None:
     account = Account()
-    shared = members > 1
-    name = "shared" if shared else "alone"
+    made, shared = WAYS[name]
+    members = MEMBERS if shared else 1
 
     async def die(hatchery: Nursery, kind: str, member: int, seed: float) -> int:
         folder = tmp_path / f"{member}"
@@ -50,7 +60,7 @@ async def test_the_stages_of_a_pipeline_die(
         return stuck
 
     async with no_complaints(), Client(url) as client:
-        queues = [AsyncQueue[bytes](name, client=client) for name in QUEUES]
+        queues = [made(queue, client=client) for queue in QUEUES]
         await queues[0].create(200)
         for queue in queues[1:]:
             await queue.create(rng.choice((10, 50, 0)))
@@ -66,16 +76,16 @@ async def test_the_stages_of_a_pipeline_die(
         await asyncio.wait((feeding,))
         async with asyncio.timeout(2 * PATIENCE), asyncio.TaskGroup() as group:
             for kind in [*STAGES] * members:
-                group.create_task(stage(client, kind, lambda _: None, shared))
+                group.create_task(stage(client, kind, lambda _: None, name))
             await queues[0].close()
         await asyncio.wait_for(draining, PATIENCE)
         for queue in queues:
-            await check_tidy(queue, account, exact=False)
-            await queue.delete(timeout=PATIENCE)
+            await clear(queue, account)
     row = account.row(ordered=False)
     row.tried = sum(times // members * members for times in KILLS.values())
     row.stuck = sum(death.result() for death in deaths)
-    recorder.add("killed stage of a pipeline" + (", source shared by two" if shared else ""), server.software, row)
+    what = {"alone": "", "shared": ", source shared by two", "events": " of events, two of each"}[name]
+    recorder.add(f"killed stage of a pipeline{what}", server.software, row)
     assert row.clean(), row
     await check_server(server)
 
@@ -161,8 +171,18 @@ def expire(db: Any, lease: str, rng: random.Random) -> None:
         db.hset(lease, mapping={field: b"1:" + record.partition(b":")[2], "earliest": 1})
 
 
-async def random_schedule(url: str, rng: random.Random, shared: bool) -> tuple[list[bytes], int]:
+def expire_event(db: Any, rng: random.Random) -> None:
+    """The lease of an event has ended: the next step for events puts it back."""
+    locks = sorted(db.scan_iter(f"queue:{{{QUEUES[0]}}}:lock:*"))
+    if locks:
+        lock = rng.choice(locks)
+        db.delete(lock)
+        db.zadd(f"apressure:queue:{{{QUEUES[0]}}}:expiry", {lock.rpartition(b":")[2]: 1})
+
+
+async def random_schedule(url: str, rng: random.Random, name: str) -> tuple[list[bytes], int]:
     """Stages are cancelled, crash, fail and lose their leases; returns what arrived, and how often that was."""
+    made, shared = WAYS[name]
     items = [b"%d" % number for number in range(rng.randrange(20, 120))]
     batch = rng.choice((None, None, 1, 5))
     options: dict[str, Any] = {
@@ -181,7 +201,7 @@ async def random_schedule(url: str, rng: random.Random, shared: bool) -> tuple[l
 
     def begin() -> None:
         client = Client(url)
-        source, destination = (AsyncQueue[bytes](name, client=client) for name in QUEUES[:2])
+        source, destination = (made(queue, client=client) for queue in QUEUES[:2])
         stages.append((client, asyncio.create_task(pipe(source, transform, destination, **options))))
 
     async def end(client: Client, task: asyncio.Task[Any], crash: bool) -> None:
@@ -193,7 +213,7 @@ async def random_schedule(url: str, rng: random.Random, shared: bool) -> tuple[l
         await client.aclose()
 
     async with Client(url) as client:
-        source, destination = (AsyncQueue[bytes](name, client=client) for name in QUEUES[:2])
+        source, destination = (made(queue, client=client) for queue in QUEUES[:2])
         await source.create()
         await destination.create(rng.choice((0, 12, 30)))
         await source.put_many(items)
@@ -209,8 +229,12 @@ async def random_schedule(url: str, rng: random.Random, shared: bool) -> tuple[l
                 what = rng.choice(("crash", "cancel", "expire", "expire"))
                 if what != "expire":
                     await end(*stages.pop(rng.randrange(len(stages))), crash=what == "crash")
+                if what == "cancel" or rng.random() < 0.2:
+                    continue
                 lease = f"apressure:__pressure__:{QUEUES[0]}:consumer_lease"
-                if what != "cancel" and rng.random() < 0.8 and db.exists(lease):
+                if name == "events":
+                    expire_event(db, rng)
+                elif db.exists(lease):
                     expire(db, lease, rng)
         troubled = False
         begin()
@@ -221,21 +245,20 @@ async def random_schedule(url: str, rng: random.Random, shared: bool) -> tuple[l
                 raise AssertionError from task.exception()
             await end(one, task, crash=False)
         for queue in (source, destination):
-            await check_tidy(queue, account, exact=False)
-            await queue.delete(timeout=PATIENCE)
+            await clear(queue, account)
     expected = sorted(result for item in items for result in results_of(item))
     assert sorted(account.arrived) == expected
     return account.arrived, troubles
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+@pytest.mark.parametrize("name", WAYS)
 async def test_stages_at_random(
     server: EmbeddedServer,
     url: str,
     rng: random.Random,
     recorder: Recorder,
     caplog: pytest.LogCaptureFixture,
-    shared: bool,
+    name: str,
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # each failed attempt is logged with its traceback
     row = Row()
@@ -243,10 +266,8 @@ async def test_stages_at_random(
         for _ in range(often(40, 50)):
             seed = rng.random()
             print(f"schedule {seed}")
-            arrived, troubles = await random_schedule(url, random.Random(seed), shared)
+            arrived, troubles = await random_schedule(url, random.Random(seed), name)
             row.tried += troubles
             row.acknowledged += len(arrived)
-    recorder.add(
-        f"cancelled, crashed and late stages of a pipeline{', shared' if shared else ''}", server.software, row
-    )
+    recorder.add(f"cancelled, crashed and late stages of a pipeline, {name}", server.software, row)
     await check_server(server)

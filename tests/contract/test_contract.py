@@ -10,7 +10,7 @@ from typing import Any
 import fakeredis
 import pytest
 
-from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError
+from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue
 from apressure.testing.contract import DeadLetterContract, Opener, PauseContract, QueueContract
 from tests.integration.files.conftest import MODES
 
@@ -88,6 +88,33 @@ class TestFakeRedisEvents(QueueContract, DeadLetterContract, PauseContract):
             async def open_queue(**options: Any) -> EventQueue[bytes]:
                 client = fakeredis.FakeAsyncRedis(server=server)
                 return await stack.enter_async_context(EventQueue("jobs", redis=client, **options))
+
+            yield open_queue
+
+
+class TestTaskQueue(QueueContract, DeadLetterContract, PauseContract):
+    @pytest.fixture
+    async def open_queue(self, url: str) -> AsyncIterator[Opener]:
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def open_queue(**options: Any) -> TaskQueue[bytes]:
+                return await stack.enter_async_context(TaskQueue("jobs", url=url, codec="raw", **options))
+
+            yield open_queue
+        async with TaskQueue("jobs", url=url) as queue:
+            with contextlib.suppress(QueueDoesNotExistError):
+                await queue.delete()
+
+
+class TestFakeRedisTasks(QueueContract, DeadLetterContract, PauseContract):
+    @pytest.fixture
+    async def open_queue(self) -> AsyncIterator[Opener]:
+        server = fakeredis.FakeServer()
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def open_queue(**options: Any) -> TaskQueue[bytes]:
+                client = fakeredis.FakeAsyncRedis(server=server)
+                return await stack.enter_async_context(TaskQueue("jobs", redis=client, codec="raw", **options))
 
             yield open_queue
 

@@ -92,9 +92,10 @@ class Ground:
         given = {"url": self.url, "group": group, **({} if name is None else {"queue": name}), **options}
         return self.spark.readStream.format("pressure").options(**given)
 
-    def to_files(self, frame: Any, name: str = "out", now: bool = True) -> Any:
+    def to_files(self, frame: Any, name: str = "out", now: bool = True, trigger: dict[str, Any] | None = None) -> Any:
         """Start a query that writes to files, and wait for it with `now`."""
         writer = frame.writeStream.format("parquet").option("path", str(self.folder / name))
+        writer = writer.trigger(**trigger) if trigger else writer
         return self._start(writer, name, now)
 
     def to_queue(self, frame: Any, queue: str, now: bool = True, **options: Any) -> Any:

@@ -238,6 +238,28 @@ async def test_a_closed_queue_ends(ground: Ground) -> None:
     assert ground.bodies() == texts(10)
 
 
+async def test_a_stream_ends_with_its_queues(ground: Ground) -> None:
+    """Two queues, with all batches in one query, and the query waits while they are empty."""
+    for name in ("jobs", "more"):
+        ground.create(name)
+    await ground.put(texts(10))
+    await ground.put([], "more", close=True)
+
+    def stream() -> Any:
+        return ground.stream(None, queues="jobs,more", stopAtEnd=True, pollWait=0.05).load()
+
+    query = ground.to_files(stream(), now=False, trigger={"availableNow": True})
+    until(lambda: query.lastProgress and query.lastProgress["numInputRows"] == 10)
+    assert not query.awaitTermination(1)
+    query.stop()  # while it waits
+    query = ground.to_files(stream(), now=False, trigger={"availableNow": True})
+    await ground.put(texts(10, 10), close=True)
+    assert query.awaitTermination(PATIENCE)
+    assert ground.bodies() == texts(20)
+    with pytest.raises(Exception, match=r"stopAtEnd needs .trigger\(availableNow=True\)"):
+        ground.to_files(stream(), now=False).processAllAvailable()
+
+
 @pytest.mark.parametrize("queues", ["jobs", "jobs,more"])
 async def test_the_last_windows_are_finished_after_a_crash(ground: Ground, queues: str) -> None:
     """Spark died between its last batch with data and the batch without data that finishes the windows."""
@@ -294,6 +316,53 @@ async def test_the_last_windows_are_finished_if_the_queue_is_closed_after_a_rest
     await ground.put([], close=True)
     pressure.await_end(query, url=ground.url, queue="jobs")
     assert [row.start.day for row in ground.spark.read.parquet(str(ground.folder / "out")).collect()] == [1]
+
+
+@pytest.mark.parametrize("entry", ["1", "1.compact"])
+async def test_the_last_windows_are_finished_if_spark_died_after_it_had_logged_the_files(
+    ground: Ground, entry: str
+) -> None:
+    """Spark skips a batch that is in its file sink's log, and forgets how far the batch had moved the watermark."""
+    from pyspark.errors import StreamingQueryException
+    from pyspark.sql import functions as f
+
+    ground.create()
+    await ground.put([b'{"t": "2013-01-0%dT05:00:00Z"}' % day for day in (1, 2, 3, 4)], close=True)
+    files, checkpoint = ground.folder / "out", ground.folder / "out-checkpoint"
+    commit = checkpoint / "commits" / "1"
+
+    @f.udf("boolean")
+    def prevents_commit(time: Any) -> bool:
+        if time.day == 4:
+            commit.mkdir(exist_ok=True)  # Spark cannot write the file of this name
+        return True
+
+    def run(prevented: bool, now: bool) -> Any:
+        stream = ground.stream(format="json", maxRowsPerBatch=2).schema("t TIMESTAMP").load()
+        stream = stream.where(prevents_commit("t")) if prevented else stream
+        counts = stream.withWatermark("t", "1 hour").groupBy(f.window("t", "1 hour")).count()
+        return ground.to_files(counts.select("window.start", "count"), now=now)
+
+    def days() -> list[int]:
+        return sorted(row.start.day for row in ground.spark.read.parquet(str(files)).collect())
+
+    def assert_mended(first: bool) -> None:
+        assert pressure.mend_checkpoint(checkpoint, files) is first
+        assert not pressure.mend_checkpoint(checkpoint, files)
+
+    assert_mended(False)
+    ground.spark.conf.set("spark.sql.streaming.fileSink.log.compactInterval", 2 if "compact" in entry else 10)
+    try:
+        with pytest.raises(StreamingQueryException):
+            run(prevented=True, now=True)
+        commit.rmdir()
+        assert (files / "_spark_metadata" / entry).exists()
+        assert_mended(True)
+        pressure.await_end(run(prevented=False, now=False), url=ground.url, queue="jobs")
+    finally:
+        ground.spark.conf.unset("spark.sql.streaming.fileSink.log.compactInterval")
+    assert days() == [1, 2, 3]
+    assert_mended(False)
 
 
 @pytest.mark.parametrize("now", [True, False])

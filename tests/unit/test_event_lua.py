@@ -45,6 +45,7 @@ CALLS: dict[str, Callable[[EventSteps], Any]] = {
     "purge": lambda steps: steps.purge(3, expected=True),
     "requeue": lambda steps: steps.requeue(3, [b"+1:a0:"], expected=True),
     "dead_letters": lambda steps: steps.dead_letters(3, 4),
+    "move": lambda steps: steps.move(steps.series(), EventKeys("source"), [(EVENTS, EVENTS)], True),
     "pause": lambda steps: steps.pause(expected=True),
     "resume": lambda steps: steps.resume(expected=True),
     "resign": lambda steps: steps.resign(b"me", True),
@@ -90,7 +91,7 @@ async def test_the_header_names_every_argument(name: str) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         count, many = arguments_of(name)
         assert (len(request.arguments) >= count) if many else (len(request.arguments) == count)
-        assert len(request.call.keys) == 19
+        assert len(request.call.keys) == (37 if name == "move" else 19)
         assert request.call.script.name == name
 
 

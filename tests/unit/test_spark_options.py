@@ -49,6 +49,26 @@ def test_an_option_without_a_near_match_is_refused_with_all() -> None:
         Options.of({"queue": "jobs", "zzz": "1"})
 
 
+def test_names_of_the_kafka_source_are_synonyms() -> None:
+    options = Options.of({"queue": "jobs", "maxOffsetsPerTrigger": "7", "minPartitions": "3"})
+    assert (options.max_rows_per_batch, options.num_partitions) == (7, 3)
+    with pytest.raises(ValueError, match="maxOffsetsPerTrigger and a synonym of it are given"):
+        Options.of({"queue": "jobs", "maxRowsPerBatch": "7", "maxOffsetsPerTrigger": "7"})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("startingOffsets", "there is no startingOffsets: a new checkpoint begins with the oldest message"),
+        ("endingTimestamp", "there is no endingTimestamp"),
+        ("failOnDataLoss", "the query always fails"),
+    ],
+)
+def test_an_option_that_a_queue_cannot_have_is_explained(given: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Options.of({"queue": "jobs", given: "earliest"})
+
+
 def test_options_of_spark_are_ignored() -> None:
     assert Options.of({"queue": "jobs", "checkpointLocation": "/tmp/x", "queryName": "q"}).queue == "jobs"
 
@@ -62,6 +82,7 @@ def test_options_of_spark_are_ignored() -> None:
         ({"queue": "a", "group": "a:b"}, "group must be a name"),
         ({"queue": "a", "bound": "5"}, "create"),
         ({"queues": "a*", "create": "true"}, "pattern"),
+        ({"queues": "a*", "stopAtEnd": "true"}, "stopAtEnd needs names"),
         ({"queue": "a", "maxRowsPerBatch": "0"}, "maxRowsPerBatch must be at least 1"),
         ({"queue": "a", "maxRowsPerBatch": "many"}, "maxRowsPerBatch must be a whole number, not 'many'"),
         ({"queue": "a", "bound": "-1", "create": "true"}, "bound must be at least 0"),

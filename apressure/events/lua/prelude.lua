@@ -94,6 +94,17 @@ local function lock_of(id)
   return LOCK .. id
 end
 
+-- Switch to the queue whose keys begin at KEYS[first], without OP: from then on, all names and functions refer to it,
+-- except OP, which is the record of the step.
+local function switch_to(first)
+  local i = first - 1
+  LIST, UNCLAIMED, CLAIMED, ITEMS, CONSUMERS = KEYS[i + 1], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3], KEYS[i + 4]
+  BOUND, CLOSED, EXPIRY, ATTEMPTS, DEAD = KEYS[i + 5], KEYS[i + 6], KEYS[i + 7], KEYS[i + 8], KEYS[i + 9]
+  TURNS, WATCH, ROOM, PUTTERS, SCAN = KEYS[i + 10], KEYS[i + 11], KEYS[i + 12], KEYS[i + 13], KEYS[i + 14]
+  END, PAUSED, RESUMED, ERRORS = KEYS[i + 15], KEYS[i + 16], KEYS[i + 17], KEYS[i + 18]
+  LOCK = UNCLAIMED .. ':lock:'
+end
+
 -- Tell those who listen to okq's channel. A user without the right to publish fails here: publish before the write.
 local function publish(ids)
   for i = 1, #ids do call('PUBLISH', UNCLAIMED, ids[i]) end

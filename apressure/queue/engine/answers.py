@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from apressure.connection.moves import too_many
 from apressure.exceptions import (
     DurabilityError,
     LeaseLostError,
@@ -70,11 +71,7 @@ def read(answer: Any, name: str, role: Role | None) -> Any:
         case b"full" | b"few" | b"empty" | b"watch" | b"turn" | b"draining" | b"paused":
             return Wait(_NOT_NOW[answer[0]], None, *answer[1:])
         case b"large":
-            return ValueError(
-                f"there are more results for one step than the queue {name!r} can hold: its bound is {answer[1]} "
-                "messages, and the results of one input are put together. Return fewer results, or create the queue "
-                "with a larger bound"
-            )
+            return too_many(name, answer[1])
         case b"busy":
             holder = answer[2].decode(errors="replace") or None
             return Wait(answer[1].decode(), holder, answer[3] if answer[3] >= 0 else None)

@@ -122,8 +122,10 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read what is there now, and no more."""
+        """Read what is there now, and no more; with `stopAtEnd` everything until the queues are closed."""
         self._available_now = True
+        if self._options.stop_at_end:
+            return
         for name in self._names():
             left, length, _ = self._steps(name).measure()
             self._upto[name] = left + length
@@ -137,30 +139,29 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         If all queues are closed and empty, and this process has had no batch yet, this seals an empty one: Spark
         finishes the last windows in a batch without data, and after a crash it makes none by itself.
 
+        With `stopAtEnd` this waits for messages, and returns `start` only when all queues are closed and empty:
+        AvailableNow ends with the first call that returns `start`.
+
         Raises:
             GroupTakenError: Another query reads for this group, or has read on with another checkpoint.
             QueueDoesNotExistError: A queue does not exist.
             QueueInUseError: Only with AvailableNow, which would end without having read everything.
+            ValueError: `stopAtEnd` without AvailableNow.
         """
+        if self._options.stop_at_end and not self._available_now:
+            raise ValueError(
+                "stopAtEnd needs .trigger(availableNow=True): Spark ends no other stream by itself. Or leave it out, "
+                "and call apressure.spark.await_end(…)"
+            )
         rows = self._row_limit(limit)
         queues = self._queues(start)
         for name, queue in queues.items():
             # Spark has processed what is below `start`: its commit was lost in a crash, or AvailableNow sent none.
             if queue.fresh or self._available_now:
                 queue.commit(start.get(name, 0))
-        end, busy = self._seal(queues, start, rows, 0.0)
-        if not end and busy:
-            # A queue among several must not delay the others for long.
-            alone = len(queues) == 1 or self._available_now
-            timeout = self._options.role_timeout if alone else self._options.poll_wait
-            name = busy.name or ""
-            end, busy = self._seal({name: queues[name]}, start, rows, timeout)
-            if busy:
-                self._warn(busy)
-        elif not end and not self._begun and all(queue.ended for queue in queues.values()):
-            end = self._seal_empty(queues, start)
-        elif not end and not self._available_now and self._await_message(queues):
-            end, _ = self._seal(queues, start, rows, 0.0)
+        end = self._next(queues, start, rows)
+        while not end and self._options.stop_at_end and not all(queue.ended for queue in queues.values()):
+            end = self._next(queues, start, rows)
         self._begun = self._begun or bool(end)
         return {**start, **end} if end else start
 
@@ -191,9 +192,31 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, number in end.items():
             self._queue(name, number).commit(number)
 
+    @property
+    def _limited(self) -> bool:
+        """Whether the query reads only what was there at its start."""
+        return self._available_now and not self._options.stop_at_end
+
+    def _next(self, queues: dict[str, _Queue], start: Offset, rows: int) -> Offset:
+        """Seal the next batches, and return their numbers. If there is no message, this waits for `pollWait`."""
+        end, busy = self._seal(queues, start, rows, 0.0)
+        if not end and busy:
+            # A queue among several must not delay the others for long.
+            alone = len(queues) == 1 or self._limited
+            timeout = self._options.role_timeout if alone else self._options.poll_wait
+            name = busy.name or ""
+            end, busy = self._seal({name: queues[name]}, start, rows, timeout)
+            if busy:
+                self._warn(busy)
+        elif not end and not self._begun and all(queue.ended for queue in queues.values()):
+            end = self._seal_empty(queues, start)
+        elif not end and not self._limited and self._await_message(queues):
+            end, _ = self._seal(queues, start, rows, 0.0)
+        return end
+
     def _warn(self, error: QueueInUseError) -> None:
         """Log that a role is busy, once for each `roleTimeout`; with AvailableNow raise it."""
-        if self._available_now:
+        if self._limited:
             raise error
         if time.monotonic() >= self._warn_at:
             self._warn_at = time.monotonic() + self._options.role_timeout
@@ -241,9 +264,9 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         busy = None
         for name, share in shares.items():
             queue = queues[name]
-            if rows and not share and not queue.fresh and self._begun:
+            if rows and not share and not queue.fresh and self._begun and not self._options.stop_at_end:
                 continue
-            try:  # even an empty queue may have a batch from before a crash
+            try:  # even an empty queue may have a batch from before a crash, and may have ended
                 number = queue.seal(start.get(name, queue.committed), share or min(rows, 1), timeout)
             except QueueInUseError as error:
                 busy = error

@@ -1,0 +1,32 @@
+"""Tasks in the format of Blueque, for work that runs for minutes or days."""
+
+from apressure.tasks.client import TaskClient
+from apressure.tasks.consumer import Listener, TaskConsumer
+from apressure.tasks.delivery import TaskDelivery
+from apressure.tasks.processor import Processor
+from apressure.tasks.producer import TaskProducer
+from apressure.tasks.queue import TaskQueue
+from apressure.tasks.runner.command import Command, Function
+from apressure.tasks.runner.reports import report_progress
+from apressure.tasks.runner.runner import Ran, Runner
+from apressure.tasks.scheduler import Scheduler
+from apressure.tasks.statistics import TaskStatistics
+from apressure.tasks.task import Task
+
+__all__ = [
+    "Command",
+    "Function",
+    "Listener",
+    "Processor",
+    "Ran",
+    "Runner",
+    "Scheduler",
+    "Task",
+    "TaskClient",
+    "TaskConsumer",
+    "TaskDelivery",
+    "TaskProducer",
+    "TaskQueue",
+    "TaskStatistics",
+    "report_progress",
+]

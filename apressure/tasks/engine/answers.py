@@ -1,0 +1,235 @@
+"""What the answers of scripts mean: values, waits and exceptions."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, NamedTuple
+
+from apressure.exceptions import (
+    DurabilityError,
+    PressureError,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    QueueEmptyError,
+    QueueFullError,
+    QueueOpenError,
+    ServerError,
+)
+
+Reason = Literal["full", "empty", "paused", "draining", "open"]
+
+
+class Wait(NamedTuple):
+    """A step's answer "not now".
+
+    Attributes:
+        reason: Why the step cannot go on: the queue is full, empty, paused or still open. `"draining"`: it is closed
+            and empty, but tasks are scheduled, or others have tasks that may come back.
+        lease: Milliseconds until another try is worth it in any case; None where there is no such time.
+        created: Whether the queue was created: then a wait ends when it is deleted.
+    """
+
+    reason: Reason
+    lease: int | None = None
+    created: bool = False
+
+    def error(self, name: str, accepted: int = 0) -> PressureError:
+        """Return the error for an operation that may not wait any longer."""
+        if self.reason == "full":
+            return QueueFullError(f"the queue {name!r} is full", name=name, accepted=accepted)
+        if self.reason == "open":
+            return QueueOpenError(f"the queue {name!r} is still open", name=name)
+        return QueueEmptyError(f"the queue {name!r} is {'paused' if self.reason == 'paused' else 'empty'}", name=name)
+
+
+EMPTY: Final = Wait("empty")
+FULL: Final = Wait("full", created=True)
+
+Fields = dict[str, str]
+"""The fields of a task's hash. What is not UTF-8 has surrogates."""
+
+
+class Reserved(NamedTuple):
+    """A task that a step has reserved.
+
+    Attributes:
+        id: Its id.
+        fields: All fields of its hash.
+    """
+
+    id: bytes
+    fields: Fields
+
+    @property
+    def claim(self) -> Claim:
+        """What names the claim on it."""
+        return Claim(self.id, raw(self.fields.get("token", "")), raw(self.fields.get("node", "")))
+
+
+class Claim(NamedTuple):
+    """Names one reservation of a task.
+
+    Attributes:
+        id: The task's id.
+        token: What is new with each reservation of ours; empty where the released blueque has reserved it.
+        node: The listener that has it.
+    """
+
+    id: bytes
+    token: bytes
+    node: bytes
+
+
+class Reservation(NamedTuple):
+    """What a step that reserves has done. Without tasks there may be more: try again.
+
+    Attributes:
+        tasks: The tasks, in order.
+        dead: How many tasks have failed because they were tried too often.
+        dropped: How many ids were dropped whose tasks are missing, or not waiting.
+    """
+
+    tasks: list[Reserved]
+    dead: int
+    dropped: int
+
+
+class Renewed(NamedTuple):
+    """What a step that renews leases has found.
+
+    Attributes:
+        paused: Whether the queue is paused.
+        letters: A letter for each claim, as in `lua/extend.lua`.
+    """
+
+    paused: bool
+    letters: str
+
+
+class Status(NamedTuple):
+    """What a queue has.
+
+    Attributes:
+        bound: The most tasks that may wait; 0 for no bound.
+        created: Whether it was created: Blueque's queues are not.
+        closed: Whether it is closed.
+        paused: Whether it is paused.
+        pending: Tasks that wait.
+        scheduled: Tasks that wait for their time.
+        started: Tasks that run.
+        complete: Tasks that completed, and whose results are kept.
+        failed: Tasks that failed.
+        leased: Tasks that nodes of ours have.
+        reserved: Tasks that registered listeners have.
+        listeners: Listeners that are registered.
+        listed: Whether it is among the names of all queues.
+        due: Milliseconds until a lease may end; None if nothing is leased.
+    """
+
+    bound: int
+    created: bool
+    closed: bool
+    paused: bool
+    pending: int
+    scheduled: int
+    started: int
+    complete: int
+    failed: int
+    leased: int
+    reserved: int
+    listeners: int
+    listed: bool
+    due: int | None
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a queue: it was created, or has tasks or listeners, or had some."""
+        return self.created or self.listed or bool(self.pending or self.scheduled or self.complete or self.failed)
+
+
+class Tended(NamedTuple):
+    """What one round over a queue has done.
+
+    Attributes:
+        moved: How many due tasks it has enqueued.
+        more: Whether there is more to do at once.
+        eta: When the next task is due, in seconds since 1970; None if none is scheduled.
+        lease: Milliseconds until a lease ends; None if nothing is leased.
+    """
+
+    moved: int
+    more: bool
+    eta: float | None
+    lease: int | None
+
+
+def text(data: bytes) -> str:
+    """Return a text of the server; what is not UTF-8 becomes surrogates."""
+    return data.decode(errors="surrogateescape")
+
+
+def raw(data: str) -> bytes:
+    """Undo `text`."""
+    return data.encode(errors="surrogateescape")
+
+
+def fields_of(flat: list[bytes] | dict[bytes, bytes]) -> Fields:
+    """Return names and values in turn as a dictionary. (fakeredis has made one.)"""
+    if isinstance(flat, dict):
+        return {text(name): text(value) for name, value in flat.items()}
+    texts = [text(one) for one in flat]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def closed(name: str) -> QueueClosedError:
+    """The error for a queue that is closed."""
+    return QueueClosedError(f"the queue {name!r} is closed", name=name)
+
+
+def missing(name: str) -> QueueDoesNotExistError:
+    """The error for a queue that does not exist."""
+    return QueueDoesNotExistError(f"the queue {name!r} does not exist", name=name)
+
+
+def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each kind of answer)
+    """Turn a script's answer into a value, a `Wait` or an exception.
+
+    Args:
+        answer: The answer.
+        name: The queue's name, for errors.
+    """
+    if isinstance(answer, DurabilityError):
+        answer.answer = read(answer.answer, name)
+    if not isinstance(answer, list):
+        return answer
+    match answer[0]:
+        case b"put":
+            return int(answer[1] or 0)
+        case b"settled" | b"moved" | b"purged" | b"changed":
+            return answer[1].decode()
+        case b"tasks":
+            return Reservation([Reserved(one, fields_of(flat)) for one, flat in answer[1]], answer[2], answer[3])
+        case b"task":
+            return Reserved(answer[1], {"parameters": text(answer[2])})
+        case b"extended":
+            return Renewed(answer[1] == 1, answer[2].decode())
+        case b"empty" | b"paused" | b"draining":
+            reason: Reason = answer[0].decode()
+            return Wait(reason, answer[1] if answer[1] >= 0 else None, answer[2] == 1)
+        case b"status":
+            bound, is_closed, is_paused, *counts, listed, lease = answer[1:]
+            flags = (bound >= 0, is_closed == 1, is_paused == 1)
+            return Status._make((max(0, bound), *flags, *counts, listed == 1, lease if lease >= 0 else None))
+        case b"tended":
+            moved, more, eta, lease = answer[1:]
+            return Tended(moved, more == 1, float(eta) if eta else None, lease if lease >= 0 else None)
+        case b"closed":
+            return closed(name)
+        case b"missing":
+            return missing(name)
+        case b"corrupt":
+            return ServerError(
+                f"the queue {name!r} is damaged: {answer[1].decode(errors='replace')}; nothing was written. Correct "
+                "the value with redis-cli"
+            )
+        case _:
+            return answer

@@ -1,0 +1,99 @@
+"""The keys of a queue of tasks: those of Blueque, and ours beside them. No other module spells a key.
+
+Blueque's keys share no hash tag, and a step learns the ids of tasks and the names of listeners from lists. So no
+cluster can have them, and scripts make the keys of tasks and of reserved lists from the beginnings that are given here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from apressure.connection.settings import MAX_NAME
+
+_BLUEQUE: Final = {
+    "pending_tasks": "list",
+    "scheduled_tasks": "zset",
+    "started_tasks": "set",
+    "listeners": "set",
+    "complete_tasks": "list",
+    "failed_tasks": "list",
+    "tasks": "list",
+}
+_OURS: Final = {"leases": "zset", "nodes": "zset", "bound": "string", "closed": "string", "paused": "string"}
+
+QUEUES: Final = b"blueque_queues"
+"""The sorted set of the names of all queues, by how many nodes listen to each."""
+
+SCHEDULED: Final = b"apressure:blueque:scheduled"
+"""Ours: the channel that tells schedulers of a task that is due before all others of its queue."""
+
+_TASK: Final = b"blueque_task_"
+
+
+def task_key(task_id: bytes) -> bytes:
+    """The hash of a task. The channel that tells of its changes has the same name."""
+    return _TASK + task_id
+
+
+class TaskKeys:
+    """The keys of one queue.
+
+    Args:
+        name: The queue's name.
+
+    Attributes:
+        name: The queue's name, encoded.
+        blueque: The keys that Blueque has for the queue, in the order of `lua/prelude/01_keys.lua`.
+        ours: The keys that apressure has beside them.
+        pending: The list of the tasks that wait: pushed left, popped right.
+        scheduled: The sorted set of the tasks that wait for their time, by that time.
+        started: The set of the tasks that run, with their listeners and processes.
+        listeners: The set of the listeners.
+        complete: The list of the tasks that completed, the latest leftmost.
+        failed: The list of the tasks that failed, the latest leftmost.
+        tasks: The list of all tasks. The released blueque does not write it.
+        leases: Ours: the sorted set of the tasks that a node of ours has, by when its lease ends.
+        channel: The channel that tells that there is something to do.
+        room: Ours: the channel that tells that there is room.
+
+    Raises:
+        TypeError: The name is not a string.
+        ValueError: It is empty or too long.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"a queue's name must be a string, not {type(name).__name__}")
+        try:
+            encoded = name.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"a queue's name must be text that UTF-8 can encode: {error}") from None
+        if not name:
+            raise ValueError("a queue's name must not be empty")
+        if len(encoded) > MAX_NAME:
+            raise ValueError(f"a queue's name must be shorter than {MAX_NAME} bytes")
+        self.name = encoded
+        self.blueque = tuple(b"blueque_%b_%b" % (word.encode(), encoded) for word in _BLUEQUE)
+        self.ours = tuple(b"apressure:blueque:%b:%b" % (word.encode(), encoded) for word in _OURS)
+        self.pending, self.scheduled, self.started, self.listeners, self.complete, self.failed, self.tasks = (
+            self.blueque
+        )
+        self.leases = self.ours[0]
+        self.channel = b"blueque_channel_" + encoded
+        self.room = b"apressure:blueque:room:" + encoded
+
+    def reserved(self, listener: bytes) -> bytes:
+        """The list of the tasks that a listener has reserved."""
+        return b"blueque_reserved_tasks_%b_%b" % (self.name, listener)
+
+    def for_script(self, series: str) -> tuple[bytes, ...]:
+        """The KEYS of every script, as `lua/prelude/01_keys.lua` names them."""
+        operation = b"apressure:blueque:op:" + series.encode()
+        return (
+            QUEUES, *self.blueque, *self.ours, operation, _TASK, self.reserved(b""), self.channel, self.room, SCHEDULED,
+        )  # fmt: skip
+
+    @property
+    def types(self) -> dict[bytes, str]:
+        """The type of each key, but for tasks, reserved lists and the records of steps."""
+        return dict(zip((*self.blueque, *self.ours), (*_BLUEQUE.values(), *_OURS.values()), strict=True))

@@ -1,0 +1,363 @@
+"""The lanes of a queue of tasks: concurrent puts become one step, and so do reservations and settling."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from apressure.connection.lanes import Entry, Lane
+from apressure.exceptions import DurabilityError, PressureError
+from apressure.items import MAX_BYTES
+from apressure.settle import note_sent, set_result_once, wait_shielded
+from apressure.tasks.engine.answers import EMPTY, FULL, Reservation, Reserved, Wait
+from apressure.tasks.engine.steps import MAX_TASKS, Change, Pair, Policy, TaskSteps
+from apressure.tasks.engine.waits import TaskWaits
+
+logger = logging.getLogger("apressure")
+
+
+class Put(Entry[None]):
+    """Tasks on their way into the queue.
+
+    Attributes:
+        tasks: A chunk, small enough for one step.
+        expected: The queue must have been created.
+        eta: When they are due, as text; empty for at once.
+        done: How many of the tasks are in the queue, also when the operation failed or was cancelled.
+    """
+
+    done = 0
+
+    def __init__(self, tasks: Sequence[Pair], expected: bool = False, eta: bytes = b"") -> None:
+        self.tasks = tasks
+        self.expected = expected
+        self.eta = eta
+
+    def fail(self, error: Exception) -> None:
+        if isinstance(error, PressureError):
+            error.accepted = self.done
+        super().fail(error)
+
+
+class PutLane(Lane[Put]):
+    """The puts of a client's tasks."""
+
+    _role = "producer"
+    _wait_type = Wait
+    _steps: TaskSteps
+
+    def __init__(self, steps: TaskSteps, waits: TaskWaits) -> None:
+        super().__init__(steps, waits)
+        self._series = steps.series()
+        self._window = MAX_TASKS
+        self._batch: list[tuple[Put, int]] = []
+        self._served = 0
+
+    def _send(self) -> None:
+        tasks: list[Pair] = []
+        size = 0
+        self._batch = []
+        waiting, served = len(self._entries), self._served
+        # If all tasks that put in a loop shared one step, the server would be idle while they prepare their next puts.
+        # So half of them leave; the others' puts are the next step.
+        most = waiting if waiting <= served else (waiting + served + 1) // 2
+        first = self._first
+        for entry in self._entries:
+            if len(self._batch) == most or (entry.expected, entry.eta) != (first.expected, first.eta):
+                break
+            if entry.future.cancelled():
+                continue
+            begin = len(tasks)
+            # The window: a nearly full queue accepts few tasks, and the others would be sent again and again.
+            for task in entry.tasks[entry.done : entry.done + self._window - begin]:
+                size += len(task[1])
+                if size > MAX_BYTES and tasks:
+                    break
+                tasks.append(task)
+            if len(tasks) == begin:
+                break
+            entry.in_flight = True
+            self._batch.append((entry, len(tasks) - begin))
+            if len(tasks) >= self._window or size > MAX_BYTES:
+                break
+        self._request = self._steps.send_enqueue(self._series, tasks, first.eta, first.expected, self._answered)
+
+    def _accept(self, answer: int) -> Wait | None:
+        full = answer < sum(sent for _, sent in self._batch)
+        self._window = max(16, 2 * answer) if full else MAX_TASKS
+        batch, self._batch, self._served = self._batch, [], 0
+        for entry, sent in batch:
+            accepted = min(sent, answer)
+            answer -= accepted
+            entry.done += accepted
+            if entry.done == len(entry.tasks):
+                self._served += 1
+                self._remove(entry)
+                entry.succeed(None)
+        return FULL if full else None
+
+    def _fail(self, in_flight: Sequence[Put], error: Exception) -> None:
+        if isinstance(error, DurabilityError):
+            # Those that found room are in the queue, and not durable: they fail. The others go on waiting.
+            accepted, unsure = error.answer, []
+            for entry, sent in self._batch:
+                if accepted > 0:
+                    unsure.append(entry)
+                accepted -= sent
+            in_flight = unsure
+        self._batch, self._served = [], 0
+        super()._fail(in_flight, error)
+
+    def _wait(self, wait: Wait) -> None:
+        for entry in self._entries:
+            entry.expected = True  # it has a bound
+        super()._wait(wait)
+
+    def _timeout(self, entry: Put) -> Exception:
+        return FULL.error(self._steps.name, entry.done)
+
+    def _recover(self, entry: Put) -> None:
+        if entry.done:
+            note_sent()  # the tasks are in the queue
+
+
+class Reserve(Entry[list[Reserved]]):
+    """A reservation of one to `most` tasks.
+
+    Attributes:
+        most: As given.
+        policy: How they are reserved.
+        listener: For which listener.
+        expected: The queue must have been created.
+    """
+
+    def __init__(self, most: int, policy: Policy, listener: bytes, expected: bool) -> None:
+        self.most = most
+        self.policy = policy
+        self.listener = listener
+        self.expected = expected
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What the reservations of one step have in common."""
+        return self.policy, self.listener, self.expected
+
+
+class ReserveLane(Lane[Reserve]):
+    """The reservations of a client's tasks, for `receive`."""
+
+    _role = "consumer"
+    _wait_type = Wait
+    _steps: TaskSteps
+
+    def __init__(self, steps: TaskSteps, waits: TaskWaits) -> None:
+        super().__init__(steps, waits)
+        self._series = steps.series()
+        self._kind: tuple[Any, ...] = ()
+        self._back: list[tuple[int, Sequence[Reserved], asyncio.Future[None]]] = []
+        self._order = 0
+
+    def give_back(self, tasks: Sequence[Reserved]) -> asyncio.Future[None]:
+        """Give back tasks that nobody has seen; the future completes when they are back, or that has failed.
+
+        Tasks of several cancelled callers go back together and in order, before the next step of this lane.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        if not self._back:
+            loop.call_soon(self._send_back)
+        self._order += 1
+        self._back.append((self._order, tasks, done))
+        return done
+
+    def _send_back(self) -> None:
+        back, self._back = sorted(self._back, key=lambda given: given[0]), []
+        if back:
+            gone = self._steps.give_back_soon([task for _, some, _ in back for task in some])
+            gone.add_done_callback(functools.partial(self._given_back, [done for *_, done in back]))
+
+    def _given_back(self, waiting: Sequence[asyncio.Future[None]], gone: asyncio.Future[Any]) -> None:
+        if isinstance(error := gone.result(), Exception):
+            logger.error(
+                "tasks of the queue %r, taken by a cancelled operation, could not be given back: they come back when "
+                "their leases end: %s", self._steps.name, error,
+            )  # fmt: skip
+        for done in waiting:
+            set_result_once(done, None)
+
+    def _send(self) -> None:
+        self._send_back()
+        first, wanted = self._first, 0
+        self._kind = first.kind
+        for entry in self._entries:
+            if wanted >= MAX_TASKS:
+                break
+            if entry.future.cancelled():
+                continue
+            if entry.kind != self._kind:
+                break
+            entry.in_flight = True
+            wanted += min(entry.most, MAX_TASKS - wanted)
+        self._request = self._steps.send_reserve(
+            self._series, wanted, first.policy, first.listener, first.expected, None, self._answered
+        )
+
+    def _accept(self, answer: Reservation) -> None:
+        tell_of_dropped(answer, self._steps.name)
+        tasks, begin = answer.tasks, 0
+        for entry in list(self._entries):
+            if entry.withdrawn or entry.future.cancelled():
+                continue  # perhaps it joined after the step had left, and was cancelled in this turn of the loop
+            if begin == len(tasks) or entry.kind != self._kind:
+                break
+            share = tasks[begin : begin + entry.most]
+            begin += len(share)
+            self._remove(entry)
+            entry.succeed(share)
+        if begin < len(tasks):
+            # The rest was taken for cancelled callers: those that still wait do so until it has been given back.
+            self._follow(self.give_back(tasks[begin:]), [entry for entry in self._entries if entry.withdrawn])
+
+    def _follow(self, undone: asyncio.Future[None], entries: Sequence[Reserve]) -> None:
+        for entry in entries:
+            self._remove(entry)
+            undone.add_done_callback(functools.partial(_end_of, entry.future))
+
+    def _fail(self, in_flight: Sequence[Reserve], error: Exception) -> None:
+        if isinstance(error, DurabilityError) and isinstance(error.answer, Reservation) and error.answer.tasks:
+            self._follow(self.give_back(error.answer.tasks), [entry for entry in in_flight if entry.withdrawn])
+            in_flight = [entry for entry in in_flight if not entry.withdrawn]
+        super()._fail(in_flight, error)
+
+    def _wait(self, wait: Wait) -> None:
+        for entry in self._entries:
+            entry.expected = entry.expected or wait.created
+        super()._wait(wait)
+
+    def _timeout(self, entry: Reserve) -> Exception:  # noqa: ARG002
+        return (self._blocked_by or EMPTY).error(self._steps.name)
+
+    def _recover(self, entry: Reserve) -> asyncio.Future[None] | None:
+        if entry.future.cancelled() or entry.future.exception() is not None:
+            return None
+        return self.give_back(entry.future.result())
+
+
+def _end_of(outcome: asyncio.Future[Any], _: asyncio.Future[None]) -> None:
+    set_result_once(outcome, [])
+
+
+def tell_of_dropped(answer: Reservation, name: str) -> None:
+    """Log what a step has dropped."""
+    if answer.dropped:
+        logger.warning(
+            "%d ids that waited in the queue %r were dropped: their tasks were deleted, or do not wait",
+            answer.dropped, name,
+        )  # fmt: skip
+
+
+class _Change:
+    """A change on its way.
+
+    Attributes:
+        change: As given.
+        on_settled: Called with the outcome; None where somebody waits for it.
+        outcome: Whoever waits for it waits for this; replaced when that is cancelled.
+    """
+
+    __slots__ = ("change", "on_settled", "outcome")
+
+    def __init__(self, change: Change, on_settled: OnSettled | None) -> None:
+        self.change = change
+        self.on_settled = on_settled
+        self.outcome: asyncio.Future[str] | None = None
+
+    def end(self, outcome: str | Exception) -> None:
+        """Tell whoever waits for it."""
+        if self.on_settled is not None:
+            self.on_settled(outcome)
+        elif self.outcome is not None and not self.outcome.done():
+            if isinstance(outcome, Exception):
+                self.outcome.set_exception(copy.copy(outcome))
+            else:
+                self.outcome.set_result(outcome)
+
+
+OnSettled = Callable[[str | Exception], None]
+
+
+class Settler:
+    """Notes what happens to tasks: one step at a time; changes that are made meanwhile form the next one.
+
+    Args:
+        steps: The queue's steps.
+        ttl: Seconds for which results are kept; 0 keeps them.
+    """
+
+    def __init__(self, steps: TaskSteps, ttl: float) -> None:
+        self._steps = steps
+        self._ttl = ttl
+        self._waiting: deque[_Change] = deque()
+        self._busy = False
+        self._idle: asyncio.Future[None] | None = None
+
+    def soon(self, change: Change, on_settled: OnSettled | None) -> _Change:
+        """Make a change; `on_settled` is called once, with a letter as in `lua/settle.lua`, or the error."""
+        made = _Change(change, on_settled)
+        self._waiting.append(made)
+        if not self._busy:
+            self._busy = True
+            asyncio.get_running_loop().call_soon(self._send)  # others may follow in this turn of the event loop
+        return made
+
+    async def settle(self, change: Change) -> str:
+        """Make a change and wait for the outcome, a letter as in `lua/settle.lua`.
+
+        Cancelled, it waits for the outcome, then raises.
+        """
+        loop = asyncio.get_running_loop()
+        made = self.soon(change, None)
+        made.outcome = loop.create_future()
+        try:
+            return await made.outcome
+        except asyncio.CancelledError:
+            if not made.outcome.cancelled():
+                raise  # the outcome came in this very turn of the event loop
+            made.outcome = loop.create_future()
+            await wait_shielded(made.outcome, self._steps.settle_timeout)
+            if made.outcome.done():
+                made.outcome.exception()  # the cancellation is raised instead
+            raise
+
+    def flushed(self) -> asyncio.Future[None]:
+        """Return a future that completes when everything so far has been settled, or has failed."""
+        if self._idle is None or self._idle.done():
+            self._idle = asyncio.get_running_loop().create_future()
+            if not self._busy:
+                self._idle.set_result(None)
+        return self._idle
+
+    def _send(self) -> None:
+        if not self._waiting:
+            self._busy = False
+            if self._idle is not None:
+                set_result_once(self._idle, None)
+            return
+        batch: list[_Change] = []
+        size = 0
+        while self._waiting and len(batch) < MAX_TASKS and size < MAX_BYTES:
+            batch.append(self._waiting.popleft())
+            size += len(batch[-1].change.value)
+
+        def on_answer(answer: Any) -> None:
+            outcomes = [answer] * len(batch) if isinstance(answer, Exception) else answer
+            for made, outcome in zip(batch, outcomes, strict=True):
+                made.end(outcome)
+            self._send()
+
+        self._steps.send_settle([made.change for made in batch], self._ttl, on_answer)

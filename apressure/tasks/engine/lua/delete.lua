@@ -1,0 +1,18 @@
+-- End the queue, before its tasks are deleted; or forget it, when they are.
+-- KEYS: those of the prelude
+-- ARGV: 1 '1' to end it: it must exist, '0' to forget it
+-- Returns: {'done'} | {'missing'}
+local exists = call('EXISTS', BOUND, PENDING, SCHEDULED, STARTED, COMPLETE, FAILED, TASKS, LEASES) > 0
+if ARGV[1] == '1' then
+  if not exists then
+    call('DEL', CLOSED, PAUSED)
+    return {'missing'}
+  end
+  tell()
+  call('PUBLISH', ROOM, 'deleted')
+  call('DEL', BOUND, CLOSED, PAUSED)
+else
+  call('DEL', TASKS, STARTED)
+  if call('SCARD', LISTENERS) == 0 and call('EXISTS', BOUND, PENDING, SCHEDULED) == 0 then call('ZREM', QUEUES, NAME) end
+end
+return {'done'}

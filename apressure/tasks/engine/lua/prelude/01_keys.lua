@@ -1,0 +1,246 @@
+-- What the steps of a queue of tasks share, behind what all rooms share in `connection/lua`: names for the keys, and
+-- functions.
+-- KEYS: 1 blueque_queues, 2 pending, 3 scheduled, 4 started, 5 listeners, 6 complete, 7 failed, 8 tasks, and ours:
+--       9 leases, 10 nodes, 11 bound, 12 closed, 13 paused, 14 op; the beginnings of keys: 15 of a task, 16 of a
+--       listener's reserved list; the channels: 17 of the queue, 18 for room, 19 for schedulers
+-- Nodes of the released blueque do not keep our keys: each of them may be missing or stale at any time. What Blueque's
+-- own keys say counts. Other programs may write there, too: a task may be missing, and any field of it.
+-- Scripts never roll back: so every script reads and checks everything before its first write.
+local QUEUES, PENDING, SCHEDULED, STARTED, LISTENERS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local COMPLETE, FAILED, TASKS = KEYS[6], KEYS[7], KEYS[8]
+-- LEASES: task -> when it is taken from the node of ours that has it. NODES: listener and a name -> until when it lives.
+local LEASES, NODES, BOUND, CLOSED, PAUSED = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+OP = KEYS[14]
+local TASK, RESERVED, CHANNEL, ROOM, SCHEDULERS = KEYS[15], KEYS[16], KEYS[17], KEYS[18], KEYS[19]
+local NAME = string.sub(TASKS, #'blueque_tasks_' + 1)
+
+local LOOKED_AT = 100          -- how many leases, results and nodes a step looks at on the way
+local LOST = 'the node that ran the task died, or was cut off'
+local stamped
+
+-- The time as Blueque writes it: seconds with a fraction.
+local function stamp()
+  if not stamped then
+    local time = call('TIME')
+    stamped = time[1] .. '.' .. string.sub('000000' .. time[2], -6)
+  end
+  return stamped
+end
+
+-- Check that the keys that a step works with are of their types: these commands raise an error where they are not.
+local function check_types()
+  call('LLEN', PENDING)
+  call('ZCARD', SCHEDULED)
+  call('SCARD', STARTED)
+  call('SCARD', LISTENERS)
+  call('LLEN', COMPLETE)
+  call('LLEN', FAILED)
+  call('LLEN', TASKS)
+  call('ZCARD', LEASES)
+  call('ZCARD', NODES)
+  call('ZCARD', QUEUES)
+end
+
+-- Check the state of the queue.
+-- expected: the caller knows that the queue was created. | text: the value of BOUND, if it was read before
+-- Returns: the bound (0: none), whether the queue was created | nil, an answer that says what is wrong
+local function state(expected, text)
+  text = text or call('GET', BOUND)
+  if not text then
+    if expected then return nil, {'missing'} end
+    return 0, false
+  end
+  local bound = natural(text)
+  if not bound then return nil, {'corrupt', BOUND .. ' is not a bound'} end
+  return bound, true
+end
+
+-- Redis checks maxmemory only at the first write of a script. Nodes make room and must work on a full server: this
+-- write changes nothing, and is never refused.
+local function ignore_memory_limit()
+  call('ZREM', LEASES, '')
+end
+
+-- Tell those who wait for something to do.
+local function tell()
+  call('PUBLISH', CHANNEL, 'look')
+end
+
+-- Tell those who wait for room.
+local function tell_room(bound)
+  if bound > 0 then call('PUBLISH', ROOM, 'room') end
+end
+
+-- The fields of a task as a table, or nil: the hash is missing, or another program has put something else there.
+local function fields_of(id)
+  local flat = redis.pcall('HGETALL', TASK .. id)
+  if flat.err or #flat == 0 then return nil end
+  local fields = {}
+  for i = 1, #flat, 2 do fields[flat[i]] = flat[i + 1] end
+  return fields
+end
+
+-- Some fields of a task, or an empty table.
+local function some_of(id, ...)
+  local values = redis.pcall('HMGET', TASK .. id, ...)
+  return values.err and {} or values
+end
+
+-- A task leaves the hands of the node that has it, if any. (Of those in its list, the first ones end first.)
+local function release(id, node, pid)
+  if not node then return end
+  call('LREM', RESERVED .. node, -1, id)
+  call('ZREM', LEASES, id)
+  if pid then call('SREM', STARTED, node .. ' ' .. pid .. ' ' .. id) end
+end
+
+-- A task has ended: note how, and tell those who wait for it. Where a key is not of its type, an early command raises the
+-- error, and the task goes on.
+-- node, pid: where it was, if it was in the hands of a node
+local function finish(id, status, field, text, node, pid)
+  call('PUBLISH', TASK .. id, status)
+  call('LPUSH', status == 'complete' and COMPLETE or FAILED, id)
+  release(id, node, pid)
+  call('HSET', TASK .. id, 'status', status, field, text, 'updated', stamp())
+end
+
+-- Several strings at once; false for each that is missing, or of another type.
+-- Returns: the result of this step, if it was carried out before (see `recall`); the values of BOUND, CLOSED and PAUSED
+local function begin(sequence, repeated)
+  local values = call('MGET', OP, BOUND, CLOSED, PAUSED)
+  local last = values[1] and natural(string.match(values[1], '^(%d+):'))
+  local before
+  if repeated == '1' or (last and last >= tonumber(sequence)) then before = recall(sequence, repeated) end
+  return before, values[2], values[3], values[4]
+end
+
+-- Why an earlier attempt at a task has failed, where that is known.
+local function reason(id)
+  local kept = some_of(id, 'failure')[1]
+  if not kept then return 'given back without an error' end
+  kept = string.gsub(kept, '^\t', '')
+  return (string.gsub(kept, '\t', ': '))
+end
+
+-- A task goes back, first in line.
+local function put_back(id, node, pid)
+  call('PUBLISH', TASK .. id, 'pending')
+  call('RPUSH', PENDING, id)
+  release(id, node, pid)
+  call('HSET', TASK .. id, 'status', 'pending', 'updated', stamp())
+  call('HDEL', TASK .. id, 'token', 'cancel_requested', 'reclaimed_node')
+end
+
+-- A listener is gone, unless another one of its name lives, or tasks are still in its list.
+local function leave(listener)
+  if call('LLEN', RESERVED .. listener) > 0 then return end
+  local nodes = call('ZRANGE', NODES, 0, -1)
+  for i = 1, #nodes do
+    if string.sub(nodes[i], 1, #listener + 1) == listener .. ' ' then return end
+  end
+  if call('SREM', LISTENERS, listener) == 1 then call('ZINCRBY', QUEUES, -1, NAME) end
+end
+
+-- Whether another node works on a task that one of the released blueque has reclaimed: those do not move it.
+local function reclaimed(node)
+  return node and call('SISMEMBER', LISTENERS, node) == 1
+end
+
+-- Take a task from a node that is gone: it goes back, or has failed.
+-- policy: 'fail', or anything else to try again while it has attempts left
+local function take_from(id, node, pid, policy, attempts, limit)
+  local used_up = natural(limit) and natural(limit) > 0 and (natural(attempts) or 0) >= natural(limit)
+  if policy == 'fail' or used_up then
+    finish(id, 'failed', 'error', LOST, node, pid)
+    call('HDEL', TASK .. id, 'token')
+  else
+    put_back(id, node, pid)
+  end
+end
+
+-- Take tasks whose leases have ended from their nodes. Returns: how many
+local function reclaim()
+  local due = call('ZRANGEBYSCORE', LEASES, '-inf', now(), 'LIMIT', 0, LOOKED_AT)
+  if #due > 0 then tell() end
+  for i = #due, 1, -1 do  -- the first one last, so that it comes first again
+    local id = due[i]
+    local task = some_of(id, 'status', 'node', 'pid', 'on_orphan', 'attempts', 'max_attempts', 'reclaimed_node')
+    local held = task[2] and (task[1] == 'reserved' or task[1] == 'started')
+    if held and reclaimed(task[7]) then
+      call('ZADD', LEASES, now() + 10000, id)
+    elseif held then
+      take_from(id, task[2], task[1] == 'started' and task[3], task[4], task[5], task[6])
+      leave(task[2])
+    else
+      call('ZREM', LEASES, id)
+    end
+  end
+  return #due
+end
+
+-- Milliseconds after which a lease ends; -1 where there is none.
+local function due()
+  local first = call('ZRANGE', LEASES, 0, 0, 'WITHSCORES')
+  return first[2] and math.max(1, math.ceil(tonumber(first[2]) - now())) or -1
+end
+
+-- Delete a task, and tell those who wait for it.
+local function forget(id)
+  call('PUBLISH', TASK .. id, 'deleted')
+  call('DEL', TASK .. id)
+end
+
+-- Drop ids from the list of all tasks whose tasks were deleted. The others go to its other end, so that each step looks at
+-- others: the list says nothing about the order.
+local function sweep(most)
+  local ids = most > 0 and call('LRANGE', TASKS, -most, -1) or {}
+  if #ids == 0 then return end
+  local live = {}
+  for i = #ids, 1, -1 do
+    if call('EXISTS', TASK .. ids[i]) == 1 then live[#live + 1] = ids[i] end
+  end
+  call('LTRIM', TASKS, 0, -#ids - 1)
+  push('LPUSH', TASKS, live)
+end
+
+-- Delete the oldest results, those that were noted before a time.
+-- before: seconds | Returns: how many were deleted
+local function expire(list, status, before, most)
+  local deleted = 0
+  for _ = 1, most do
+    local id = call('LINDEX', list, -1)
+    if not id then break end
+    local task = some_of(id, 'status', 'updated')
+    if task[1] == status then
+      local updated = tonumber(task[2] or '')
+      if not updated then call('HSET', TASK .. id, 'updated', stamp()) end  -- it lasts from now on
+      if not updated or updated > before then break end
+      forget(id)
+      deleted = deleted + 1
+    end
+    call('RPOP', list)
+  end
+  if deleted > 0 then sweep(2 * deleted) end
+  return deleted
+end
+
+-- Forget blocks of ours that gave no sign of life, and their listeners.
+local function bury()
+  local dead = call('ZRANGEBYSCORE', NODES, '-inf', now(), 'LIMIT', 0, LOOKED_AT)
+  for i = 1, #dead do
+    call('ZREM', NODES, dead[i])
+    leave((string.gsub(dead[i], ' [^ ]*$', '')))
+  end
+end
+
+-- A failed task waits again, last in line.
+local function revive(id)
+  tell()
+  call('PUBLISH', TASK .. id, 'pending')
+  call('HSET', TASK .. id, 'status', 'pending', 'updated', stamp())
+  call(
+    'HDEL', TASK .. id, 'token', 'cancel_requested', 'reclaimed_node', 'attempts', 'error', 'failure', 'failed_attempt',
+    'node', 'pid', 'process_started', 'progress', 'progress_message'
+  )
+  call('LPUSH', PENDING, id)
+end

@@ -1,0 +1,350 @@
+"""One function for each step on the server: it orders the script's arguments, sends it, and reads its answer.
+
+A step never waits for the queue. It answers with a value, with a `Wait`, or with an exception. Each step has a script
+of the same name in `lua/`. A step that changes something is numbered in a `Series`, so that one whose reply was lost
+can be sent again. The asynchronous methods take a series from a pool, so any number of them may run at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from apressure.connection.asking import OnAnswer, ask
+from apressure.connection.client import Client
+from apressure.connection.wire.command import Argument
+from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import Call
+from apressure.connection.wire.series import Series
+from apressure.exceptions import QueueAlreadyExistsError, QueueClosedError, ServerError
+from apressure.settle import set_result_once
+from apressure.tasks.engine.answers import Claim, Fields, Reserved, Status, Tended, Wait, fields_of, read
+from apressure.tasks.engine.keys import QUEUES, TaskKeys, task_key
+from apressure.tasks.engine.sending import NOT_DURABLE, changed, script
+
+MAX_TASKS: Final = 1000
+"""The most tasks in one step, so that it does not hold up the server for more than a few milliseconds."""
+
+How = Literal["start", "progress", "complete", "fail", "nack", "unseen"]
+
+Pair = tuple[bytes, bytes]
+"""A task's id and its parameters."""
+
+
+class Change(NamedTuple):
+    """What happens to a reserved task.
+
+    Attributes:
+        how: As in `lua/settle.lua`.
+        claim: The claim on it.
+        value: The process, the result, or the error.
+        fields: Fields of its hash that are set, too.
+    """
+
+    how: How
+    claim: Claim
+    value: bytes = b""
+    fields: Mapping[str, str] = {}
+
+
+class Policy(NamedTuple):
+    """How tasks are reserved.
+
+    Attributes:
+        lease: Milliseconds after which they are taken from a node that gives no sign of life.
+        limit: How often a task is tried at most; 0 for no limit.
+        on_orphan: What happens to a task whose node dies.
+    """
+
+    lease: int
+    limit: int = 0
+    on_orphan: Literal["retry", "fail"] = "retry"
+
+
+class TaskSteps:
+    """The steps of one queue of tasks.
+
+    Args:
+        client: The client whose connection they use.
+        name: The queue's name.
+
+    Attributes:
+        name: As given.
+        keys: The queue's keys.
+        script_keys: The KEYS of a script.
+        connection: The connection for steps.
+        settle_timeout: Seconds for which a cancelled caller waits for the outcome.
+
+    Raises:
+        TypeError: The name is not a string.
+        ValueError: It is no valid name.
+    """
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.name = name
+        self.keys = TaskKeys(name)
+        self.settle_timeout = client.settings.settle_timeout
+        self.connection = client.connection_for(())
+        self._unnumbered = Series(script, self.keys.for_script, "none")
+        self.script_keys = self._unnumbered.keys
+        self._pool: list[Series] = []
+
+    def series(self) -> Series:
+        """Return a new series of numbered steps."""
+        return Series(script, self.keys.for_script)
+
+    # Steps that a lane sends: one at a time for each series.
+
+    def send_enqueue(
+        self, series: Series, tasks: Iterable[Pair], eta: bytes, expected: bool, on_answer: OnAnswer
+    ) -> Request:
+        """Enqueue tasks, given as (id, parameters). Answers with how many there was room for."""
+        arguments: list[Argument] = [
+            series.next(), b"0", _flag(expected), eta, *itertools.chain.from_iterable(tasks),
+        ]  # fmt: skip
+        return self._send(series.call("enqueue"), arguments, on_answer, 1)
+
+    def send_reserve(
+        self,
+        series: Series,
+        most: int,
+        policy: Policy,
+        listener: bytes,
+        expected: bool,
+        in_hand: int | None,
+        on_answer: OnAnswer,
+    ) -> Request:
+        """Reserve tasks for a listener. Answers with a `Reservation` or a `Wait`.
+
+        With `in_hand`, a closed and empty queue answers `Wait("draining")` while others have tasks: so many are the
+        caller's own.
+        """
+        number = series.next()
+        arguments: list[Argument] = [
+            number, b"0", most, policy.lease, series.token, listener, policy.limit, policy.on_orphan, _flag(expected),
+            b"" if in_hand is None else in_hand,
+        ]  # fmt: skip
+        return self._send(series.call("reserve"), arguments, on_answer, 1)
+
+    def send_settle(self, changes: Iterable[Change], ttl: float, on_answer: OnAnswer) -> Request:
+        """Note what happens to reserved tasks. Answers with a letter for each, as in `lua/settle.lua`.
+
+        `ttl`: seconds for which results are kept; 0 keeps them.
+        """
+        arguments: list[Argument] = [b"0", repr(float(ttl))]
+        for how, claim, value, fields in changes:
+            arguments += (how, *claim, value, len(fields))
+            for pair in fields.items():
+                arguments += pair
+        return self._send(self._unnumbered.call("settle"), arguments, on_answer, 0)
+
+    def send_extend(
+        self,
+        claims: Sequence[Claim],
+        lease: int,
+        on_answer: OnAnswer,
+        connection: ReconnectingConnection | None = None,
+    ) -> Request:
+        """Renew leases: they last at least so many milliseconds. Answers with `Renewed`."""
+        arguments: list[Argument] = [lease]
+        for claim in claims:
+            arguments += claim[:2]
+        return self._send(self._unnumbered.call("extend"), arguments, on_answer, connection=connection)
+
+    def give_back_soon(self, tasks: Sequence[Reserved]) -> asyncio.Future[Any]:
+        """Give back tasks that nobody has seen; returns what completes when they are back, or when that failed."""
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        changes = [Change("unseen", task.claim) for task in reversed(tasks)]
+        self.send_settle(changes, 0, functools.partial(set_result_once, done))
+        return done
+
+    # Steps that any number of tasks may run at a time.
+
+    async def settle(self, changes: Sequence[Change], ttl: float = 0) -> str:
+        """Note what happens to reserved tasks; see `send_settle`. Cancelled, it has happened or not."""
+        return await self._ask(lambda on_answer: self.send_settle(changes, ttl, on_answer))  # type: ignore[no-any-return]
+
+    async def extend(self, claims: Sequence[Claim], lease: float) -> Any:
+        """Renew leases for at least so many seconds; see `send_extend`."""
+        return await self._ask(lambda on_answer: self.send_extend(claims, int(lease * 1000), on_answer))
+
+    async def peek(self, newest: bool = False) -> Reserved | None:
+        """Return the task that is next, or the newest one; None if none waits."""
+        answer = await self._run("peek", _flag(newest))
+        return None if isinstance(answer, Wait) else answer
+
+    async def status(self) -> Status:
+        """Look at the queue. It changes nothing."""
+        return await self._run("status")  # type: ignore[no-any-return]
+
+    async def register(self, listener: bytes, block: bytes, seconds: float) -> int:
+        """Note a sign of life of a listener, for so many seconds. Returns how many listeners there are."""
+        return await self._run("register", b"0", listener, block, int(seconds * 1000))  # type: ignore[no-any-return]
+
+    async def unregister(self, listener: bytes, block: bytes) -> int:
+        """Note that a block of a listener is gone. Returns how many listeners there are."""
+        return await self._run("register", b"1", listener, block, 0)  # type: ignore[no-any-return]
+
+    async def create(self, bound: int, exist_ok: bool = False) -> bool:
+        """Create the queue. Returns whether it is new.
+
+        Raises:
+            QueueAlreadyExistsError: It was created before.
+        """
+        new: bool = (await self._run("create", bound))[0] == b"created"
+        if not new and not exist_ok:
+            raise QueueAlreadyExistsError(f"the queue {self.name!r} exists already", name=self.name)
+        return new
+
+    async def close(self, expected: bool = False) -> None:
+        """Close the queue.
+
+        Raises:
+            QueueClosedError: It was closed before.
+        """
+        if (await self._run("close", _flag(expected)))[0] == b"exists":
+            raise QueueClosedError(f"the queue {self.name!r} was closed before", name=self.name)
+
+    async def pause(self, pausing: bool, expected: bool = False) -> bool:
+        """Pause the queue, or resume it. Returns whether that is new."""
+        return (await self._run("pause", _flag(pausing), _flag(expected)))[0] == b"done"  # type: ignore[no-any-return]
+
+    async def purge(
+        self, what: str, most: int, older_than: float | None = None, expected: bool = False
+    ) -> tuple[int, int]:
+        """Delete up to so many tasks with this status, or that are `"held"`, by nodes.
+
+        `older_than`: only those that have not changed for so many seconds.
+
+        Returns:
+            How many were deleted, and how many were looked at.
+        """
+        age = b"" if older_than is None else repr(float(older_than))
+        deleted, _, looked = (await self._numbered("purge", what, most, age, _flag(expected)) or "0:0").partition(":")
+        return int(deleted), int(looked)
+
+    async def tend(self, now: float, ttl: float) -> Tended:
+        """Look after the queue: enqueue the tasks that are due by this time, and clean up; see `lua/tend.lua`."""
+        return await self._run("tend", repr(float(now)), repr(float(ttl)), MAX_TASKS)  # type: ignore[no-any-return]
+
+    async def requeue(self, most: int, expected: bool = False) -> tuple[int, int]:
+        """Enqueue failed tasks again, the oldest first. Returns how many were, and how many were looked at."""
+        moved, _, looked = (await self._numbered("requeue", most, _flag(expected)) or "0:0").partition(":")
+        return int(moved), int(looked)
+
+    async def cancel(self, task_id: bytes) -> str:
+        """Cancel a task. Returns what happened, as in `lua/cancel.lua`."""
+        return await self._numbered("cancel", task_id)  # type: ignore[no-any-return]
+
+    async def retry(self, task_id: bytes, expected: bool = False) -> str:
+        """Enqueue a failed task again. Returns what happened, as in `lua/retry.lua`."""
+        return await self._numbered("retry", task_id, _flag(expected))  # type: ignore[no-any-return]
+
+    async def remove(self, task_id: bytes) -> str:
+        """Delete a task that has ended. Returns what happened, as in `lua/remove.lua`."""
+        return await self._numbered("remove", task_id)  # type: ignore[no-any-return]
+
+    async def adopt(
+        self, listener: bytes, on_orphan: str, lease: float, tasks: Sequence[tuple[bytes, bool]]
+    ) -> tuple[int, int]:
+        """Take over tasks of a listener that has died, given with whether their processes still run.
+
+        Returns:
+            How many went back or failed, and how many still run.
+        """
+        pairs = itertools.chain.from_iterable((task_id, _flag(runs)) for task_id, runs in tasks)
+        answer = await self._numbered("adopt", listener, on_orphan, int(lease * 1000), *pairs) or "0:0"
+        moved, _, kept = answer.partition(":")
+        return int(moved), int(kept)
+
+    async def end_queue(self) -> None:
+        """Begin to delete the queue: whoever waits learns that it is gone.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+        """
+        await self._run("delete", b"1")
+
+    async def forget_queue(self) -> None:
+        """Forget a queue whose tasks were deleted."""
+        await self._run("delete", b"0")
+
+    async def _run(self, name: str, *arguments: Argument) -> Any:
+        """Run a step that can be repeated as it is."""
+        return await self._ask(lambda on_answer: self._send(self._unnumbered.call(name), [*arguments], on_answer))
+
+    async def _numbered(self, name: str, *arguments: Argument) -> Any:
+        with self._series() as series:
+            return await self._ask(
+                lambda on_answer: self._send(series.call(name), [series.next(), b"0", *arguments], on_answer, 1)
+            )
+
+    @contextlib.contextmanager
+    def _series(self) -> Iterator[Series]:
+        """Lend a series; one whose last step failed is not used again, since that step may still arrive."""
+        series = self._pool.pop() if self._pool else self.series()
+        yield series
+        self._pool.append(series)
+
+    async def _ask(self, send: Callable[[OnAnswer], Request]) -> Any:
+        return await ask(self.connection, send, self.settle_timeout)
+
+    def _send(
+        self,
+        call: Call,
+        arguments: list[Argument],
+        on_answer: OnAnswer,
+        again: int | None = None,
+        connection: ReconnectingConnection | None = None,
+    ) -> Request:
+        """Send a step; `on_answer` is called once with its value, a `Wait` or an exception.
+
+        Args:
+            call: The script, with its KEYS.
+            arguments: Its ARGV.
+            on_answer: Receives the answer.
+            again: The index of the argument that marks a repeat.
+            connection: Another connection than the client's.
+        """
+        durable = None if call.script.name in NOT_DURABLE else changed
+        request = Request(
+            call, arguments, lambda reply: on_answer(read(reply, self.name)), True, again, changed=durable
+        )
+        (connection or self.connection).send(request)
+        return request
+
+
+async def load_many(client: Client, task_ids: Iterable[bytes]) -> list[tuple[bytes, Fields]]:
+    """Return the fields of tasks; those that are missing, or no hash, are left out."""
+
+    async def one(task_id: bytes) -> tuple[bytes, Fields | None]:
+        try:
+            return task_id, await load(client, task_id)
+        except ServerError as error:
+            if error.code != "WRONGTYPE":
+                raise
+            return task_id, None
+
+    found = await asyncio.gather(*map(one, task_ids))
+    return [(task_id, fields) for task_id, fields in found if fields is not None]
+
+
+async def load(client: Client, task_id: bytes) -> Fields | None:
+    """Return the fields of a task; None if there is no such task."""
+    flat = await client.connection.ask(b"HGETALL", task_key(task_id), reads=True)
+    return fields_of(flat) if flat else None
+
+
+async def queue_names(client: Client) -> list[str]:
+    """Return the names of all queues, sorted."""
+    found = await client.connection.ask(b"ZRANGE", QUEUES, 0, -1, reads=True)
+    return sorted(name.decode(errors="surrogateescape") for name in found)
+
+
+def _flag(value: bool) -> bytes:
+    return b"1" if value else b"0"

@@ -1,0 +1,222 @@
+"""What an operation on tasks waits for: a message on a channel, or at most a second.
+
+Blueque's released nodes publish nothing, so whoever waits tries again every second. What our own nodes do is published,
+so their tasks are found at once. A client has one connection that listens, for all its queues and tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from apressure import background
+from apressure.connection.client import Client
+from apressure.connection.subscription import Subscriber
+from apressure.connection.waiter import Parked
+from apressure.exceptions import PressureError
+from apressure.settle import set_result_once
+from apressure.tasks.engine.answers import Wait
+from apressure.tasks.engine.steps import TaskSteps
+
+T = TypeVar("T")
+
+POLL: Final = 1.0
+"""Seconds after which a wait tries again in any case."""
+
+LINGER: Final = 5.0
+"""Seconds for which a channel is listened to after the last wait."""
+
+_FAKE_POLL: Final = 0.02
+"""Seconds between two tries where there are no messages, since fakeredis is in this process."""
+
+
+class Channels:
+    """The channels that a client listens to.
+
+    Args:
+        client: The client.
+
+    Attributes:
+        generations: How often something was heard on each channel.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.generations: dict[bytes, int] = {}
+        self._silent = client.settings.fake is not None
+        self._subscriber = Subscriber(client.connection.node, self._heard, self._missed)
+        self._running: asyncio.Task[None] | None = None
+        self._parked: dict[bytes, set[Parked]] = {}
+        self._listening: dict[bytes, asyncio.Task[None]] = {}
+        self._leaving: dict[bytes, asyncio.TimerHandle] = {}
+
+    def generation(self, channel: bytes) -> int:
+        """Return what `park` needs after the step that is about to be sent."""
+        return self.generations.get(channel, 0)
+
+    def park(self, channel: bytes, noted: int, seconds: float) -> Parked:
+        """Return a future that completes at the next message, or after so many seconds, or if one came since then."""
+        loop = asyncio.get_running_loop()
+        future = Parked(loop=loop)
+        if self.generation(channel) != noted:
+            future.set_result(None)
+            return future
+        self._listen(channel)
+        self._parked.setdefault(channel, set()).add(future)
+        timer = loop.call_later(min(seconds, _FAKE_POLL) if self._silent else seconds, set_result_once, future, None)
+
+        def ended(_: asyncio.Future[None]) -> None:
+            timer.cancel()
+            if (parked := self._parked.get(channel)) is not None:
+                parked.discard(future)
+                if not parked:
+                    self._linger(channel)
+
+        future.add_done_callback(ended)
+        return future
+
+    def client_closed(self, error: PressureError) -> None:
+        """Listen no more, and fail everything that waits."""
+        for future in [one for parked in self._parked.values() for one in parked]:
+            if not future.done():
+                future.set_exception(copy.copy(error))
+        for timer in self._leaving.values():
+            timer.cancel()
+        for task in (*self._listening.values(), self._running):
+            if task is not None:
+                task.cancel()
+        self._leaving.clear()
+        self._listening.clear()
+        self._running = None
+        self._silent = True
+
+    def _listen(self, channel: bytes) -> None:
+        """Listen to a channel. When that has begun, those that wait try again: they may have missed something."""
+        if (timer := self._leaving.pop(channel, None)) is not None:
+            timer.cancel()
+        if self._silent or channel in self._listening:
+            return
+        if self._running is None or self._running.done():
+            self._running = background.start(self._subscriber.run(), "listening for tasks")
+        self._listening[channel] = background.start(self._begin(channel), "subscribing to a queue of tasks")
+
+    async def _begin(self, channel: bytes) -> None:
+        await self._subscriber.subscribe(channel)
+        self._heard(channel)
+
+    def _linger(self, channel: bytes) -> None:
+        if channel not in self._leaving and channel in self._listening:
+            self._leaving[channel] = asyncio.get_running_loop().call_later(LINGER, self._leave, channel)
+
+    def _leave(self, channel: bytes) -> None:
+        self._leaving.pop(channel, None)
+        self._parked.pop(channel, None)
+        self.generations.pop(channel, None)
+        if (task := self._listening.pop(channel, None)) is not None:
+            task.cancel()
+        self._subscriber.unsubscribe(channel)
+
+    def _heard(self, channel: bytes) -> None:
+        self.generations[channel] = self.generation(channel) + 1
+        for future in [one for one in self._parked.get(channel, ()) if not one.done()]:
+            if future.done():  # cancelled by the callback of another one
+                continue
+            future.set_result(None)
+            if future.on_wake is not None:
+                future.on_wake(future)
+
+    def _missed(self) -> None:
+        """The connection was opened, perhaps again."""
+        for channel in list(self._parked):
+            self._heard(channel)
+
+
+_channels: weakref.WeakKeyDictionary[Client, Channels] = weakref.WeakKeyDictionary()
+
+
+def channels_of(client: Client) -> Channels:
+    """Return the channels of a client."""
+    if client not in _channels:
+        _channels[client] = Channels(client)
+        client.attach(_channels[client])
+    return _channels[client]
+
+
+class TaskWaits:
+    """The waits of one queue object.
+
+    Args:
+        client: The client.
+        steps: The queue's steps.
+    """
+
+    def __init__(self, client: Client, steps: TaskSteps) -> None:
+        self._channels = channels_of(client)
+        self._names = (steps.keys.channel, steps.keys.room)
+        self._parked: set[Parked] = set()
+        self._closed_by: PressureError | None = None
+
+    def note(self) -> list[int]:
+        """Return what `park` needs after the step that is about to be sent."""
+        return [self._channels.generation(name) for name in self._names]
+
+    def park(self, wait: Wait, noted: list[int]) -> Parked:
+        """Return a future that completes when it is time to try the step again. Cancel it to stop waiting."""
+        if self._closed_by is not None:
+            ended = Parked(loop=asyncio.get_running_loop())
+            ended.set_exception(copy.copy(self._closed_by))
+            return ended
+        which = 1 if wait.reason == "full" else 0
+        seconds = POLL if wait.lease is None else min(POLL, wait.lease / 1000 + 0.001)
+        future = self._channels.park(self._names[which], noted[which], seconds)
+        self._parked.add(future)
+        future.add_done_callback(self._parked.discard)
+        return future
+
+    def drop(self, wait: Wait) -> None:
+        """A step has been answered with this, and nobody waits for it."""
+
+    def hand_back(self, role: str) -> None:
+        """Nothing came for operations which have ended: messages reach everybody."""
+
+    async def until(self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str) -> T:
+        """Try a step, park while it says wait, try again.
+
+        Args:
+            step: Sends the step, and answers with a value or a `Wait`.
+            timeout: Seconds after which the error of what blocked is raised; 0 for a single try.
+            name: The queue's name, for that error.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while True:
+            noted = self.note()
+            answer = await step()
+            if not isinstance(answer, Wait):
+                return answer
+            remaining = None if deadline is None else deadline - loop.time()
+            if remaining is not None and remaining <= 0:
+                raise answer.error(name)
+            parked = self.park(answer, noted)
+            try:
+                done, _ = await asyncio.wait((parked,), timeout=remaining)
+            finally:
+                parked.cancel()
+            if not done:
+                raise answer.error(name)
+            parked.result()
+
+    def end(self, error: PressureError) -> int:
+        """Fail everything that is parked; returns how many."""
+        ended = 0
+        for future in list(self._parked):
+            if not future.done():
+                future.set_exception(copy.copy(error))
+                ended += 1
+        return ended
+
+    def close(self, error: PressureError) -> None:
+        """Operations that park from now on get the error."""
+        self._closed_by = error

@@ -1,0 +1,48 @@
+"""The options of queues of tasks, checked."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import Final
+
+from apressure import validation
+from apressure.protocols import DEFAULT_LEASE, LONGEST_LEASE
+
+SHORTEST_LEASE: Final = 0.1
+"""Seconds."""
+
+DEFAULT_RESULT_TTL: Final = 604800.0
+"""Seconds for which results are kept: seven days."""
+
+
+def lease_of(lease: float | None, name: str = "lease") -> float:
+    """Return a lease in seconds, checked; None for the default."""
+    if lease is None:
+        return DEFAULT_LEASE
+    return validation.seconds(lease, name, SHORTEST_LEASE, LONGEST_LEASE, none=True)
+
+
+def ttl_of(result_ttl: float | None) -> float:
+    """Return for how many seconds results are kept, checked; 0 keeps them."""
+    if result_ttl is None:
+        return 0.0
+    return validation.seconds(result_ttl, "result_ttl", most=math.inf, above=True, none=True)
+
+
+def time_of(eta: datetime | float) -> float:
+    """Return a time in seconds since 1970.
+
+    Raises:
+        TypeError: It is neither a datetime nor a number.
+        ValueError: It is a datetime without a time zone, or no finite number.
+    """
+    if isinstance(eta, datetime):
+        if eta.tzinfo is None:
+            raise ValueError("eta must say its time zone, as in datetime.now(UTC) + timedelta(hours=1)")
+        return eta.timestamp()
+    if isinstance(eta, bool) or not isinstance(eta, (int, float)):
+        raise TypeError(f"eta must be a datetime or seconds since 1970, not {type(eta).__name__}")
+    if not math.isfinite(eta):
+        raise ValueError(f"eta must be a finite number of seconds, not {eta}")
+    return float(eta)

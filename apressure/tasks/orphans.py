@@ -1,0 +1,65 @@
+"""Finds tasks whose listener has died on this host (specification: Listeners), and has them run again.
+
+A listener of the released blueque gives no sign of life, so only its own host can tell that it has died: there is no
+process of its number, or that process began after the listener had reserved the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from apressure.tasks import processes
+from apressure.tasks.core import Core
+from apressure.tasks.engine.answers import Fields, text
+from apressure.tasks.engine.steps import MAX_TASKS, load_many
+from apressure.tasks.task import number, whole
+
+ADOPTED: Final = 15.0
+"""Seconds for which a task stays with a process that runs on after its listener has died, at each look."""
+
+
+async def claim(core: Core) -> int:
+    """Take over the tasks of all listeners of a queue that have died on this host.
+
+    A task whose process still runs stays, until that ends. The others go back, first in line, or fail, as the queue's
+    `on_orphan` says.
+
+    Returns:
+        How many tasks went back or failed.
+    """
+    steps, ask = core.steps, core.steps.connection.ask
+    here, moved = text(await core.listener()).rpartition("_")[0], 0
+    for listener in sorted(await ask(b"SMEMBERS", steps.keys.listeners, reads=True)):
+        parsed = processes.parse(text(listener))
+        if parsed is None or parsed[0] != here:
+            continue
+        ids = await ask(b"LRANGE", steps.keys.reserved(listener), 0, MAX_TASKS - 1, reads=True)
+        tasks = await load_many(core.client, ids)
+        looked_at = await asyncio.to_thread(_look, parsed[1], ids, dict(tasks))
+        if looked_at is not None:
+            moved += (await steps.adopt(listener, core.on_orphan, ADOPTED, looked_at))[0]
+    return moved
+
+
+def _look(pid: int, ids: Sequence[bytes], tasks: dict[bytes, Fields]) -> list[tuple[bytes, bool]] | None:
+    """Return the tasks of a listener, and whether their processes run; None if the listener lives.
+
+    The released blueque writes `updated` by this host's clock. Our nodes write the server's time, which cannot be
+    compared with the start of a process here. Their tasks have leases.
+
+    Reading about processes may start one (`ps`), so this is called in a thread.
+    """
+    alive = processes.running(pid)
+    if alive and not tasks:
+        return None
+    found = []
+    for task_id in ids:
+        fields = tasks.get(task_id, {})
+        updated, began = number(fields, "updated"), number(fields, "process_started")
+        if alive and ("token" in fields or processes.is_same(pid, None, updated)):
+            return None
+        runs = fields.get("status") == "started" and processes.is_same(whole(fields, "pid") or 0, began, updated)
+        found.append((task_id, runs))
+    return found

@@ -1,0 +1,115 @@
+"""Which processes of this host run, and since when: a number alone does not tell, since numbers are used again."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+SLACK: Final = 2.0
+"""Seconds by which two readings of the same start may differ."""
+
+_known: dict[int, float | None] = {}
+
+
+@functools.cache
+def host() -> str:
+    """Return the name of this host as Blueque writes it. It may ask the network."""
+    return socket.getfqdn()
+
+
+async def listener_id() -> str:
+    """Return the listener that this process is: `[hostname]_[pid]`."""
+    return f"{await asyncio.to_thread(host)}_{os.getpid()}"
+
+
+def parse(listener: str) -> tuple[str, int] | None:
+    """Return the host and the process of a listener; None if the name has no number at its end."""
+    name, _, pid = listener.rpartition("_")
+    return (name, int(pid)) if name and pid.isascii() and pid.isdigit() and len(pid) < 10 else None
+
+
+def running(pid: int) -> bool:
+    """Whether there is such a process on this host; a zombie, which has ended, does not count."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    except OverflowError:
+        return False
+    stat = _stat(pid)
+    return stat is None or stat[0] != "Z"
+
+
+def started_at(pid: int) -> float | None:
+    """Return when a process of this host began, in seconds since 1970, to about a second.
+
+    None if it does not run, or the system does not tell.
+    """
+    return _own() if pid == os.getpid() else _started_at(pid)
+
+
+def _own() -> float | None:
+    """Return when this process began; it asks once."""
+    pid = os.getpid()
+    if pid not in _known:
+        _known.clear()
+        _known[pid] = _started_at(pid)
+    return _known[pid]
+
+
+def _started_at(pid: int) -> float | None:
+    if (stat := _stat(pid)) is not None:
+        since_boot: float = int(stat[19]) / os.sysconf("SC_CLK_TCK")
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return float(booted + since_boot)
+    if Path("/proc/self/stat").exists():
+        return None
+    try:
+        elapsed = subprocess.run(
+            ["/bin/ps", "-o", "etime=", "-p", str(pid)], capture_output=True, text=True, check=False, timeout=10
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    days, _, clock = elapsed.rpartition("-")
+    parts = clock.split(":")
+    if not elapsed or not all(part.isdigit() for part in parts):
+        return None
+    seconds = sum(int(part) * 60**power for power, part in enumerate(reversed(parts)))
+    return float(time.time() - seconds - 86400 * int(days or 0))
+
+
+def is_same(pid: int, began: float | None, seen: float | None) -> bool:
+    """Whether the process that had this number still runs.
+
+    Args:
+        pid: Its number.
+        began: When it began, in seconds since 1970; None if that is unknown.
+        seen: When it certainly ran; one that began later is another one. None if that is unknown.
+    """
+    if not running(pid):
+        return False
+    now_began = started_at(pid)
+    if now_began is None:
+        return True
+    if began is not None:
+        return abs(now_began - began) <= SLACK
+    return seen is None or now_began <= seen + SLACK
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return what Linux says of a process, from its state on; None elsewhere, or if it does not run."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()

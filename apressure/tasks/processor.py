@@ -1,0 +1,201 @@
+"""Says what happens to a task while it is processed."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from apressure import dead_letters, validation
+from apressure.exceptions import LeaseLostError, PressureError, TaskDoesNotExistError
+from apressure.tasks import processes
+from apressure.tasks.codec import TaskCodec
+from apressure.tasks.engine.steps import Change
+from apressure.tasks.task import Task
+
+if TYPE_CHECKING:
+    from apressure.tasks.core import Core
+
+OURS: Final = frozenset(
+    {
+        "status", "queue", "parameters", "result", "error", "node", "pid", "created", "updated", "eta", "attempts",
+        "max_attempts", "on_orphan", "token", "progress", "progress_message", "process_started", "cancel_requested",
+        "reclaimed_node", "failure", "failed_attempt",
+    }
+)  # fmt: skip
+"""The fields of a task that have a meaning already."""
+
+_CODEC: Final = TaskCodec()
+
+
+class Processor:
+    """Updates a task while it is processed; made by `TaskClient.processor`, also in another process than its listener.
+
+    Only the reservation that the task was given with can update it: once the task was taken from its node, everything
+    here raises LeaseLostError, and nothing is written. It does not renew the task's lease: its listener does.
+
+    Args:
+        core: The queue.
+        task: The task, reserved.
+
+    Attributes:
+        task: As given.
+        settled: Whether the task has been completed, failed or given back here.
+    """
+
+    def __init__(self, core: Core, task: Task) -> None:
+        self.task = task
+        self.claim = task.claim
+        self.settled = False
+        self._core = core
+
+    async def start(self, pid: int | None = None) -> Any:
+        """Note that a process of this host starts the task (specification: Task Started).
+
+        Args:
+            pid: The process; None for this one.
+
+        Returns:
+            The task's parameters.
+
+        Raises:
+            LeaseLostError: The task was taken from its node, or has ended.
+            TaskDoesNotExistError: It was deleted.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+            TypeError, ValueError: pid is no number of a process.
+
+        Cancelled, it is started or not; starting it again is safe.
+        """
+        pid = os.getpid() if pid is None else validation.whole(pid, "pid")
+        began = processes.started_at(pid)
+        fields = {} if began is None else {"process_started": f"{began:.2f}"}
+        await self._change(Change("start", self.claim, b"%d" % pid, fields), "started")
+        return self.task.parameters
+
+    async def progress(
+        self, fraction: float | None = None, message: str | None = None, *, fields: Mapping[str, str] | None = None
+    ) -> None:
+        """Say how far the task has come.
+
+        Args:
+            fraction: From 0 to 1; None leaves it as it is.
+            message: A text for people; None leaves it as it is.
+            fields: Other fields of the task to set.
+
+        Raises:
+            LeaseLostError, TaskDoesNotExistError, OutcomeUnknownError: As for `start`.
+            TypeError, ValueError: An argument is invalid.
+
+        Cancelled, it is noted or not.
+        """
+        noted = checked_fields(fields)
+        if fraction is not None:
+            if isinstance(fraction, bool) or not isinstance(fraction, (int, float)):
+                raise TypeError(f"fraction must be a number, not {type(fraction).__name__}")
+            if not math.isfinite(fraction) or not 0 <= fraction <= 1:
+                raise ValueError(f"fraction must be between 0 and 1, not {fraction}")
+            noted["progress"] = repr(float(fraction))
+        if message is not None:
+            noted["progress_message"] = validation.text(message, "message")
+        await self._change(Change("progress", self.claim, b"", noted), "updated")
+
+    async def complete(self, result: Any = None, *, fields: Mapping[str, str] | None = None) -> None:
+        """End the task with a result (specification: Task Completed Successfully).
+
+        Args:
+            result: A string, or anything that JSON knows.
+            fields: Other fields of the task to set.
+
+        Raises:
+            LeaseLostError: The task was taken from its node, and others get it, or it has ended.
+            TaskDoesNotExistError: It was deleted.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+            RuntimeError: It was settled here before.
+            TypeError, ValueError: The result cannot be encoded. The task goes on.
+
+        Cancelled, it waits for the outcome, then raises: the task is complete or goes on.
+        """
+        change = Change("complete", self.claim, self._encode(result), checked_fields(fields))
+        await self._settle(change, "completed")
+
+    async def fail(self, error: BaseException | str, *, fields: Mapping[str, str] | None = None) -> None:
+        """End the task with an error (specification: Task Failed). `TaskDelivery.nack` tries it again instead.
+
+        Args:
+            error: Why, as text; of an exception its class and message.
+            fields: Other fields of the task to set.
+
+        Raises:
+            LeaseLostError, TaskDoesNotExistError, OutcomeUnknownError, RuntimeError, TypeError, ValueError: As for
+                `complete`.
+
+        Cancelled, it waits for the outcome, then raises: the task has failed or goes on.
+        """
+        text, noted = why(error, self.task.attempts)
+        await self._settle(Change("fail", self.claim, text, {**noted, **checked_fields(fields)}), "failed")
+
+    def _encode(self, result: Any) -> bytes:
+        return _CODEC.encode(result)
+
+    async def _settle(self, change: Change, what: str) -> None:
+        if self.settled:
+            raise RuntimeError(f"the task {self.task.id} cannot be {what}: it was settled before")
+        self.settled = True
+        try:
+            await self._change(change, what)
+        except (LeaseLostError, TaskDoesNotExistError):
+            raise
+        except Exception:
+            self.settled = False  # another try may succeed
+            raise
+        self._core.forget(self.claim)
+
+    async def _change(self, change: Change, what: str) -> None:
+        self._core.check()
+        if (error := self._refusal(await self._core.settler.settle(change), what)) is not None:
+            raise error
+
+    def _refusal(self, letter: str, what: str) -> PressureError | None:
+        """Return the error that a letter of `lua/settle.lua` stands for; None if the change was made."""
+        if letter == "-":
+            return TaskDoesNotExistError(f"the task {self.task.id} was not {what}: it was deleted", id=self.task.id)
+        return None if letter == "1" else self._lost(what)
+
+    def _lost(self, what: str) -> LeaseLostError:
+        name = self._core.name
+        return LeaseLostError(
+            f"the task {self.task.id} of {name!r} was not {what}: its lease has ended and another node gets it, or "
+            "it has ended",
+            name=name,
+            role="consumer",
+        )
+
+
+def checked_fields(fields: Mapping[str, str] | None) -> dict[str, str]:
+    """Return fields of a program, checked.
+
+    Raises:
+        TypeError: A name or a value is not a string.
+        ValueError: A name has a meaning of its own, or a text cannot be encoded.
+    """
+    checked = dict(fields or {})
+    for name, value in checked.items():
+        validation.text(name, "the name of a field")
+        validation.text(value, f"the field {name!r}")
+        if name in OURS:
+            raise ValueError(f"the field {name!r} of a task has a meaning of its own. Choose another name")
+        (name + value).encode()
+    return checked
+
+
+def why(error: BaseException | str, attempt: int) -> tuple[bytes, dict[str, str]]:
+    """Return the text of an error, and the fields that keep it.
+
+    Raises:
+        TypeError: It is neither an exception nor a text.
+    """
+    kept = dead_letters.encode(error)
+    text = error if isinstance(error, str) else str(dead_letters.decode(kept, attempt))
+    fields = {"failure": kept.decode(), "failed_attempt": str(attempt)}
+    return text.encode(errors="replace"), fields

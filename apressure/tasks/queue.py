@@ -1,0 +1,406 @@
+"""TaskQueue: a queue of tasks in the format of Blueque, as a program sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from datetime import datetime
+from typing import Any, Final, Generic, Literal, Self, TypeVar, Unpack, overload
+
+from apressure import validation
+from apressure.codecs import Codec, codec_for
+from apressure.connection.client import Client
+from apressure.connection.leases.clock import since_boot
+from apressure.connection.settings import ClientOptions
+from apressure.exceptions import QueueEmptyError
+from apressure.items import Items, Progress
+from apressure.protocols import DEFAULT_MAX_HOLD
+from apressure.tasks.codec import TaskCodec
+from apressure.tasks.consumer import TaskConsumer
+from apressure.tasks.contents import Contents
+from apressure.tasks.delivery import Hand, TaskDelivery
+from apressure.tasks.engine.answers import Reserved, Wait, text
+from apressure.tasks.engine.lanes import Put, Reserve
+from apressure.tasks.engine.steps import MAX_TASKS, Pair
+from apressure.tasks.options import DEFAULT_RESULT_TTL, lease_of, time_of, ttl_of
+from apressure.tasks.producer import TaskProducer
+from apressure.tasks.task import Task
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+POLICIES: Final = ("retry", "fail")
+
+
+class TaskQueue(Contents[T], Generic[T]):
+    """A queue of tasks for any number of nodes, on a Redis or Valkey server, in the format of Blueque.
+
+    A task has parameters, runs for as long as it takes, and ends with a result or an error, which stay on the server.
+    Tasks start in the order in which they were enqueued. The queue needs no `create`: the first task makes it. `create`
+    gives it a bound. Nodes of the released blueque 1.0.1 work on the same queue. Constructing it does no I/O.
+
+    Args:
+        name: The queue's name.
+        client: A `Client` or `TaskClient` to share with other queues. Without one, the queue makes its own.
+        codec: What parameters are. None for strings as they are, and JSON for everything else; otherwise as for
+            `AsyncQueue`. Blueque reads UTF-8: other bytes are refused.
+        max_attempts: How often a task is tried at most. After that it has failed; see `requeue`. None for no limit.
+        lease: Seconds after which a task of a node that gives no sign of life goes to another node; None for 15.
+        on_orphan: What happens to a task whose node died: `"retry"` tries it again, if `max_attempts` allows that;
+            `"fail"` marks it as failed.
+        result_ttl: Seconds for which results and errors are kept, also those of nodes of the release; None keeps them.
+        **options: The server and the client's options, see `ClientOptions`; not together with `client`. The prefix does
+            not matter: Blueque's keys have none.
+
+    Attributes:
+        name: The queue's name.
+        client: The client that it uses.
+        max_attempts: How often a task is tried at most; None for no limit.
+        lease: How long leases last, in seconds.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: An argument is invalid, or the server is a cluster: Blueque's keys share no slot.
+
+    Example:
+        >>> async with TaskQueue("video.encode", url="redis://127.0.0.1:6379/0") as queue:
+        ...     task_id = await queue.enqueue({"file": "a.mov"})
+        ...     delivery = await queue.receive(timeout=5.0)
+        ...     await delivery.complete("done")
+    """
+
+    @overload
+    def __init__(
+        self: TaskQueue[Any], name: str, *, client: Client | None = ..., codec: Literal["json", "msgpack"] | None = ...,
+        max_attempts: int | None = ..., lease: float | None = ..., on_orphan: Literal["retry", "fail"] = ...,
+        result_ttl: float | None = ..., **options: Unpack[ClientOptions],
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: TaskQueue[bytes], name: str, *, client: Client | None = ..., codec: Literal["raw"],
+        max_attempts: int | None = ..., lease: float | None = ..., on_orphan: Literal["retry", "fail"] = ...,
+        result_ttl: float | None = ..., **options: Unpack[ClientOptions],
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: TaskQueue[str], name: str, *, client: Client | None = ..., codec: Literal["text"],
+        max_attempts: int | None = ..., lease: float | None = ..., on_orphan: Literal["retry", "fail"] = ...,
+        result_ttl: float | None = ..., **options: Unpack[ClientOptions],
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: TaskQueue[T], name: str, *, client: Client | None = ..., codec: Codec[T] | type[T],
+        max_attempts: int | None = ..., lease: float | None = ..., on_orphan: Literal["retry", "fail"] = ...,
+        result_ttl: float | None = ..., **options: Unpack[ClientOptions],
+    ) -> None: ...  # fmt: skip
+    def __init__(
+        self,
+        name: str,
+        *,
+        client: Client | None = None,
+        codec: Codec[Any] | type[Any] | str | None = None,
+        max_attempts: int | None = None,
+        lease: float | None = None,
+        on_orphan: Literal["retry", "fail"] = "retry",
+        result_ttl: float | None = DEFAULT_RESULT_TTL,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        if client is not None and options:
+            raise TypeError(f"give either client= or {', '.join(options)}: the client has its own settings")
+        if max_attempts is not None:
+            validation.whole(max_attempts, "max_attempts")
+        if on_orphan not in POLICIES:
+            raise ValueError(f"on_orphan must be one of {', '.join(map(repr, POLICIES))}, not {on_orphan!r}")
+        self.lease = lease_of(lease)
+        chosen = Client(**options) if client is None else client
+        refuse_unfit(chosen)
+        super().__init__(chosen, client is None, name, max_attempts, on_orphan, ttl_of(result_ttl))
+        used: Codec[Any] = TaskCodec() if codec is None else codec_for(codec)
+        self._items = Items(name, _UTF8(used), chosen.settings.max_message_size)
+
+    async def __aenter__(self) -> Self:
+        if self._owns_client:
+            await self.client.__aenter__()
+        self.check()
+        return self
+
+    async def enqueue(self, parameters: T, timeout: float | None = None) -> str:
+        """Enqueue a task, waiting while the queue is full (specification: Submission).
+
+        Args:
+            parameters: What the task is to do: a string, or anything that JSON knows, or what the codec takes.
+            timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
+
+        Returns:
+            The task's id, a UUID.
+
+        Raises:
+            QueueFullError: The queue stayed full until the timeout. Nothing was enqueued.
+            QueueClosedError: It is closed. Nothing was enqueued.
+            QueueDoesNotExistError: It was created and deleted. Nothing was enqueued.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+            TypeError, ValueError: The parameters cannot be encoded, or are too large. Nothing was enqueued.
+
+        Cancelled while it waits, nothing was enqueued. Cancelled while the step is on its way, it waits for the answer,
+        then raises: the task is in the queue, or not. `timeout=` gives a certain answer.
+        """
+        task_id = new_id()
+        await self._put(Put([(task_id, self._items.encode(parameters))], self._expected), timeout)
+        return task_id.decode()
+
+    put = enqueue
+    """`enqueue`, by the name that it has in every kind of queue."""
+
+    async def put_nowait(self, parameters: T) -> str:
+        """Enqueue a task without waiting for room.
+
+        Returns:
+            The task's id.
+
+        Raises:
+            QueueFullError: The queue is full. Nothing was enqueued.
+            PressureError, TypeError, ValueError: As for `enqueue`.
+
+        Cancelled, the task is in the queue, or not.
+        """
+        return await self.enqueue(parameters, 0)
+
+    async def schedule(self, parameters: T, eta: datetime | float) -> str:
+        """Have a task enqueued at a time (specification: Schedule Task). A `Scheduler` must run then.
+
+        Args:
+            parameters: As for `enqueue`.
+            eta: When: a datetime with a time zone, or seconds since 1970. A time that has passed, by the server's
+                clock, enqueues it at once.
+
+        Returns:
+            The task's id.
+
+        Raises:
+            PressureError: As for `enqueue`; a scheduled task does not count for the bound.
+            TypeError, ValueError: An argument is invalid. Nothing was scheduled.
+
+        Cancelled, the task is scheduled, or not.
+        """
+        task_id, time = new_id(), repr(time_of(eta)).encode()
+        await self._put(Put([(task_id, self._items.encode(parameters))], self._expected, time), None)
+        return task_id.decode()
+
+    async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
+        """Enqueue any number of tasks in order, as many in a step as there is room for.
+
+        Args:
+            items: Parameters: an iterable or an asynchronous one. It is read ahead by up to a chunk (1,000 tasks or
+                1 MiB), and what was read and not enqueued is lost when this fails. A consumer is refused.
+            timeout: Seconds for all of them.
+
+        Returns:
+            How many were enqueued.
+
+        Raises:
+            QueueFullError: The timeout passed.
+            QueueClosedError, QueueDoesNotExistError, OutcomeUnknownError, TypeError, ValueError: As for `enqueue`.
+                A note on any error says how many were enqueued before, and so does `accepted` of a PressureError.
+
+        Cancelled, the first of the tasks are in the queue, in order, and the others are not.
+        """
+        validation.timeout(timeout)
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+
+        async def put_chunk(chunk: list[bytes], progress: Progress) -> None:
+            remaining = None if deadline is None else max(0.0, deadline - loop.time())
+            tasks: list[Pair] = [(new_id(), parameters) for parameters in chunk]
+            put = Put(tasks, self._expected)
+            try:
+                await self._put(put, remaining)
+            finally:
+                progress.accepted += put.done
+
+        return await self._items.put_chunks(items, put_chunk, MAX_TASKS, ahead=True)
+
+    async def receive(self, timeout: float | None = None, lease: float | None = None) -> TaskDelivery[T]:
+        """Reserve the task that is next, waiting while there is none (specification: Node Task Pop).
+
+        Args:
+            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+            lease: Seconds for which no other node gets it; None for the queue's. Only `TaskDelivery.extend` renews it:
+                `consumer` and `TaskClient.listener` renew by themselves.
+
+        Raises:
+            QueueEmptyError: There was none until the timeout.
+            QueueClosedError: The queue is closed, and no task waits or is scheduled. One in hand may still come back:
+                then the next `receive` gets it.
+            QueueDoesNotExistError: It was created and deleted.
+            ServerError, ServerUnavailableError: The server refused, or cannot be reached. Tasks that were reserved come
+                again when their lease ends.
+            TypeError, ValueError: An argument is invalid.
+
+        Cancelled, nothing was taken, or it has been given back.
+        """
+        return (await self.receive_many(1, timeout, lease))[0]
+
+    async def receive_many(
+        self, max_items: int, timeout: float | None = None, lease: float | None = None
+    ) -> list[TaskDelivery[T]]:
+        """Reserve one to max_items tasks, as many as there are, waiting while there is none.
+
+        Very many or large tasks come in chunks: the list may be shorter than the queue.
+
+        Raises:
+            TypeError, ValueError: max_items is not a positive whole number.
+            PressureError: As for `receive`.
+
+        Cancelled, nothing was taken, or it has been given back, in order.
+        """
+        validation.whole(max_items, "max_items")
+        validation.timeout(timeout)
+        seconds = self.lease if lease is None else lease_of(lease)
+        self.check()
+        listener = await self.listener()
+        sent = since_boot()
+        reserve = Reserve(min(max_items, MAX_TASKS), self.policy(seconds), listener, self._expected)
+        tasks: list[Reserved] = await self._reservations.run(reserve, timeout, False)
+        deliveries = [self.delivery(one) for one in tasks]
+        for delivery in deliveries:
+            delivery.certain_until = sent + seconds
+        return deliveries
+
+    def producer(self, close: bool = True) -> TaskProducer[T]:
+        """Return the producing end of the queue, for `async with`.
+
+        Args:
+            close: Close the queue at the end of the block, unless it raises. Producers that share a queue pass False.
+        """
+        return TaskProducer(self, close)
+
+    @overload
+    def consumer(
+        self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
+        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
+    ) -> TaskConsumer[T]: ...  # fmt: skip
+    @overload
+    def consumer(
+        self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
+        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
+    ) -> TaskConsumer[TaskDelivery[T]]: ...  # fmt: skip
+    def consumer(
+        self, ack: Literal["auto", "manual"] = "auto", delete: bool = False, prefetch: int | None = None,
+        lease: float | None = None, timeout: float | None = None, max_hold: float | None = None, shared: bool = True,
+    ) -> TaskConsumer[Any]:  # fmt: skip
+        """Return a consuming end of the queue, for `async with` and `async for`: at-least-once, and one of several.
+
+        Args:
+            ack: `"auto"`: a task is completed when the loop asks for the next one, and at the end of the block unless
+                it raises. `"manual"`: the loop gets deliveries, to be settled by hand.
+            delete: Delete the queue at the end of the block, unless it raises, if the queue was closed and everything
+                was settled.
+            prefetch: How many tasks to reserve at a time. None reserves one, and more while they are handled within
+                milliseconds; what was reserved ahead goes back when a task takes longer.
+            lease: Seconds after which other nodes get the tasks if this process dies; a thread renews it. None for the
+                queue's.
+            timeout: As for `AsyncQueue.consumer`, which waits for the role. Here nothing waits.
+            max_hold: Seconds after which the leases of a handler that is stuck are given up: nothing was handed out
+                meanwhile. None for an hour. For tasks that run longer give more.
+            shared: Always True: any number of consumers compete. False is refused.
+        """
+        if not shared:
+            raise ValueError("consumers of a TaskQueue always share it: leave out shared=False")
+        if ack not in ("auto", "manual"):
+            raise ValueError(f"ack must be 'auto' or 'manual', not {ack!r}")
+        if prefetch is not None:
+            validation.whole(prefetch, "prefetch", 1, MAX_TASKS)
+        validation.timeout(timeout)
+        hold = DEFAULT_MAX_HOLD
+        if max_hold is not None:
+            hold = validation.seconds(max_hold, "max_hold", above=True, none=True)
+        seconds = self.lease if lease is None else lease_of(lease)
+        return TaskConsumer(self, ack == "manual", delete, prefetch, seconds, hold)
+
+    async def peek(self) -> T:
+        """Return the parameters of the task that is next, without taking it.
+
+        Raises:
+            QueueEmptyError: None waits.
+            DecodeError: The codec cannot decode them.
+            PressureError: As for `statistics`.
+        """
+        return await self._peek(False)
+
+    async def peek_newest(self) -> T:
+        """Return the parameters of the task that was enqueued last, without taking it.
+
+        Raises:
+            QueueEmptyError, DecodeError, PressureError: As for `peek`.
+        """
+        return await self._peek(True)
+
+    @property
+    def expected(self) -> bool:
+        """Whether this object has created the queue."""
+        return self._expected
+
+    def delivery(self, reserved: Reserved, hand: Hand | None = None) -> TaskDelivery[T]:
+        """Return the delivery of a task that a step has reserved."""
+        return TaskDelivery(self, self._items, Task(self.client, text(reserved.id), reserved.fields), hand)
+
+    async def until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
+        """Try a step, wait while it says so, try again."""
+        return await self._waits.until(step, timeout, self.name)
+
+    async def _peek(self, newest: bool) -> T:
+        self.check()
+        task = await self.steps.peek(newest)
+        if task is None:
+            raise QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
+        return self._items.decode(task.fields["parameters"].encode(errors="surrogateescape"))
+
+    async def _put(self, put: Put, timeout: float | None) -> None:
+        validation.timeout(timeout)
+        self.check()
+        await self._puts.run(put, timeout, False)
+
+
+class _UTF8:
+    """A codec whose messages Blueque can read.
+
+    Args:
+        codec: The codec.
+    """
+
+    def __init__(self, codec: Codec[Any]) -> None:
+        self._codec = codec
+        self.decode = codec.decode
+
+    def encode(self, item: Any, /) -> bytes:
+        message = self._codec.encode(item)
+        try:
+            message.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"tasks are UTF-8, which every node of Blueque reads: {error}. Use another codec"
+            ) from None
+        return message
+
+
+def new_id() -> bytes:
+    """Return a random id, a UUID of version 4."""
+    raw = os.urandom(16).hex()
+    variant = "89ab"[int(raw[16], 16) & 3]
+    return f"{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{variant}{raw[17:20]}-{raw[20:]}".encode()
+
+
+def refuse_unfit(client: Client) -> None:
+    """Raise if queues of tasks cannot be on the client's server.
+
+    Raises:
+        ValueError: It is a cluster, or the client uses no scripts.
+    """
+    if client.settings.address.nodes and client.settings.address.service is None:
+        raise ValueError(
+            "a TaskQueue cannot be on a cluster: Blueque's keys share no slot. Use a single server, or one that "
+            "Sentinels watch"
+        )
+    if not client.settings.scripting:
+        raise ValueError("a TaskQueue needs scripts on the server: leave out scripting=False")

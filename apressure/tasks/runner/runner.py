@@ -1,0 +1,256 @@
+"""`Runner`: runs the tasks of a queue, in processes of their own or as coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import inspect
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from signal import SIGINT, SIGTERM, Signals
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from apressure import background, validation
+from apressure.backoff import Backoff
+from apressure.exceptions import PressureError
+from apressure.protocols import DEFAULT_LEASE
+from apressure.signals import listening
+from apressure.tasks.runner.command import Command, Function
+from apressure.tasks.runner.performing import Ending, Limits, OnOutput, Performance, Reason
+from apressure.tasks.runner.work import Order, Running, TaskCoroutine, TaskProcess
+
+if TYPE_CHECKING:
+    from anyio import CancelScope
+
+    from apressure.tasks.client import TaskClient
+    from apressure.tasks.consumer import TaskConsumer
+    from apressure.tasks.delivery import TaskDelivery
+
+logger = logging.getLogger("apressure")
+
+Work = Command | Function | str | Callable[[Any], Any]
+
+_MOST: Final = 10_000
+"""The most tasks at a time."""
+
+_AGAIN: Final = Backoff(0.5, 30.0)
+"""The pauses before the Runner asks for tasks again after a temporary error."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """What a `Runner` has done when it returns.
+
+    Attributes:
+        complete: How many tasks completed.
+        failed: How many tasks failed.
+        given_back: How often a task was given back, to be run again.
+        lost: How often a task was lost: its lease ended, or it was deleted.
+        signal: The signal that ended it; None if the queue was closed and drained.
+    """
+
+    complete: int
+    failed: int
+    given_back: int
+    lost: int
+    signal: Signals | None = None
+
+
+class Runner:
+    """Runs the tasks of a queue: commands and functions in processes of their own, or coroutines in this one.
+
+    A command that exits with status 0 completes its task; the result is what it wrote to its standard output, or for a
+    function what it returned. Another exit status fails the task. The field `output` keeps the end of what was written.
+
+    Each process has a supervisor, which ends it, and everything that it has started, before another node may run the
+    task: also if this process is killed, stands still, or loses its server. What was killed by somebody else, and what
+    a dead node had, runs again, up to `max_attempts` times.
+
+    Args:
+        client: The client.
+        queue: The queue's name.
+        work: A `Command`. Or a function, as `"module:function"`, as `Function` or itself, which is called with the
+            parameters in a new process for each task. Or `async def handle(parameters)`, which runs in this process,
+            and is cancelled where a process would be ended.
+        concurrency: How many tasks run at a time.
+        timeout: Seconds for one attempt, which then fails; None for no limit.
+        grace: Seconds from SIGTERM to SIGKILL. Where a lease is about to end, it is at most a fifth of the lease.
+        lease: Seconds after which another node gets the tasks of one that is dead or cut off. A process gets SIGTERM
+            when its lease could not be renewed for about two thirds of that.
+        on_orphan: What happens to a task whose node or process was killed: `"retry"` runs it again, `"fail"` does not.
+        max_attempts: How often a task is tried at most; None for no limit.
+        shutdown_timeout: Seconds that tasks may take to finish after a signal. Then they are ended, and given back.
+        max_output: How many bytes are kept of what a process writes to its standard output and standard error.
+        on_output: `on_output(delivery, "stdout" or "stderr", text)` is called for each piece of output.
+        signals: The signals that end `run`. The first one lets tasks finish, the second one ends them and gives them
+            back, and further ones have the effect that they had before. () for none.
+
+    Raises:
+        TypeError, ValueError: An argument is invalid.
+        FileNotFoundError: The program of the command cannot be found.
+    """
+
+    def __init__(
+        self,
+        client: TaskClient,
+        queue: str,
+        work: Work,
+        *,
+        concurrency: int = 1,
+        timeout: float | None = None,
+        grace: float = 10.0,
+        lease: float = DEFAULT_LEASE,
+        on_orphan: Literal["retry", "fail"] = "retry",
+        max_attempts: int | None = 3,
+        shutdown_timeout: float = 30.0,
+        max_output: int = 65536,
+        on_output: OnOutput | None = None,
+        signals: Sequence[int] = (SIGTERM, SIGINT),
+    ) -> None:
+        if timeout is not None:
+            validation.seconds(timeout, "timeout", above=True, none=True)
+        if on_orphan not in {"retry", "fail"}:
+            raise ValueError(f"on_orphan must be 'retry' or 'fail', not {on_orphan!r}")
+        self._concurrency = validation.whole(concurrency, "concurrency", 1, _MOST)
+        self._shutdown_timeout = validation.seconds(shutdown_timeout, "shutdown_timeout")
+        limits = Limits(
+            timeout,
+            validation.seconds(grace, "grace"),
+            lease,
+            max_attempts if on_orphan == "retry" else 1,
+            validation.whole(max_output, "max_output", 0, unit="bytes"),
+        )
+        self._performance = functools.partial(
+            Performance, begin=_beginning(work), limits=limits, on_output=on_output
+        )  # fmt: skip
+        self._signals = signals
+        self._queue = client.queue(queue, lease=lease, max_attempts=max_attempts, on_orphan=on_orphan)
+        self._running: dict[asyncio.Task[None], Performance] = {}
+        self._endings: Counter[Ending] = Counter()
+        self._receiving: CancelScope | None = None
+        self._signal: Signals | None = None
+        self._failure: BaseException | None = None
+
+    async def run(self) -> Ran:
+        """Run tasks until the queue is closed and drained, or a signal comes. Call it once.
+
+        Raises:
+            RuntimeError: It was called before, or signals were asked for outside the main thread.
+            PressureError: An error that a retry does not solve (`temporary` is False), or one before the first task.
+
+        Cancelled, it ends the tasks as after a second signal, waits until nothing of them runs, and gives them back.
+        """
+        from anyio import CancelScope  # here, since it loads anyio's backend
+
+        if self._receiving is not None:
+            raise RuntimeError("this Runner has run already: make one for each run")
+        self._receiving = CancelScope()
+        with listening(self._signals, self._signalled) as self._stop_listening:
+            async with self._queue.consumer("manual", prefetch=1) as consumer:
+                consumer.excuse()  # a task may run for longer than `max_hold`
+                try:
+                    with self._receiving:
+                        await self._receive(consumer)
+                    if self._running:
+                        await asyncio.wait(self._running, timeout=self._shutdown_timeout)
+                finally:
+                    self._end()
+                    await background.join(self._running)
+        if self._failure is not None:
+            raise self._failure
+        ended = self._endings
+        return Ran(ended["complete"], ended["failed"], ended["given back"], ended["lost"], self._signal)
+
+    async def _receive(self, consumer: TaskConsumer[TaskDelivery[Any]]) -> None:
+        """Reserve a task whenever there is room for one, until the queue is drained and no task can go back to it."""
+        failures = 0
+        while True:
+            while len(self._running) >= self._concurrency:
+                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            idle = not self._running
+            try:
+                self._start(await anext(consumer))
+                failures = 0
+            except StopAsyncIteration:
+                if idle:
+                    return
+                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            except PressureError as error:
+                if not error.temporary:
+                    raise
+                pause = _AGAIN.pause(failures)
+                failures += 1
+                logger.warning("the Runner of %r asks for tasks again in %.1f s: %s", self._queue.name, pause, error)
+                await asyncio.sleep(pause)
+
+    def _start(self, delivery: TaskDelivery[Any]) -> None:
+        performance = self._performance(delivery)
+        task = background.start(self._perform(performance), f"running the task {delivery.id}")
+        self._running[task] = performance
+        task.add_done_callback(self._ended)
+
+    async def _perform(self, performance: Performance) -> None:
+        self._endings[await performance.run()] += 1
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = self._failure or error
+            assert self._receiving is not None
+            self._receiving.cancel()
+            self._end()
+
+    def _signalled(self, signum: int) -> None:
+        assert self._receiving is not None
+        if self._signal is None:
+            self._signal = Signals(signum)
+            self._receiving.cancel()
+        else:
+            self._stop_listening()
+            self._end()
+
+    def _end(self) -> None:
+        """End all tasks: they go back."""
+        for performance in self._running.values():
+            performance.stop(Reason.GIVE_BACK)
+
+
+def _beginning(work: Work) -> Callable[[Order], Running]:
+    """Return what prepares a task to run.
+
+    Raises:
+        TypeError, ValueError: It is nothing that can run.
+        FileNotFoundError: There is no such program.
+    """
+    if isinstance(work, Command):
+        work.check()
+    if isinstance(work, (Command, Function)):
+        return functools.partial(TaskProcess, work)
+    if isinstance(work, str):
+        return functools.partial(TaskProcess, Function(work))
+    if not callable(work):
+        raise TypeError(f"a Runner runs a Command, a function or 'module:function', not {type(work).__name__}")
+    if inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(getattr(work, "__call__", None)):  # noqa: B004
+        return functools.partial(TaskCoroutine, work)
+    return functools.partial(TaskProcess, Function(_name_of(work)))
+
+
+def _name_of(function: Callable[[Any], Any]) -> str:
+    """Return a function as `module:function`.
+
+    Raises:
+        TypeError: Another process could not import it.
+    """
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    found: Any = sys.modules.get(module or "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not function or module == "__main__":
+        raise TypeError(
+            f"{function!r} cannot be imported by the process that is to call it: define it at the top level of a "
+            "module other than the main program, or make it asynchronous to run it in this process"
+        )
+    return f"{module}:{name}"

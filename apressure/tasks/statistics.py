@@ -1,0 +1,42 @@
+"""A snapshot of a queue of tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TaskStatistics:
+    """A snapshot of a `TaskQueue`.
+
+    Attributes:
+        name: The queue's name.
+        length: Tasks that wait.
+        bound: The most tasks that may wait; 0 for no bound.
+        closed: Whether the queue is closed.
+        paused: Whether nodes of apressure reserve nothing at present.
+        scheduled: Tasks that wait for their time.
+        in_flight: Tasks that listeners have reserved or started.
+        started: Tasks that run.
+        complete: Tasks that have completed, and whose results are kept.
+        dead_letters: Tasks that have failed.
+        listeners: Listeners that are registered, those of the released blueque included.
+        next_expiry: Seconds until the next lease may end; None if no node of apressure has a task.
+        waiting_putters: Tasks of this program that are putting.
+        waiting_receivers: Tasks of this program that are receiving.
+    """
+
+    name: str
+    length: int
+    bound: int
+    closed: bool
+    paused: bool
+    scheduled: int
+    in_flight: int
+    started: int
+    complete: int
+    dead_letters: int
+    listeners: int
+    next_expiry: float | None
+    waiting_putters: int
+    waiting_receivers: int

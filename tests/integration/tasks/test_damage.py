@@ -1,0 +1,207 @@
+"""What other programs have written into the keys: clear errors, nothing lost, and everything else goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis
+
+from apressure import (
+    DecodeError,
+    QueueEmptyError,
+    ServerError,
+    TaskClient,
+    TaskDoesNotExistError,
+    TaskQueue,
+)
+from tests.integration.tasks.conftest import Blueque, Open, consistent, in_time
+
+
+async def test_ids_without_a_task_are_dropped(queue: TaskQueue[Any], blueque: Blueque, caplog: Any) -> None:
+    blueque.db.lpush("blueque_pending_tasks_jobs", "gone")
+    blueque.enqueue("a")
+    blueque.db.lpush("blueque_pending_tasks_jobs", "gone too", b"\xff\xfe")
+    got = await queue.receive()
+    assert got.id == "a"
+    await got.complete()
+    with pytest.raises(QueueEmptyError):
+        await queue.receive(timeout=0)
+    assert sum("were dropped" in record.message for record in caplog.records) >= 1
+    consistent(blueque.db)
+
+
+async def test_an_id_that_is_twice_in_the_list_runs_once(queue: TaskQueue[Any], db: redis.Redis) -> None:
+    task_id = await queue.enqueue("a")
+    db.lpush("blueque_pending_tasks_jobs", task_id, task_id)
+    delivery = await queue.receive()
+    with pytest.raises(QueueEmptyError):
+        await queue.receive(timeout=0)
+    await delivery.complete()
+    consistent(db)
+
+
+async def test_hashes_that_miss_fields(queue: TaskQueue[Any], client: TaskClient, blueque: Blueque) -> None:
+    blueque.db.hset("blueque_task_bare", "parameters", "x")
+    blueque.db.hset("blueque_task_odd", mapping={"status": "pending", "pid": "none", "created": "yesterday",
+                    "progress": "nan", "attempts": "-3", "eta": "inf", b"\xff": b"\xfe"})  # fmt: skip
+    blueque.db.lpush("blueque_pending_tasks_jobs", "bare", "odd")
+    bare = await client.task("bare")
+    assert (bare.status, bare.queue, bare.created, bare.parameters, bare.attempts) == (None, None, None, "x", 0)
+    odd = await client.task("odd")
+    assert (odd.pid, odd.created, odd.progress, odd.attempts, odd.eta, odd.parameters) == (
+        None,
+        None,
+        None,
+        0,
+        None,
+        None,
+    )
+    assert [task.id async for task in queue.tasks()] == ["bare", "odd"]
+    with pytest.raises(ValueError, match="queue"):
+        client.processor(bare)
+    one, two = await queue.receive_many(2)
+    assert (one.item, two.raw) == ("x", b"")
+    await one.complete("done")
+    await two.nack("why")
+    assert (await client.task("odd")).status == "pending"
+    consistent(blueque.db)
+
+
+async def test_parameters_that_cannot_be_decoded(open_queue: Open, blueque: Blueque) -> None:
+    queue = await open_queue()
+    blueque.db.hset("blueque_task_a", mapping={"status": "pending", "queue": "jobs", "parameters": b"\xff\xfe"})
+    blueque.db.lpush("blueque_pending_tasks_jobs", "a")
+    with pytest.raises(DecodeError):
+        await queue.peek()
+    delivery = await queue.receive()
+    with pytest.raises(DecodeError) as raised:
+        _ = delivery.item
+    assert raised.value.raw == delivery.raw == b"\xff\xfe"
+    await delivery.fail("unreadable")
+    assert blueque.db.hget("blueque_task_a", "parameters") == b"\xff\xfe"
+    for number in (2, 3):
+        blueque.enqueue(str(number), "{not json")
+    strict = await open_queue(codec="json")
+    with pytest.raises(DecodeError):
+        await strict.peek()
+    assert await queue.peek() == "{not json"
+
+
+async def test_unknown_statuses_are_shown_as_they_are(
+    queue: TaskQueue[Any], client: TaskClient, blueque: Blueque
+) -> None:
+    blueque.enqueue("a", status="succeeded")
+    assert (await client.task("a")).status == "succeeded"
+    assert [task.status async for task in queue.tasks("pending")] == ["succeeded"]
+    with pytest.raises(Exception, match="succeeded"):
+        await queue.delete_task("a")
+    delivery = await queue.receive()
+    await delivery.complete()
+    assert (await client.task("a")).status == "complete"
+
+
+async def test_tasks_that_do_not_exist(queue: TaskQueue[Any], client: TaskClient) -> None:
+    for operation in (
+        client.task("none"), queue.cancel("none"), queue.retry("none"), queue.delete_task("none"),
+    ):  # fmt: skip
+        with pytest.raises(TaskDoesNotExistError, match="none"):
+            await operation
+    with pytest.raises(TypeError):
+        await client.task(5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        await queue.cancel(None)  # type: ignore[arg-type]
+
+
+async def test_a_task_that_is_deleted_while_it_runs(queue: TaskQueue[Any], db: redis.Redis) -> None:
+    await queue.enqueue("a")
+    async with queue.consumer("manual", lease=1) as consuming:
+        delivery = await in_time(anext(consuming))
+        lost = asyncio.Event()
+        delivery.on_lost(lost.set)
+        db.delete(f"blueque_task_{delivery.id}")
+        await in_time(lost.wait())
+        with pytest.raises(Exception, match="lease"):
+            await delivery.complete()
+    assert not db.exists(f"blueque_task_{delivery.id}")
+    db.delete(f"blueque_reserved_tasks_jobs_{delivery.task.node}", "apressure:blueque:leases:jobs")
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["pending_tasks", "scheduled_tasks", "started_tasks", "complete_tasks", "failed_tasks", "listeners", "tasks"],
+)
+async def test_a_key_of_another_type_is_a_clear_error_and_loses_nothing(
+    open_queue: Open, blueque: Blueque, db: redis.Redis, word: str
+) -> None:
+    queue = await open_queue()
+    first = await queue.enqueue("first")
+    held = await queue.receive()
+    await queue.enqueue("second")
+    key = blueque.key(word)
+    saved = db.dump(key)
+    db.delete(key)
+    db.hset(key, "a", "b")
+    errors = []
+    for operation in (
+        queue.enqueue("third"), queue.receive(timeout=0), held.complete("done"), queue.statistics(), queue.cancel(first),
+    ):  # fmt: skip
+        try:
+            answer = await operation
+        except (ServerError, QueueEmptyError) as error:
+            errors.append(error)
+        else:
+            if hasattr(answer, "nack"):
+                await answer.nack()
+    assert any("WRONGTYPE" in str(error) and "key of the queue" in str(error) for error in errors) or word == "tasks"
+    db.delete(key)
+    if saved is not None:
+        db.restore(key, 0, saved)
+    await in_time(finish(queue))
+    found = {task.parameters async for task in queue.tasks()}
+    assert {"first", "second"} <= found
+    assert await queue.qsize() == 0
+
+
+async def finish(queue: TaskQueue[Any]) -> None:
+    """End every task: those in hand come when their leases end."""
+    leases = queue.steps.keys.leases
+    while (await queue.statistics()).length or (await queue.statistics()).in_flight:
+        for task_id in await queue.steps.connection.ask(b"ZRANGE", leases, 0, -1):
+            await queue.steps.connection.ask(b"ZADD", leases, 0, task_id)
+        try:
+            await (await queue.receive(timeout=0)).complete("late")
+        except QueueEmptyError:
+            continue
+
+
+async def test_a_bound_that_is_no_number(queue: TaskQueue[Any], db: redis.Redis) -> None:
+    db.set("apressure:blueque:bound:jobs", "many")
+    for operation in (queue.enqueue("x"), queue.receive(timeout=0), queue.close(), queue.purge("failed")):
+        try:
+            await operation
+        except ServerError as error:
+            assert "is not a bound" in str(error)  # noqa: PT017
+    db.delete("apressure:blueque:bound:jobs")
+    assert await queue.qsize() == 0
+
+
+async def test_a_cluster_is_refused() -> None:
+    for made in (TaskClient, lambda url: TaskQueue("jobs", url=url)):
+        with pytest.raises(ValueError, match="cluster"):
+            made("redis+cluster://127.0.0.1:6379")
+    with pytest.raises(ValueError, match="scripts"):
+        TaskQueue("jobs", url="redis://127.0.0.1:1", scripting=False)
+    with pytest.raises(ValueError, match="on_orphan"):
+        TaskQueue("jobs", url="redis://127.0.0.1:1", on_orphan="ignore")  # type: ignore[call-overload]
+
+
+async def test_text_that_is_not_utf8_is_refused(open_queue: Open) -> None:
+    queue = await open_queue(codec="raw")
+    with pytest.raises(ValueError, match="UTF-8"):
+        await queue.enqueue(b"\xff")
+    for bad in (float("nan"), "\ud800"):
+        with pytest.raises(ValueError):
+            await (await open_queue()).enqueue(bad)
+    assert not await queue.exists()

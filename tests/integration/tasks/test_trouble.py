@@ -1,0 +1,310 @@
+"""Processes that are killed, replies that get lost, servers that fail over: no task is lost, and none is ended twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from apressure import LeaseLostError, PressureError, TaskClient, TaskQueue
+from tests.chaos.proxy import Trouble, proxy
+from tests.integration.tasks.conftest import Open, consistent, in_time
+from tests.servers import SERVERS
+from tests.topologies import must_be_empty, replicated, sentinel
+
+ROOT = Path(__file__).parents[3]
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Worker:
+    """A process of `workers`, and the lines that it has written."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        while line := await self.process.stdout.readline():
+            if line.endswith(b"\n"):
+                self.lines.append(line.decode().strip())
+
+    async def ready(self) -> None:
+        async with asyncio.timeout(90):
+            while not self.lines:
+                await asyncio.sleep(0.01)
+
+    async def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGKILL)
+        assert await self.process.wait() in (-signal.SIGKILL, 0)
+        await self._reading
+
+    def noted(self, word: str) -> list[str]:
+        return [line.split()[1] for line in self.lines if line.startswith(f"{word} ")]
+
+
+@contextlib.asynccontextmanager
+async def workers() -> AsyncIterator[dict[str, Worker]]:
+    running: dict[str, Worker] = {}
+    try:
+        yield running
+    finally:
+        for worker in running.values():
+            if worker.process.returncode is None:
+                await worker.kill()
+
+
+async def start(kind: str, url: str, tag: str) -> Worker:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.integration.tasks.workers", kind, url, tag,
+        stdout=asyncio.subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    return Worker(process)
+
+
+async def test_killed_processes_lose_nothing(open_queue: Open, url: str, db: redis.Redis) -> None:
+    """Producers and listeners are killed at random times: each task that was put completes, and once."""
+    chosen = random.Random()
+    queue = await open_queue(bound=20)
+    dead: list[Worker] = []
+    async with workers() as running:
+        for number in range(20):
+            kind = ("put", "process")[number % 2]
+            running[str(number)] = await start(kind, url, str(number))
+            await running[str(number)].ready()
+            if len(running) > 3:
+                await asyncio.sleep(chosen.uniform(0, 0.1))
+                victim = running.pop(chosen.choice(list(running)))
+                await victim.kill()
+                dead.append(victim)
+        for worker in running.values():
+            await worker.kill()
+            dead.append(worker)
+    await queue.close()
+    left = []
+    async with asyncio.timeout(90), queue.consumer("manual") as consumer:
+        async for delivery in consumer:
+            left.append(delivery.id)
+            await delivery.complete("at last")
+    put = {task for worker in dead for task in worker.noted("put")}
+    done = [task for worker in dead for task in worker.noted("done")]
+    assert len(put) > 20
+    assert max(Counter(done).values(), default=1) == 1
+    assert not set(done) & set(left)
+    completed = [task.id async for task in queue.tasks("complete")]
+    assert put <= set(completed)
+    assert len(set(completed)) == len(completed)
+    assert set(done) | set(left) <= set(completed)
+    consistent(db)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [Trouble(lose=0.05, silence=0.001), Trouble(cut=0.05), Trouble(twice=0.03)],
+    ids=["lost replies", "cuts", "replies twice"],
+)
+async def test_a_bad_line(open_queue: Open, db: redis.Redis, trouble: Trouble) -> None:
+    """Steps are sent again, and are not carried out twice."""
+    rng = random.Random()
+    queue = await open_queue(bound=10)
+    settings: Any = {"response_timeout": 1.0, "connect_timeout": 1.0, "retry_timeout": 60.0}
+    handed: Counter[str] = Counter()
+    done: Counter[str] = Counter()
+    async with proxy(url_of(db), rng) as line, contextlib.AsyncExitStack() as stack:
+        putting, receiving = [
+            await stack.enter_async_context(TaskQueue("jobs", url=line.url, **settings)) for _ in range(2)
+        ]
+        line.trouble = trouble
+
+        async def put() -> None:
+            for number in range(60):
+                await putting.enqueue(number)
+            assert await putting.put_many(range(60, 100)) == 40
+
+        async def receive() -> None:
+            while sum(done.values()) < 100:
+                for delivery in await receiving.receive_many(3, lease=600):
+                    handed[delivery.item] += 1
+                    assert delivery.attempts == handed[delivery.item]
+                    await delivery.start()
+                    if rng.random() < 0.2:
+                        await delivery.nack()
+                    else:
+                        await delivery.complete(delivery.item)
+                        done[delivery.item] += 1
+
+        async with asyncio.timeout(90), asyncio.TaskGroup() as group:
+            group.create_task(put())
+            group.create_task(receive())
+        line.trouble = Trouble()
+        assert line.cuts > 3
+    assert sorted(done, key=int) == list(range(100))
+    assert max(done.values()) == 1
+    assert await queue.qsize() == 0
+    assert (await queue.statistics()).in_flight == 0
+    assert (await queue.statistics()).complete == 100
+    consistent(db)
+
+
+def url_of(db: redis.Redis) -> str:
+    return f"redis://127.0.0.1:{db.config_get('port')['port']}/0"
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_a_failover_with_wait_loses_nothing(kind: str) -> None:
+    with replicated(kind, lag=0.02) as pair:
+        put: list[str] = []
+        done: Counter[str] = Counter()
+        stop = asyncio.Event()
+
+        async def produce() -> None:
+            async with TaskQueue("jobs", url=pair.url, durability=1, retry_timeout=60.0) as queue:
+                while not stop.is_set():
+                    with contextlib.suppress(PressureError):
+                        put.append(await queue.enqueue("x"))
+
+        async def process() -> None:
+            async with TaskQueue("jobs", url=pair.url, durability=1, retry_timeout=60.0) as queue:
+                while not stop.is_set():
+                    with contextlib.suppress(PressureError, LeaseLostError):
+                        delivery = await queue.receive(timeout=0.5, lease=2)
+                        await delivery.complete()
+                        done[delivery.id] += 1
+
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
+            for work in (produce(), process()):
+                group.create_task(work)
+            for _ in range(2):
+                await asyncio.sleep(1)
+                await asyncio.to_thread(pair.promote)
+            await asyncio.sleep(1)
+            stop.set()
+        async with TaskQueue("jobs", url=pair.url) as queue:
+            await queue.close()
+            async with asyncio.timeout(60), queue.consumer("manual") as consumer:
+                async for delivery in consumer:
+                    await delivery.complete()
+            completed = [task.id async for task in queue.tasks("complete")]
+            await queue.delete()
+        assert len(put) > 10
+        assert set(put) <= set(completed)
+        assert max(done.values()) == 1
+        assert len(set(completed)) == len(completed)
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_sentinels(kind: str) -> None:
+    """Those that wait, a listener with a task in hand, and those that wait for its result, go on at the new primary."""
+    with sentinel(kind) as watched:
+        options: dict[str, Any] = {"durability": 1, "retry_timeout": 60.0}
+        async with TaskClient(watched.url, **options) as client, TaskClient(watched.url, **options) as other:
+            queue = client.queue("jobs")
+            first = await client.task(await queue.enqueue(1))
+            async with client.listener("jobs", lease=60) as listener:
+                task = await anext(listener)
+                waiting = asyncio.create_task(other.queue("jobs").receive(lease=60))
+                result = asyncio.create_task(first.wait())
+                await asyncio.sleep(0.5)
+                await asyncio.to_thread(watched.failover)
+                second = await queue.enqueue(2)
+                again = await in_time(waiting)
+                assert (again.id, task.id) == (second, first.id)
+                await client.processor(task).complete("done")
+                assert await in_time(result) == "done"
+                await again.complete()
+            assert (await queue.statistics()).in_flight == 0
+            await queue.delete()
+        must_be_empty(watched.primary)
+
+
+async def test_cancellations_lose_nothing(open_queue: Open, db: redis.Redis) -> None:
+    """Operations are cancelled at every moment: tasks are where the keys say, and each completes once."""
+    chosen = random.Random()
+    queue, other = await open_queue(bound=30), await open_queue()
+    done: Counter[int] = Counter()
+
+    async def put(number: int) -> None:
+        await queue.enqueue(number)
+
+    async def process() -> None:
+        delivery = await other.receive(timeout=0)
+        await delivery.start()
+        await delivery.progress(0.5)
+        await chosen.choice([delivery.complete, delivery.nack, delivery.complete])()
+
+    async def consume() -> None:
+        async with other.consumer(lease=5) as consumer:
+            async for _ in consumer:
+                await asyncio.sleep(0)
+
+    for number in range(150):
+        tasks = [asyncio.create_task(work) for work in (put(number), process(), consume())]
+        for _ in range(chosen.randrange(12)):
+            await asyncio.sleep(0)
+        if number % 7 == 0:
+            await asyncio.sleep(chosen.uniform(0, 0.01))
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for task in tasks:
+            error = None if task.cancelled() else task.exception()
+            assert error is None or isinstance(error, PressureError)
+            assert not isinstance(error, LeaseLostError)
+    # What a cancelled `process` had started stays in its hands until its lease ends.
+    leases = queue.steps.keys.leases
+    for task_id in db.zrange(leases, 0, -1):
+        db.zadd(leases, {task_id: 0})
+    await queue.close()
+    async with asyncio.timeout(90), queue.consumer("manual") as consumer:
+        async for delivery in consumer:
+            done[delivery.item] += 1
+            await delivery.complete()
+    consistent(db)
+    completed = [task.parameters async for task in queue.tasks("complete")]
+    assert len(set(completed)) == len(completed)
+    assert (await queue.statistics()).in_flight == 0
+
+
+@pytest.mark.slow
+async def test_a_hundred_thousand_tasks(open_queue: Open, db: redis.Redis) -> None:
+    """Enqueued, scheduled, moved, and drained: in order, and none is left."""
+    from apressure.tasks import Scheduler
+
+    queue = await open_queue()
+    assert await queue.put_many(range(50_000)) == 50_000
+    now = 4e9  # by a clock of the test: in the future for the server
+
+    async def schedule(begin: int) -> None:
+        for number in range(begin, 100_000, 100):
+            await queue.schedule(number, now + number / 1000)
+
+    async with asyncio.TaskGroup() as group:
+        for begin in range(50_000, 50_100):
+            group.create_task(schedule(begin))
+    assert (await queue.statistics()).scheduled == 50_000
+    scheduler = Scheduler(queue.client, ["jobs"], clock=lambda: now + 1e6)
+    while await scheduler.round() == 0:
+        pass
+    assert await queue.qsize() == 100_000
+    got: list[int] = []
+    while len(got) < 100_000:
+        deliveries = await queue.receive_many(1000)
+        got += [delivery.item for delivery in deliveries]
+        await asyncio.gather(*(delivery.complete() for delivery in deliveries))
+    assert got == list(range(100_000))
+    assert (await queue.statistics()).complete == 100_000
+    assert await queue.purge("complete") == 100_000
+    assert db.keys("blueque_task_*") == []

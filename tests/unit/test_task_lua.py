@@ -1,0 +1,138 @@
+"""The header of each script of tasks names its arguments; its step and the script itself must agree."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import re
+from collections.abc import Callable
+from importlib import resources
+from typing import Any, cast
+
+import pytest
+
+from apressure import Client
+from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import prelude_of
+from apressure.tasks.engine.answers import Claim
+from apressure.tasks.engine.keys import TaskKeys, task_key
+from apressure.tasks.engine.steps import Change, Policy, TaskSteps
+from tests.unit.fakes import FakeConnection
+
+LUA = {
+    path.name.removesuffix(".lua"): path.read_text()
+    for path in (resources.files("apressure.tasks.engine") / "lua").iterdir()
+    if path.name.endswith(".lua")
+}
+PRELUDE = prelude_of("apressure.tasks.engine")
+CODE = {name: re.sub(r"--.*", "", text) for name, text in {**LUA, "prelude": PRELUDE}.items()}
+
+CLAIM = Claim(b"id", b"token", b"host_1")
+TASKS = [(b"a", b"1"), (b"b", b"2")]
+CALLS: dict[str, Callable[[TaskSteps], Any]] = {
+    "enqueue": lambda steps: steps.send_enqueue(steps.series(), TASKS, b"", True, print),
+    "reserve": lambda steps: steps.send_reserve(steps.series(), 3, Policy(1, 2, "fail"), b"host_1", True, 4, print),
+    "settle": lambda steps: steps.settle([Change("complete", CLAIM, b"done", {"a": "b"})], 5.0),
+    "extend": lambda steps: steps.extend([CLAIM], 5.0),
+    "peek": lambda steps: steps.peek(newest=True),
+    "status": lambda steps: steps.status(),
+    "register": lambda steps: steps.register(b"host_1", b"block", 5.0),
+    "create": lambda steps: steps.create(3),
+    "close": lambda steps: steps.close(expected=True),
+    "pause": lambda steps: steps.pause(True, expected=True),
+    "purge": lambda steps: steps.purge("failed", 3, 5.0, expected=True),
+    "delete": lambda steps: steps.end_queue(),
+    "tend": lambda steps: steps.tend(5.0, 6.0),
+    "requeue": lambda steps: steps.requeue(3, expected=True),
+    "cancel": lambda steps: steps.cancel(b"id"),
+    "retry": lambda steps: steps.retry(b"id", expected=True),
+    "remove": lambda steps: steps.remove(b"id"),
+    "adopt": lambda steps: steps.adopt(b"host_1", "retry", 5.0, [(b"id", True)]),
+}
+each = pytest.mark.parametrize("name", sorted(CALLS))
+
+
+def arguments_of(name: str) -> tuple[int, bool]:
+    """How many ARGV the header of a script names, and whether the last one stands for any number."""
+    lines = [line.removeprefix("--").strip() for line in LUA[name].splitlines() if line.startswith("--")]
+    text = " ".join(lines).partition("ARGV:")[2].partition("Returns:")[0]
+    assert text, "the header names ARGV and Returns"
+    if text.strip() == "none":
+        return 0, False
+    count = 0
+    while found := re.search(rf"(?:^|, ) ?{count + 1}(\.\.\.)? ", text):
+        count += 1
+        if found[1]:
+            return count, True
+    return count, False
+
+
+async def sent(name: str) -> Request:
+    steps = TaskSteps(Client(url="redis://127.0.0.1:1"), "jobs")
+    connection = FakeConnection()
+    steps.connection = cast("ReconnectingConnection", connection)
+    call = CALLS[name](steps)
+    if inspect.isawaitable(call):
+        task = asyncio.ensure_future(call)
+        await asyncio.sleep(0)
+        task.cancel()
+    (request,) = connection.requests
+    return request
+
+
+def test_every_script_has_a_step() -> None:
+    assert set(CALLS) == set(LUA)
+
+
+@each
+async def test_the_header_names_every_argument(name: str) -> None:
+    request = await sent(name)
+    with contextlib.suppress(asyncio.CancelledError):
+        count, many = arguments_of(name)
+        assert (len(request.arguments) >= count) if many else (len(request.arguments) == count)
+        assert len(request.call.keys) == 19
+        assert request.call.script.name == name
+
+
+@each
+async def test_a_repeat_is_marked_where_the_script_reads_that(name: str) -> None:
+    request = await sent(name)
+    numbered = re.search(r"(recall|begin)\(ARGV\[1\], ARGV\[2\]\)", LUA[name]) is not None
+    assert request.again == (1 if numbered else 0 if name == "settle" else None)
+    if request.again is not None:
+        assert request.arguments[request.again] == b"0"
+
+
+@pytest.mark.parametrize("name", sorted(LUA))
+def test_a_script_reads_no_argument_that_it_does_not_name(name: str) -> None:
+    count, many = arguments_of(name)
+    read = {int(number) for number in re.findall(r"ARGV\[(\d+)\]", CODE[name])}
+    assert not read or max(read) <= count + 1
+    assert many == bool(re.search(r"#ARGV|ARGV\[i", CODE[name]))
+
+
+def test_every_function_of_the_prelude_is_used() -> None:
+    own = "".join(
+        path.read_text() for path in (resources.files("apressure.tasks.engine") / "lua" / "prelude").iterdir()
+    )
+    for name in re.findall(r"^local function (\w+)", own, re.MULTILINE):
+        uses = sum(len(re.findall(rf"\b{name}\b", text)) for text in CODE.values())
+        assert uses > 1, name
+
+
+def test_the_keys_are_blueques_and_ours() -> None:
+    keys = TaskKeys("video.encode")
+    assert keys.pending == b"blueque_pending_tasks_video.encode"
+    assert keys.reserved(b"a_b_1") == b"blueque_reserved_tasks_video.encode_a_b_1"
+    assert task_key(b"x") == b"blueque_task_x"
+    assert len(set(keys.types)) == len(keys.types) == 12
+    assert all(key.endswith(b"video.encode") for key in keys.types)
+    assert all(key.startswith((b"blueque_", b"apressure:blueque:")) for key in keys.for_script("y"))
+
+
+@pytest.mark.parametrize("name", ["", "a" * 5000, "\ud800"])
+def test_a_bad_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        TaskKeys(name)
