@@ -15,8 +15,12 @@ from apressure.connection.settings import DEFAULT_PREFIX, ClientOptions, Setting
 _PATTERN: Final = frozenset("*?[")
 _MOST: Final = 1e12
 _SERVER: Final = {"REDIS_SERVER": "127.0.0.1", "REDIS_PORT": "6379", "REDIS_DB": "0"}
-_SYNONYMS: Final = {"maxoffsetspertrigger": "maxRowsPerBatch", "minpartitions": "numPartitions"}
-"""Names that users of Spark's Kafka source know."""
+_SYNONYMS: Final = {
+    "maxoffsetspertrigger": "maxRowsPerBatch",
+    "maxbytespertrigger": "maxBytesPerBatch",
+    "minpartitions": "numPartitions",
+}
+"""Names that users of other sources of Spark know."""
 _NO_HISTORY: Final = (
     "a queue keeps no history, so there is no {name}: a new checkpoint begins with the oldest message that waits. "
     "Leave the option out; to begin with new messages, empty the queue first with `AsyncQueue.purge()`"
@@ -67,7 +71,13 @@ class Options:
         "read",
     )
     max_rows_per_batch: int = _option(
-        50_000, "The most messages in a micro-batch, over all queues. A synonym is `maxOffsetsPerTrigger`.", "read"
+        200_000, "The most messages in a micro-batch, over all queues. A synonym is `maxOffsetsPerTrigger`.", "read"
+    )
+    max_bytes_per_batch: int = _option(
+        268_435_456,
+        "About the most bytes of messages in a micro-batch, over all queues; 0 for no limit. A batch may have 1 MB "
+        "more for each queue, or one large message. A synonym is `maxBytesPerTrigger`.",
+        "read",
     )
     num_partitions: int = _option(
         0,

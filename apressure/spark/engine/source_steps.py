@@ -53,6 +53,7 @@ class SourceSteps(QueueSteps):
         upto: int | None = None,
         claimed: bool = False,
         allow_empty: bool = False,
+        limit_bytes: int = 0,
     ) -> int | Literal["more", "empty", "closed"] | RoleBusy:
         """Take messages for the batch after `start` in one step, and seal the batch when it is complete.
 
@@ -63,6 +64,8 @@ class SourceSteps(QueueSteps):
             upto: How many messages may ever have left the queue; None for any number.
             claimed: Whether the consumer role was claimed for this step.
             allow_empty: Seal a batch without messages if the queue is closed and empty.
+            limit_bytes: About the most bytes of the batch; 0 for no limit. The messages of one step (about 1 MB, or one
+                large message) may be in it beyond that.
 
         Returns:
             The number of the sealed batch; or why nothing was sealed: there is `more` to take for it, the queue is
@@ -83,6 +86,7 @@ class SourceSteps(QueueSteps):
             MAX_MESSAGES,
             "" if upto is None else upto,
             int(allow_empty),
+            limit_bytes,
         )
         if isinstance(answer, RoleBusy):
             return answer

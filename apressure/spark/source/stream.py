@@ -53,7 +53,9 @@ class _Queue:
         self.ended = False
         self._upto = upto
 
-    def seal(self, start: int, limit: int, timeout: float, allow_empty: bool = False) -> int | None:
+    def seal(
+        self, start: int, limit: int, timeout: float, allow_empty: bool = False, limit_bytes: int = 0
+    ) -> int | None:
         """Seal the batch after `start` and return its number, or None if there are no messages.
 
         Raises:
@@ -61,7 +63,7 @@ class _Queue:
         """
 
         def step(claimed: bool) -> Any:
-            return self.steps.seal(self._epoch, start, limit, self._upto, claimed, allow_empty)
+            return self.steps.seal(self._epoch, start, limit, self._upto, claimed, allow_empty, limit_bytes)
 
         while (answer := self.steps.run_when_ready(step, timeout)) == "more":
             pass
@@ -118,7 +120,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: queue.committed for name, queue in self._queues({}).items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The option `maxRowsPerBatch`."""
+        """The option `maxRowsPerBatch`. Spark takes one limit: `maxBytesPerBatch` holds beside it."""
         return ReadMaxRows(self._options.max_rows_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -260,6 +262,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shares = dict.fromkeys(queues, rows)
         if len(queues) > 1 and rows:
             shares = fair_shares({name: queue.steps.length() for name, queue in queues.items()}, rows)
+        size = self._options.max_bytes_per_batch // max(1, sum(share > 0 for share in shares.values())) if rows else 0
         end: Offset = {}
         busy = None
         for name, share in shares.items():
@@ -267,7 +270,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if rows and not share and not queue.fresh and self._begun and not self._options.stop_at_end:
                 continue
             try:  # even an empty queue may have a batch from before a crash, and may have ended
-                number = queue.seal(start.get(name, queue.committed), share or min(rows, 1), timeout)
+                number = queue.seal(start.get(name, queue.committed), share or min(rows, 1), timeout, limit_bytes=size)
             except QueueInUseError as error:
                 busy = error
             else:
