@@ -56,6 +56,12 @@ class Options:
     queues: str | None = _option(
         None, "Several queues as one stream: names separated by commas, or a pattern with `*`, `?` or `[…]`.", "read"
     )
+    queue_column: str | None = _option(
+        None,
+        "The column, STRING, that names the queue of each row. It is not part of the message. Rows where it is NULL go "
+        "to `queue`.",
+        "write",
+    )
     group: str | None = _option(
         None, "The reading query: a different name for each query and its checkpoint. `readStream` requires it.", "read"
     )

@@ -38,7 +38,7 @@ class SparkKeys:
 
     @property
     def sinks(self) -> bytes:
-        """The hash with the last complete batch of each query that writes, and the one that is under way."""
+        """The hash with the last complete batch of each query that writes, the one that is under way, and its plan."""
         return self._of("all", "sinks")
 
     def state(self, group: str) -> bytes:
