@@ -76,6 +76,12 @@ class Options:
         "have it, such a message is an error.",
         "read",
     )
+    max_attempts: int = _option(
+        0,
+        "With `format=json`: how often the query tries a message that cannot be decoded. Then it goes on without it, "
+        "and moves it to the dead-letter queue (`NAME:dead`). 0: such a message always ends the query.",
+        "read",
+    )
     max_rows_per_batch: int = _option(
         200_000, "The most messages in a micro-batch, over all queues. A synonym is `maxOffsetsPerTrigger`.", "read"
     )
@@ -154,6 +160,8 @@ class Options:
             raise ValueError("name the queue: .option('queue', NAME), or .option('queues', 'NAME,NAME' or a pattern)")
         if self.format not in ("raw", "json"):
             raise ValueError(f"format must be raw or json, not {self.format!r}")
+        if self.max_attempts and self.format != "json":
+            raise ValueError("maxAttempts needs format=json: with format=raw nothing is decoded")
         if self.group is not None:
             check_group(self.group)
         if self.bound and not self.create:

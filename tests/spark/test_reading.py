@@ -238,6 +238,24 @@ async def test_a_closed_queue_ends(ground: Ground) -> None:
     assert ground.bodies() == texts(10)
 
 
+async def test_messages_that_cannot_be_decoded_become_dead_letters(ground: Ground) -> None:
+    ground.create()
+    bad = [b"nonsense", b"", b'{"a":"x"}']
+    await ground.put([b'{"a":1}', *bad[:2], b'{"a":2}', b'{"a":3}', bad[2]], close=True)
+
+    def run() -> None:
+        ground.to_files(ground.stream(format="json", maxAttempts=2).schema("a INT, _sequence LONG").load())
+
+    with pytest.raises(Exception, match="not a JSON object that fits the schema"):
+        run()
+    run()
+    rows = ground.spark.read.parquet(str(ground.folder / "out")).collect()
+    assert {(row.a, row._sequence) for row in rows} == {(1, 0), (2, 3), (3, 4)}
+    async with AsyncQueue("jobs", url=ground.url, max_attempts=2) as queue:
+        letters = await queue.dead_letters()
+    assert [(letter.raw, letter.attempts) for letter in letters] == [(body, 2) for body in bad]
+
+
 async def test_a_stream_ends_with_its_queues(ground: Ground) -> None:
     """Two queues, with all batches in one query, and the query waits while they are empty."""
     for name in ("jobs", "more"):

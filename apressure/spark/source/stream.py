@@ -44,10 +44,14 @@ class _Queue:
         steps: The queue's steps.
         start: The last batch in the query's checkpoint; None for a new checkpoint.
         upto: How many messages may ever have left the queue; None for any number.
+        max_attempts: How often a message is decoded before it becomes a dead letter; 0 for any number.
     """
 
-    def __init__(self, steps: SourceSteps, start: int | None, upto: int | None) -> None:
+    def __init__(self, steps: SourceSteps, start: int | None, upto: int | None, max_attempts: int) -> None:
         self.steps = steps
+        self._max_attempts = max_attempts
+        if max_attempts:
+            steps.check_dead_letters()
         self._epoch, self.committed, _ = steps.begin_epoch(start)
         self.fresh = True
         self.ended = False
@@ -83,6 +87,8 @@ class _Queue:
     def commit(self, end: int) -> None:
         """Delete all batches up to `end`: Spark has processed them."""
         if end > self.committed:
+            for number in range(self.committed + 1, end + 1) if self._max_attempts else ():
+                self.steps.bury(self._epoch, number, self._max_attempts)
             self.steps.commit(self._epoch, self.committed + 1, end)
             self.committed = end
 
@@ -246,7 +252,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _queue(self, name: str, start: int | None) -> _Queue:
         if name not in self._opened:
-            self._opened[name] = _Queue(self._steps(name), start, self._upto.get(name))
+            self._opened[name] = _Queue(self._steps(name), start, self._upto.get(name), self._options.max_attempts)
         return self._opened[name]
 
     def _steps(self, name: str) -> SourceSteps:
