@@ -7,6 +7,7 @@ are on the server; Spark's log of offsets decides which of them count.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -17,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from apressure.exceptions import QueueInUseError
+from apressure.exceptions import PressureError, QueueInUseError
 from apressure.spark.engine.source_steps import SourceSteps
 from apressure.spark.engine.steps import fair_shares, find_queues, server_of, split_rows
 from apressure.spark.options import Options
@@ -28,6 +29,8 @@ Offset = dict[str, int]
 
 PATTERN_INTERVAL: Final = 5.0
 """Seconds after which a stream looks for new queues that match its pattern."""
+REPORT_INTERVAL: Final = 1.0
+"""Seconds after which a stream without new batches looks at its backlog."""
 _log = logging.getLogger("apressure.spark")
 
 
@@ -117,6 +120,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = False  # the query ends when it has read what was there at its start
         self._upto: dict[str, int] = {}  # with AvailableNow: how many messages may ever have left each queue
         self._begun = False  # this process has had a batch
+        # The latest report of the backlog, and when it is stale.
+        self._report: tuple[float, dict[str, dict[str, int]] | None] = (-math.inf, None)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": {}}  # tasks get a copy: they read slices and need no queues
@@ -170,8 +175,25 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._next(queues, start, rows)
         while not end and self._options.stop_at_end and not all(queue.ended for queue in queues.values()):
             end = self._next(queues, start, rows)
-        self._begun = self._begun or bool(end)
+        if end:
+            self._begun, self._report = True, (-math.inf, None)
         return {**start, **end} if end else start
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802
+        """The backlog of each queue, for the query's progress: the `messages` that wait in it, and their `bytes`.
+
+        Spark asks for it at every trigger. An idle stream looks once a second.
+        """
+        stale_at, report = self._report
+        if time.monotonic() >= stale_at:
+            with contextlib.suppress(PressureError):  # the query itself says what is wrong
+                found = {name: queue.steps.backlog() for name, queue in self._opened.items()}
+                report = {
+                    name: {"messages": messages} | ({} if size is None else {"bytes": size})
+                    for name, (messages, size) in found.items()
+                }
+            self._report = time.monotonic() + REPORT_INTERVAL, report
+        return report
 
     def partitions(self, start: Offset, end: Offset) -> list[Slice]:  # type: ignore[override]
         """Split the sealed batches between two offsets into slices.
