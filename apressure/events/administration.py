@@ -8,11 +8,11 @@ from typing import Final
 from apressure import validation
 from apressure.dead_letters import Requeued, checked_ids
 from apressure.deadline import within
-from apressure.events.answers import Status, Wait
 from apressure.events.core import Core
-from apressure.events.letters import Oldest, choose, requeue
+from apressure.events.engine.answers import Status, Wait
+from apressure.events.engine.letters import Oldest, choose, requeue
+from apressure.events.engine.steps import MAX_EVENTS
 from apressure.events.statistics import EventQueueStatistics
-from apressure.events.steps import MAX_EVENTS
 from apressure.exceptions import QueueDoesNotExistError
 
 MAX_BOUND: Final = 10**12

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from apressure import background
 from apressure.connection.leases.clock import Clock, since_boot
-from apressure.events.answers import Popped, Wait
 from apressure.events.delivery import EventDelivery, Hand
+from apressure.events.engine.answers import Popped, Wait
 from apressure.events.renewing import Renewing
 from apressure.exceptions import (
     DurabilityError,
@@ -118,11 +118,9 @@ class EventConsumer(Generic[T]):
                     raise self._error
             finished = self._ended and not self._hand
         finally:
-            if kind is None:
+            # The caller has to see the body's own exception.
+            with contextlib.suppress(*(() if kind is None else (PressureError,))):
                 await self.end()
-            else:
-                with contextlib.suppress(PressureError):  # the caller has to see the body's own exception
-                    await self.end()
         if kind is None and self._delete and finished:
             with contextlib.suppress(QueueDoesNotExistError):  # another consumer was first
                 status = await queue._steps.status()
@@ -151,32 +149,29 @@ class EventConsumer(Generic[T]):
 
     async def _give_back(self) -> PressureError | None:
         """Give back everything in hand, and deregister. An error is returned: it is the caller's."""
-        try:
-            await self._give_all_back()
-        except PressureError as error:  # what is in flight comes back when the leases end
-            return error
-        return None
-
-    async def _give_all_back(self) -> None:
         if self._ahead is not None:
             await asyncio.wait((self._ahead,))
         self._left = True
-        unseen, back = list(self._buffer), [one for one in self._hand.values() if not one.settled]
-        seen = [one for one in back if one not in unseen]
+        unseen = list(self._buffer)
+        seen = [one for one in self._hand.values() if not (one.settled or one in unseen)]
         self._buffer.clear()
         self._hand.clear()
         self._current = None
         steps = self._queue._steps
         await self._flush()
         try:
-            # What the program has not seen goes back first: what goes back later comes before it.
-            for how, some in (("unseen", unseen), ("fail", seen)):
-                if some:
-                    await steps.settle([one.failure if how == "fail" else one.claim for one in some], how)
-                    for one in some:
-                        one.settled = True
-        finally:
-            await steps.unregister(self._id)
+            try:
+                # What the program has not seen goes back first: what goes back later comes before it.
+                for how, some in (("unseen", unseen), ("fail", seen)):
+                    if some:
+                        await steps.settle([one.failure if how == "fail" else one.claim for one in some], how)
+                        for one in some:
+                            one.settled = True
+            finally:
+                await steps.unregister(self._id)
+        except PressureError as error:  # what is in flight comes back when the leases end
+            return error
+        return None
 
     def __aiter__(self) -> Self:
         return self

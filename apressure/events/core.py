@@ -8,10 +8,10 @@ from typing import Final, Protocol
 
 from apressure import background, validation
 from apressure.connection.client import Client
-from apressure.events.answers import Event
-from apressure.events.batching import Pop, PopLane, Push, PushLane, Settler
-from apressure.events.steps import MAX_EVENTS, EventSteps
-from apressure.events.waits import EventWaits
+from apressure.events.engine.answers import Event
+from apressure.events.engine.batching import Pop, PopLane, Push, PushLane, Settler
+from apressure.events.engine.steps import MAX_EVENTS, EventSteps
+from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import ClientClosedError, OperationUnblockedError, PressureError
 from apressure.lifetime import AsyncClosing
 from apressure.protocols import DEFAULT_LEASE

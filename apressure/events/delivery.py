@@ -8,10 +8,10 @@ from typing import Any, Generic, TypeVar
 
 from apressure import dead_letters
 from apressure.connection.leases.renewal import Standstill
-from apressure.events.answers import Event
-from apressure.events.batching import Settler
 from apressure.events.core import lease_of
-from apressure.events.steps import Claim, EventSteps
+from apressure.events.engine.answers import Event
+from apressure.events.engine.batching import Settler
+from apressure.events.engine.steps import Claim, EventSteps
 from apressure.exceptions import LeaseLostError
 
 T = TypeVar("T")

@@ -11,15 +11,15 @@ from apressure.codecs import Codec
 from apressure.connection.client import Client
 from apressure.connection.settings import ClientOptions
 from apressure.deadline import within
-from apressure.events.batching import Pair, Push
 from apressure.events.consumer import EventConsumer
 from apressure.events.core import lease_of
 from apressure.events.delivery import EventDelivery
+from apressure.events.engine.batching import Pair, Push
+from apressure.events.engine.steps import MAX_EVENTS
 from apressure.events.ids import checked, new_id
 from apressure.events.producer import EventProducer
 from apressure.events.remote.address import NO_DEAD_LETTERS, is_okq
 from apressure.events.several import EventConsumers
-from apressure.events.steps import MAX_EVENTS
 from apressure.events.taking import Taking
 from apressure.items import Progress
 from apressure.protocols import DEFAULT_MAX_HOLD, Mover

@@ -10,7 +10,7 @@ from apressure.connection.leases.clock import Clock, Term
 from apressure.connection.leases.renewal import Renewal
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.events.delivery import EventDelivery, Hand
-from apressure.events.steps import Claim, EventSteps
+from apressure.events.engine.steps import Claim, EventSteps
 from apressure.exceptions import LeaseLostError
 
 OnLost = Callable[[LeaseLostError, list[EventDelivery[Any]]], None]

@@ -12,10 +12,10 @@ from apressure.connection.client import Client
 from apressure.dead_letters import DeadLetter
 from apressure.deadline import within
 from apressure.events.administration import Administration
-from apressure.events.answers import Event
 from apressure.events.core import lease_of
 from apressure.events.delivery import EventDelivery
-from apressure.events.letters import letters, read
+from apressure.events.engine.answers import Event
+from apressure.events.engine.letters import letters, read
 from apressure.exceptions import DecodeError, QueueClosedError, QueueEmptyError
 from apressure.items import Items
 

@@ -14,8 +14,8 @@ import redis
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from apressure.events.keys import EventKeys
-from apressure.events.sending import script
+from apressure.events.engine.keys import EventKeys
+from apressure.events.engine.sending import script
 from tests.property.test_usual_cases import FAR, mostly
 
 KEYS = EventKeys("jobs")

@@ -16,13 +16,13 @@ from apressure import Client
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import prelude_of
-from apressure.events.keys import EventKeys, names_among
-from apressure.events.steps import EventSteps
+from apressure.events.engine.keys import EventKeys, names_among
+from apressure.events.engine.steps import EventSteps
 from tests.unit.fakes import FakeConnection
 
 LUA = {
     path.name.removesuffix(".lua"): path.read_text()
-    for path in (resources.files("apressure.events") / "lua").iterdir()
+    for path in (resources.files("apressure.events.engine") / "lua").iterdir()
     if path.name.endswith(".lua")
 }
 PRELUDE = LUA.pop("prelude")
@@ -121,7 +121,7 @@ def test_every_function_and_key_of_the_prelude_is_used() -> None:
 def test_what_rooms_share_is_defined_once() -> None:
     shared = re.findall(r"^local function (\w+)", SHARED, re.MULTILINE)
     assert len(shared) == len(set(shared)) > 5
-    for room in ("apressure.queue.engine", "apressure.events"):
+    for room in ("apressure.queue.engine", "apressure.events.engine"):
         defined = re.findall(r"^local function (\w+)", prelude_of(room), re.MULTILINE)
         assert len(defined) == len(set(defined)) > len(shared)
 

@@ -18,8 +18,8 @@ from typing import Any, Final, Generic, TypeVar
 from apressure.connection.waiter import Waiter, park
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
-from apressure.events.answers import Event, Popped
-from apressure.events.steps import MAX_EVENTS, EventSteps
+from apressure.events.engine.answers import Event, Popped
+from apressure.events.engine.steps import MAX_EVENTS, EventSteps
 from apressure.exceptions import DurabilityError
 from apressure.settle import set_result_once
 

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 from apressure import background
 from apressure.connection.client import Client
-from apressure.events.answers import Event
+from apressure.events.engine.answers import Event
+from apressure.events.engine.steps import MAX_EVENTS, active_queues
 from apressure.events.server.arguments import Ack, Pop, Push, name_of, seconds
 from apressure.events.server.connection import Answer, Replies, in_task
 from apressure.events.server.lanes import PushLane, SettleLane
 from apressure.events.server.queues import Queues, ServedQueue
 from apressure.events.server.session import Interrupted, Session
 from apressure.events.server.wire.replies import ErrorReply, Reply
-from apressure.events.steps import MAX_EVENTS, active_queues
 from apressure.exceptions import PressureError, QueueClosedError
 
 logger = logging.getLogger("apressure.events.server")

@@ -13,9 +13,9 @@ from typing import Any, Final
 from apressure import background
 from apressure.connection.client import Client
 from apressure.connection.subscription import Subscriber
-from apressure.events.answers import Event
+from apressure.events.engine.answers import Event
+from apressure.events.engine.steps import EventSteps
 from apressure.events.server.lanes import PopLane, PushLane, SettleLane
-from apressure.events.steps import EventSteps
 from apressure.exceptions import PressureError
 from apressure.settle import set_result_once
 

@@ -10,7 +10,7 @@ import redis
 
 from apressure import Client
 from apressure.embedded import EmbeddedServer
-from apressure.events.steps import EventSteps
+from apressure.events.engine.steps import EventSteps
 from tests.integration.conftest import eventually
 from tests.integration.event_server.conftest import Serve, Served, Wire, packed
 from tests.servers import frozen

@@ -15,7 +15,7 @@ import redis
 
 from apressure import EventQueue, QueueDoesNotExistError
 from apressure.connection.wire.script import Script
-from apressure.events import sending, waits
+from apressure.events.engine import sending, waits
 from tests.okq import Okq
 
 PATIENCE = 90.0

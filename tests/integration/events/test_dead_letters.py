@@ -11,7 +11,7 @@ import redis
 
 from apressure import EventQueue, QueueEmptyError, QueueFullError, pipe, serve
 from apressure.dead_letters import Failure
-from apressure.events.keys import EventKeys
+from apressure.events.engine.keys import EventKeys
 from apressure.protocols import NotesErrors
 from tests.integration.events.conftest import Open, in_time
 

@@ -21,7 +21,7 @@ from tests.servers import SERVERS, admin
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "events.md").read_text()
-LUA = Path(apressure.__path__[0]) / "events" / "lua"
+LUA = [Path(apressure.__path__[0]) / room / "lua" for room in ("events/engine", "connection")]
 BY_CONNECTION = {"evalsha", "eval", "blmove", "brpop", "hscan"}
 
 
@@ -57,7 +57,7 @@ def test_the_page_names_tests_that_exist() -> None:
 
 def test_the_page_names_every_command_and_key() -> None:
     called: set[str] = set()
-    for path in LUA.glob("*.lua"):
+    for path in (path for folder in LUA for path in folder.rglob("*.lua")):
         text = re.sub(r"--.*", "", path.read_text())
         called |= {name.lower() for name in re.findall(r"(?:p?call|push)\((?:.*? (?:and|or) )?'([A-Z]+)'", text)}
         called |= {name.lower() for name in re.findall(r"'(LPUSH|RPUSH|ZREM|ZADD)'", text)}

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from apressure import Client, ClientClosedError, EventQueue, LeaseLostError
-from apressure.events.answers import Popped
-from apressure.events.steps import EventSteps
+from apressure.events.engine.answers import Popped
+from apressure.events.engine.steps import EventSteps
 from tests.integration.events.conftest import Open, blocked, consistent, eventually, in_time
 from tests.okq import Okq
 

@@ -10,7 +10,7 @@ import redis
 
 from apressure import Client, DuplicateEventError, EventQueue, LeaseLostError
 from apressure.events import consumer
-from apressure.events.steps import EventSteps, active_queues
+from apressure.events.engine.steps import EventSteps, active_queues
 from tests.integration.events.conftest import Open, blocked, consistent, eventually, in_time
 from tests.okq import DuplicateEvent, Okq
 

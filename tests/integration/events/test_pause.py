@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from apressure import EventQueue, QueueDoesNotExistError, QueueEmptyError, pipe
-from apressure.events.keys import EventKeys
+from apressure.events.engine.keys import EventKeys
 from tests.integration.events.conftest import PATIENCE, Open, in_time
 from tests.okq import Okq
 

@@ -24,8 +24,8 @@ from apressure import (
     QueueDoesNotExistError,
     pipe,
 )
-from apressure.events.keys import EventKeys
-from apressure.events.steps import Unit
+from apressure.events.engine.keys import EventKeys
+from apressure.events.engine.steps import Unit
 from tests.integration.events.conftest import PATIENCE, Open, in_time
 from tests.okq import Okq
 from tests.topologies import cluster

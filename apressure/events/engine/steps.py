@@ -8,22 +8,20 @@ can be sent again. The asynchronous methods take a series from a pool, so any nu
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from apressure.connection.asking import OnAnswer, Undo, ask
+from apressure.connection.asking import OnAnswer
 from apressure.connection.client import Client
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import Call
 from apressure.connection.wire.series import Series
-from apressure.events.answers import Event, Popped, Status, Wait, read
-from apressure.events.keys import PATTERNS, EventKeys, names_among
-from apressure.events.sending import NOT_DURABLE, changed, series
+from apressure.events.engine.answers import Event, Popped, Status, Wait
+from apressure.events.engine.keys import PATTERNS, EventKeys, names_among
+from apressure.events.engine.sending import Sender
 from apressure.exceptions import QueueAlreadyExistsError, QueueClosedError
 from apressure.settle import set_result_once
 
@@ -38,38 +36,8 @@ Unit = tuple[Sequence[Claim], Sequence[tuple[bytes, bytes]]]
 """Claims, and the results that came of them, given as (id, contents)."""
 
 
-class EventSteps:
-    """The steps of one queue of events.
-
-    Args:
-        client: The client whose connection they use.
-        name: The queue's name.
-
-    Attributes:
-        name: As given.
-        keys: The queue's keys.
-        script_keys: The KEYS of a script; they say which node has the queue.
-        connection: The connection for steps.
-        settle_timeout: Seconds for which a cancelled caller waits for the outcome.
-
-    Raises:
-        TypeError: The name is not a string.
-        ValueError: It is no valid name.
-    """
-
-    def __init__(self, client: Client, name: str) -> None:
-        self.name = name
-        self.keys = EventKeys(name)
-        self.settle_timeout = client.settings.settle_timeout
-        self._unnumbered = series(self.keys, "none")
-        self.script_keys = self._unnumbered.keys
-        self.connection = client.connection_for(self.script_keys)
-        self._client_id = client.id.encode(errors="surrogateescape")
-        self._pool: list[Series] = []
-
-    def series(self) -> Series:
-        """Return a new series of numbered steps."""
-        return series(self.keys)
+class EventSteps(Sender):
+    """The steps of one queue of events. Its arguments and attributes are those of `Sender`."""
 
     # Steps that a lane sends: one at a time for each series.
 
@@ -413,54 +381,6 @@ class EventSteps:
             yield pairs[::2]
             if cursor == b"0":
                 return
-
-    async def _run(self, name: str, *arguments: Argument) -> Any:
-        """Run a step that can be repeated as it is."""
-        return await self._ask(lambda on_answer: self._send(self._unnumbered.call(name), [*arguments], on_answer))
-
-    async def _numbered(self, name: str, *arguments: Argument) -> Any:
-        with self._series() as series:
-            return await self._ask(
-                lambda on_answer: self._send(series.call(name), [series.next(), b"0", *arguments], on_answer, 1)
-            )
-
-    @contextlib.contextmanager
-    def _series(self) -> Iterator[Series]:
-        """Lend a series; one whose last step failed is not used again, since that step may still arrive."""
-        series = self._pool.pop() if self._pool else self.series()
-        yield series
-        self._pool.append(series)
-
-    async def _ask(self, send: Callable[[OnAnswer], Request], undo: Undo | None = None) -> Any:
-        return await ask(self.connection, send, self.settle_timeout, undo)
-
-    def _send(
-        self,
-        call: Call,
-        arguments: list[Argument],
-        on_answer: OnAnswer,
-        again: int | None = None,
-        token: bytes = b"",
-        resend: bool = True,
-        connection: ReconnectingConnection | None = None,
-    ) -> Request:
-        """Send a step; `on_answer` is called once with its value, a `Wait` or an exception.
-
-        Args:
-            call: The script, with its KEYS.
-            arguments: Its ARGV.
-            on_answer: Receives the answer.
-            again: The index of the argument that marks a repeat.
-            token: The token of the claims that it makes.
-            resend: Send the step again when its reply was lost.
-            connection: Another connection than the client's.
-        """
-        durable = None if call.script.name in NOT_DURABLE else changed
-        request = Request(
-            call, arguments, lambda reply: on_answer(read(reply, self.name, token)), resend, again, changed=durable
-        )
-        (connection or self.connection).send(request)
-        return request
 
 
 def _flag(value: bool) -> bytes:

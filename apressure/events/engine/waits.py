@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from apressure.connection.waiter import LONG_SLICE, SLICE, Parked, Waiter, park
-from apressure.events.answers import Reason, Wait
-from apressure.events.steps import EventSteps
+from apressure.events.engine.answers import Reason, Wait
+from apressure.events.engine.steps import EventSteps
 from apressure.exceptions import PressureError
 
 T = TypeVar("T")

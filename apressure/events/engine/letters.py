@@ -10,9 +10,9 @@ from typing import Any, Final, Protocol
 
 from apressure import dead_letters
 from apressure.dead_letters import DeadLetter
-from apressure.events.answers import FULL, Wait
-from apressure.events.steps import MAX_EVENTS, EventSteps
-from apressure.events.waits import EventWaits
+from apressure.events.engine.answers import FULL, Wait
+from apressure.events.engine.steps import MAX_EVENTS, EventSteps
+from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import PressureError
 from apressure.settle import note_accepted
 

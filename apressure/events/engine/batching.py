@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from apressure.connection.lanes import Entry, Lane
-from apressure.events.answers import EMPTY, FULL, Event, Popped, Wait
-from apressure.events.steps import MAX_EVENTS, EventSteps
-from apressure.events.waits import EventWaits
+from apressure.events.engine.answers import EMPTY, FULL, Event, Popped, Wait
+from apressure.events.engine.steps import MAX_EVENTS, EventSteps
+from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import DuplicateEventError, DurabilityError, OutcomeUnknownError, PressureError
 from apressure.items import MAX_BYTES
 from apressure.settle import note_sent, set_result_once, wait_shielded
