@@ -1,113 +1,28 @@
-"""A `Runner` with real servers: what becomes of tasks that end well, fail, hang, are cancelled or killed."""
+"""A `Runner` with a real server: what becomes of tasks that end well, fail, hang, or are cancelled."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import signal
 import sys
-import textwrap
-import time
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from apressure import TaskFailedError
-from apressure.embedded import EmbeddedServer
 from apressure.tasks import (
     Command,
     Function,
     Ran,
     Runner,
-    Task,
     TaskClient,
     TaskDelivery,
-    orphans,
-    processes,
     report_progress,
 )
-from tests.integration.commands import PATIENCE, ended, environment, marked, new_mark, running
-from tests.integration.tasks.runners import runner
-
-pytestmark = pytest.mark.leaves_keys
-
-LONG = 3600.0
-"""Seconds: it never comes."""
-
-
-class Jobs:
-    """A queue, the folder in which its tasks work, and how to see what becomes of them."""
-
-    def __init__(self, client: TaskClient, url: str, folder: Path) -> None:
-        self.client = client
-        self.url = url
-        self.folder = folder
-        self.mark = new_mark()
-        self.queue = client.queue("jobs")
-
-    def shell(self, script: str, **options: Any) -> Command:
-        return Command(["sh", "-c", textwrap.dedent(script), "sh"], cwd=self.folder, env=self.mark, **options)
-
-    def runner(self, work: Any, **options: Any) -> Runner:
-        return Runner(self.client, "jobs", work, **{"signals": (), **options})
-
-    async def run(self, work: Any, *parameters: Any, **options: Any) -> list[Task]:
-        """Run tasks until all have ended, and return them."""
-        ids = [await self.queue.enqueue(one) for one in parameters]
-        async with self.running(self.runner(work, **options)):
-            return [await self.finished(one) for one in ids]
-
-    @contextlib.asynccontextmanager
-    async def running(self, one: Runner) -> AsyncIterator[asyncio.Task[Ran]]:
-        task = asyncio.create_task(one.run())
-        try:
-            yield task
-        finally:
-            task.cancel()
-            await asyncio.wait((task,))
-        assert not self.alive()
-
-    async def task(self, task_id: str) -> Task:
-        return await self.client.task(task_id)
-
-    async def finished(self, task_id: str) -> Task:
-        with contextlib.suppress(TaskFailedError):
-            await (await self.task(task_id)).wait(PATIENCE)
-        return await self.task(task_id)
-
-    async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                await asyncio.sleep(0.01)
-
-    async def has(self, name: str) -> None:
-        await self.until((self.folder / name).exists)
-
-    async def has_status(self, task_id: str, status: str) -> Task:
-        async with asyncio.timeout(PATIENCE):
-            while (task := await self.task(task_id)).status != status:
-                await asyncio.sleep(0.01)
-        return task
-
-    def alive(self) -> list[psutil.Process]:
-        return marked(self.mark, Path("/nowhere"))
-
-
-@pytest.fixture
-def server(valkey: EmbeddedServer) -> EmbeddedServer:
-    """One server only: a Runner does the same on each. The chaos test runs on all."""
-    return valkey
-
-
-@pytest.fixture
-async def jobs(url: str, tmp_path: Path) -> AsyncIterator[Jobs]:
-    async with TaskClient(url) as client:
-        yield Jobs(client, url, tmp_path)
+from tests.integration.commands import PATIENCE, ended, environment, running
+from tests.integration.tasks.runner.jobs import LONG, Jobs
 
 
 async def test_a_command_that_ends_well_completes_its_task(jobs: Jobs) -> None:
@@ -214,12 +129,12 @@ async def test_a_cancelled_coroutine_is_cancelled(jobs: Jobs) -> None:
 
 
 async def test_functions_run_in_processes_of_their_own(jobs: Jobs) -> None:
-    from tests.integration.tasks.functions import double
+    from tests.integration.tasks.runner.functions import double
 
     for work in (
         double,
-        "tests.integration.tasks.functions:double",
-        Function("tests.integration.tasks.functions:double"),
+        "tests.integration.tasks.runner.functions:double",
+        Function("tests.integration.tasks.runner.functions:double"),
     ):
         (task,) = await jobs.run(work, {"number": 21})
         assert task.result["double"] == 42
@@ -230,13 +145,13 @@ async def test_functions_run_in_processes_of_their_own(jobs: Jobs) -> None:
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        ("missing", "the function tests.integration.tasks.functions:missing cannot be imported"),
+        ("missing", "the function tests.integration.tasks.runner.functions:missing cannot be imported"),
         ("fails", "ValueError: no such file"),
         ("returns_a_set", "returned a set that is not JSON"),
     ],
 )
 async def test_a_function_that_fails_fails_its_task(jobs: Jobs, name: str, error: str) -> None:
-    (task,) = await jobs.run(f"tests.integration.tasks.functions:{name}", None)
+    (task,) = await jobs.run(f"tests.integration.tasks.runner.functions:{name}", None)
     assert task.status == "failed"
     assert task.error is not None
     assert error in task.error
@@ -374,218 +289,6 @@ async def test_a_program_that_disappears_fails_the_task(jobs: Jobs) -> None:
     assert second.error == f"cannot run {jobs.folder}/program: No such file or directory"
 
 
-async def test_a_drained_queue_ends_the_runner(jobs: Jobs) -> None:
-    await jobs.queue.create()
-    await jobs.queue.put_many(["", "", "fail"])
-    await jobs.queue.close()
-    command = jobs.shell('mkdir again 2>/dev/null && kill -KILL $$; [ -z "$1" ]')
-    async with asyncio.timeout(PATIENCE):
-        assert await jobs.runner(command, concurrency=3).run() == Ran(complete=2, failed=1, given_back=1, lost=0)
-
-
-async def test_a_cancelled_run_ends_its_tasks_and_gives_them_back(jobs: Jobs) -> None:
-    task_id = await jobs.queue.enqueue(None)
-    command = jobs.shell("trap 'touch asked; exit 0' TERM; touch ready; while :; do sleep 0.05; done")
-    async with jobs.running(jobs.runner(command)):
-        await jobs.has("ready")
-    assert (jobs.folder / "asked").exists()
-    task = await jobs.task(task_id)
-    assert (task.status, task.attempts) == ("pending", 0)
-
-
-async def test_the_first_signal_lets_tasks_finish(jobs: Jobs) -> None:
-    first, second = await jobs.queue.enqueue(1), await jobs.queue.enqueue(2)
-    command = jobs.shell(f"cd {jobs.folder}; touch ready; while [ ! -e go ]; do sleep 0.05; done")
-    with runner(jobs.url, "jobs", command, shutdown_timeout=LONG) as process:
-        await jobs.has("ready")
-        process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.2)
-        (jobs.folder / "go").touch()
-        code, output, _ = ended(process)
-    assert (code, output) == (0, b"Ran(complete=1, failed=0, given_back=0, lost=0, signal=<Signals.SIGTERM: 15>)\n")
-    assert [(await jobs.task(one)).status for one in (first, second)] == ["complete", "pending"]
-
-
-@pytest.mark.parametrize("how", ["second signal", "shutdown_timeout"])
-async def test_after_a_while_tasks_are_ended_and_given_back(jobs: Jobs, how: str) -> None:
-    task_id = await jobs.queue.enqueue(None)
-    command = jobs.shell(f"cd {jobs.folder}; touch ready; sleep 1000")
-    with runner(jobs.url, "jobs", command, shutdown_timeout=LONG if how == "second signal" else 0.1) as process:
-        await jobs.has("ready")
-        process.send_signal(signal.SIGTERM)
-        if how == "second signal":
-            await asyncio.sleep(0.5)
-            process.send_signal(signal.SIGTERM)
-        code, output, _ = ended(process)
-    assert (code, output) == (0, b"Ran(complete=0, failed=0, given_back=1, lost=0, signal=<Signals.SIGTERM: 15>)\n")
-    task = await jobs.task(task_id)
-    assert (task.status, task.attempts) == ("pending", 0)
-    assert not jobs.alive()
-
-
-async def test_a_killed_runner_takes_its_commands_along_and_the_next_one_runs_the_task(jobs: Jobs) -> None:
-    task_id = await jobs.queue.enqueue(None)
-    command = jobs.shell(f"cd {jobs.folder}; [ -e again ] || {{ trap '' TERM; touch again; sleep 1000; }}")
-    with runner(jobs.url, "jobs", command, grace=0.5) as process:
-        await jobs.has("again")
-        process.kill()
-        process.wait()
-        async with jobs.running(jobs.runner(command)):
-            task = await jobs.finished(task_id)
-    assert (task.status, task.attempts) == ("complete", 2)
-    await jobs.until(lambda: not jobs.alive())
-
-
-async def abandon(jobs: Jobs, pid: int) -> str:
-    """Enqueue a task, and have a listener die with it; returns the task's id."""
-    task_id = await jobs.queue.enqueue(None)
-    module = [sys.executable, "-m", "tests.integration.tasks.abandoned", jobs.url, "jobs", str(pid)]
-    with running(module, env=environment(), stderr=None) as process:
-        assert ended(process)[0] == 0
-    return task_id
-
-
-@pytest.mark.parametrize("pid", [0, 999_999_999], ids=["reserved", "started"])
-async def test_what_a_dead_listener_of_this_host_had_runs_again_at_once(jobs: Jobs, pid: int) -> None:
-    task_id = await abandon(jobs, pid)
-    async with jobs.running(jobs.runner(jobs.shell("touch ran"))):
-        task = await jobs.finished(task_id)
-    assert (task.status, task.attempts) == ("complete", 2)
-
-
-async def test_what_a_dead_listener_of_this_host_had_fails_where_that_is_the_policy(jobs: Jobs) -> None:
-    task_id = await abandon(jobs, 0)
-    await jobs.client.connection.ask(b"HSET", f"blueque_task_{task_id}".encode(), b"on_orphan", b"fail")
-    async with jobs.running(jobs.runner(jobs.shell("touch ran"))):
-        task = await jobs.finished(task_id)
-    assert (task.status, (jobs.folder / "ran").exists()) == ("failed", False)
-
-
-async def test_a_task_whose_process_outlives_its_listener_runs_again_after_that(jobs: Jobs) -> None:
-    with running(["sleep", "1000"]) as process:
-        task_id = await abandon(jobs, process.pid)
-        async with jobs.running(jobs.runner(jobs.shell("touch ran"))):
-            second = await jobs.queue.enqueue(None)
-            await jobs.finished(second)
-            (jobs.folder / "ran").unlink()
-            assert (await jobs.task(task_id)).status == "started"
-            process.kill()
-            process.wait()
-            assert (await jobs.finished(task_id)).status == "complete"
-            assert (jobs.folder / "ran").exists()
-
-
-async def test_a_process_that_has_got_the_number_of_another_one_does_not_count(jobs: Jobs) -> None:
-    with running(["sleep", "1000"]) as process:
-        task_id = await abandon(jobs, process.pid)
-        key, before = f"blueque_task_{task_id}".encode(), str(time.time() - 1000).encode()
-        await jobs.client.connection.ask(b"HSET", key, b"process_started", before)
-        async with jobs.running(jobs.runner(jobs.shell("touch ran"))):
-            assert (await jobs.finished(task_id)).status == "complete"
-        assert process.poll() is None
-
-
-async def test_a_runner_keeps_its_tasks_where_the_clocks_of_host_and_server_differ(
-    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the host's clock, the process of the other Runner began after it had reserved its task."""
-    task_id = await jobs.queue.enqueue(None)
-    command = jobs.shell(f"cd {jobs.folder}; touch ready; while [ ! -e go ]; do sleep 0.05; done")
-    with runner(jobs.url, "jobs", command) as process:
-        await jobs.has("ready")
-        real = processes.started_at
-        monkeypatch.setattr(processes, "started_at", lambda pid: (real(pid) or 0.0) + 1000.0)
-        assert await orphans.claim(jobs.queue) == 0
-        (jobs.folder / "go").touch()
-        assert (await jobs.finished(task_id)).attempts == 1
-        process.send_signal(signal.SIGTERM)
-        assert ended(process)[0] == 0
-
-
-async def test_a_runner_that_stands_still_loses_its_task_after_its_command_was_killed(jobs: Jobs) -> None:
-    """The first command holds a lock: the second one, which another Runner starts, does not have to wait for it."""
-    task_id = await jobs.queue.enqueue(None)
-    script = f"""
-        cd {jobs.folder}
-        exec 9>lock
-        flock -n 9 || touch both
-        [ -e again ] || {{ trap '' TERM; touch again; while :; do sleep 0.05; done; }}
-    """
-    with runner(jobs.url, "jobs", jobs.shell(script), lease=5) as process:
-        await jobs.has("again")
-        process.send_signal(signal.SIGSTOP)
-        async with jobs.running(jobs.runner(jobs.shell(script))):
-            task = await jobs.finished(task_id)
-            process.send_signal(signal.SIGCONT)
-            process.send_signal(signal.SIGTERM)
-            code, output, _ = ended(process)
-    assert (task.status, task.attempts, (jobs.folder / "both").exists()) == ("complete", 2, False)
-    assert (code, output) == (0, b"Ran(complete=0, failed=0, given_back=0, lost=1, signal=<Signals.SIGTERM: 15>)\n")
-    assert (await jobs.task(task_id)).fields == task.fields
-    complete = await jobs.client.connection.ask(b"LRANGE", b"blueque_complete_tasks_jobs", 0, -1)
-    assert complete == [task_id.encode()]
-
-
-async def test_a_command_ends_when_its_lease_cannot_be_renewed(
-    make_server: Callable[..., EmbeddedServer], tmp_path: Path
-) -> None:
-    """The server stands still for longer than the lease: the command ends before, and runs again afterwards."""
-    server = make_server()
-    async with TaskClient(server.url) as client:
-        jobs = Jobs(client, server.url, tmp_path)
-        task_id = await jobs.queue.enqueue(None)
-        command = jobs.shell(
-            "[ -e again ] || { touch again; trap 'touch asked; exit' TERM; while :; do sleep 0.05; done; }"
-        )
-        async with jobs.running(jobs.runner(command, lease=2)):
-            await jobs.has("again")
-            os.kill(server.pid, signal.SIGSTOP)
-            try:
-                await jobs.has("asked")
-                await jobs.until(lambda: not jobs.alive())
-            finally:
-                os.kill(server.pid, signal.SIGCONT)
-            task = await jobs.finished(task_id)
-    assert (task.status, task.attempts) == ("complete", 2)
-
-
-async def test_the_end_of_a_task_is_noted_when_the_server_is_back(
-    make_server: Callable[..., EmbeddedServer], tmp_path: Path
-) -> None:
-    server = make_server()
-    async with TaskClient(server.url, retry_timeout=0.5, response_timeout=0.5) as client:
-        jobs = Jobs(client, server.url, tmp_path)
-        task_id = await jobs.queue.enqueue(None)
-        async with jobs.running(
-            jobs.runner(jobs.shell("touch ready; while [ ! -e go ]; do sleep 0.05; done"), lease=60)
-        ):
-            await jobs.has("ready")
-            os.kill(server.pid, signal.SIGSTOP)
-            try:
-                (tmp_path / "go").touch()
-                await jobs.until(lambda: not jobs.alive())
-                await asyncio.sleep(2)  # it has tried, and was refused
-            finally:
-                os.kill(server.pid, signal.SIGCONT)
-            task = await jobs.finished(task_id)
-    assert (task.status, task.attempts) == ("complete", 1)
-
-
-async def test_a_command_outlives_its_lease_while_that_is_renewed(jobs: Jobs) -> None:
-    (task,) = await jobs.run(jobs.shell("sleep 6.5"), None, lease=5)
-    assert (task.status, task.attempts) == ("complete", 1)
-
-
-async def test_a_command_goes_on_while_a_coroutine_blocks_the_event_loop(jobs: Jobs) -> None:
-    """A thread renews the lease, and tells the supervisor."""
-    task_id = await jobs.queue.enqueue(None)
-    async with jobs.running(jobs.runner(jobs.shell("touch ready; sleep 7"), lease=5)):
-        await jobs.has("ready")
-        time.sleep(6)
-        task = await jobs.finished(task_id)
-    assert (task.status, task.attempts) == ("complete", 1)
-
-
 async def test_signals_need_the_main_thread(jobs: Jobs) -> None:
     async def run() -> None:
         async with TaskClient(jobs.url) as client:
@@ -605,7 +308,7 @@ async def test_a_runner_runs_once(jobs: Jobs) -> None:
 
 
 async def test_the_code_in_the_docs_runs_as_it_is(jobs: Jobs) -> None:
-    page = Path(__file__).parents[3] / "docs" / "tasks-runner.md"
+    page = Path(__file__).parents[4] / "docs" / "tasks-runner.md"
     (block,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     (jobs.folder / "-a.mov").write_text("film")
     task_id = await jobs.client.queue("archive").enqueue("-a.mov")
