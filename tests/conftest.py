@@ -3,6 +3,7 @@
 * `server`: each server of this machine in turn (`valkey`, `redis`), one process for the whole run.
 * `url`: its address, with an empty database; a test that leaves keys fails, unless it has the marker `leaves_keys`.
 * `make_server`: servers of one test, to freeze, kill, protect by a password, or run out of memory.
+* `blueque_python`: the Python that has the released blueque.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import pytest
 
 import apressure
 from apressure.embedded import EmbeddedServer
+from tests.blueque import NAME, REQUIREMENTS
+from tests.environments import shared_environment
 from tests.servers import SERVERS, CannotRun, binary_of, keys_left_behind, refresh
 
 pytest_plugins = ("tests.parallel", "tests.chaos.table")  # here, because every process of a run reads this file
@@ -78,6 +81,15 @@ def make_server() -> Iterator[Callable[..., EmbeddedServer]]:
             return made
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def blueque_python() -> Path:
+    """The Python of an environment with the released blueque. The first run of all makes it, which takes seconds."""
+    try:
+        return shared_environment(NAME, REQUIREMENTS)
+    except CannotRun as missing:
+        pytest.skip(str(missing))
 
 
 def _run_server(kind: str) -> Iterator[EmbeddedServer]:

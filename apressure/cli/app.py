@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json as jsons
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Final
 
 import typer
 
 from apressure.cli.command import command
-from apressure.cli.commands import event_queues, events, files
+from apressure.cli.commands import event_queues, events, files, tasks
 from apressure.cli.commands.close import close
 from apressure.cli.commands.create import create
 from apressure.cli.commands.dead import dead
@@ -79,35 +79,51 @@ def common_options(
 for function in (create, put, get, dead, requeue, ls, stat, pause, resume, close, delete, doctor, demo, pipeline):
     app.command(epilog=_SEE)(command(function))
 
-directories = typer.Typer(
-    name="files",
-    help="Queues in directories, without a server, in the format of vsqs.",
-    epilog=_SEE,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for of_directories in (
-    files.pump, files.sink, files.stat, files.pause, files.resume, files.dead, files.requeue, files.purge
-):  # fmt: skip
-    directories.command(epilog=_SEE)(command(of_directories, server=False))
-app.add_typer(directories)
 
-of_events = typer.Typer(
-    name="events",
-    help="Event queues for Redis clients in any language, in the format of okq.",
-    epilog=_SEE,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+def _group(name: str, help: str, commands: Iterable[Callable[..., None]]) -> None:
+    """Add a command that has commands."""
+    group = typer.Typer(
+        name=name,
+        help=help,
+        epilog=_SEE,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for each in commands:
+        group.command(epilog=_SEE)(each)
+    app.add_typer(group)
+
+
+_TASKS: Final = (
+    tasks.enqueue, tasks.schedule, tasks.run, tasks.ls, tasks.show, tasks.wait, tasks.stat, tasks.cancel, tasks.retry,
+    tasks.purge, tasks.pause, tasks.resume, tasks.close, tasks.listen, tasks.complete, tasks.fail, tasks.progress,
+)  # fmt: skip
+_FILES: Final = (
+    files.pump, files.sink, files.stat, files.pause, files.resume, files.dead, files.requeue, files.purge,
+)  # fmt: skip
+_EVENT_QUEUES: Final = (
+    event_queues.stat, event_queues.pause, event_queues.resume, event_queues.dead, event_queues.requeue,
+)  # fmt: skip
+
+_group(
+    "tasks",
+    "Very long tasks, in the format of Blueque.",
+    [command(function, prefix=False) for function in _TASKS],
 )
-for about_events in (events.serve, events.health):
-    of_events.command(epilog=_SEE)(command(about_events, server=False, new_loop=new_fast_loop))
-for of_event_queues in (
-    event_queues.stat, event_queues.pause, event_queues.resume, event_queues.dead, event_queues.requeue
-):  # fmt: skip
-    of_events.command(epilog=_SEE)(command(of_event_queues, prefix=False))
-app.add_typer(of_events)
+_group(
+    "files",
+    "Queues in directories, without a server, in the format of vsqs.",
+    [command(function, server=False) for function in _FILES],
+)
+_group(
+    "events",
+    "Event queues for Redis clients in any language, in the format of okq.",
+    [
+        *(command(function, server=False, new_loop=new_fast_loop) for function in (events.serve, events.health)),
+        *(command(function, prefix=False) for function in _EVENT_QUEUES),
+    ],
+)
 
 
 def run(arguments: Sequence[str]) -> int:

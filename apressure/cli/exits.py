@@ -35,10 +35,10 @@ MEANINGS: Final = {
     Exit.OK: "done",
     Exit.ERROR: "any other error",
     Exit.USAGE: "the command line is wrong",
-    Exit.DOES_NOT_EXIST: "the queue does not exist",
+    Exit.DOES_NOT_EXIST: "the queue or the task does not exist",
     Exit.ALREADY_EXISTS: "the queue exists already",
     Exit.CLOSED: "the queue is closed",
-    Exit.TIMEOUT: "the queue was full, empty or in use until the timeout",
+    Exit.TIMEOUT: "the queue was full, empty or in use, or the task had not ended, until the timeout",
     Exit.SERVER: "the server cannot be reached, or refused the command",
     Exit.MISSING_EXTRA: "an optional package is missing",
     Exit.HANGUP: "SIGHUP",
@@ -48,10 +48,19 @@ MEANINGS: Final = {
 }
 
 _CODES: Final[tuple[tuple[Exit, tuple[type[BaseException], ...]], ...]] = (
-    (Exit.DOES_NOT_EXIST, (errors.QueueDoesNotExistError,)),
+    (Exit.DOES_NOT_EXIST, (errors.QueueDoesNotExistError, errors.TaskDoesNotExistError)),
     (Exit.ALREADY_EXISTS, (errors.QueueAlreadyExistsError,)),
     (Exit.CLOSED, (errors.QueueClosedError,)),
-    (Exit.TIMEOUT, (errors.QueueFullError, errors.QueueEmptyError, errors.QueueInUseError, errors.QueueOpenError)),
+    (
+        Exit.TIMEOUT,
+        (
+            errors.QueueFullError,
+            errors.QueueEmptyError,
+            errors.QueueInUseError,
+            errors.QueueOpenError,
+            errors.TaskUnfinishedError,
+        ),
+    ),
     (
         Exit.SERVER,
         (errors.ServerError, errors.ServerUnavailableError, errors.OutcomeUnknownError, errors.ClientClosedError),
@@ -97,7 +106,7 @@ def as_dict(error: BaseException, code: Exit) -> dict[str, object]:
         "message": message_of(error),
         "exit_code": int(code),
     }
-    for attribute in ("name", "role", "holder", "extra", "code", "limit"):
+    for attribute in ("name", "id", "status", "role", "holder", "extra", "code", "limit"):
         value = getattr(error, attribute, None)
         if isinstance(value, str | int):
             described[attribute] = value

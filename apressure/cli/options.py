@@ -14,6 +14,7 @@ from apressure import AsyncQueue, Client, Durability, EventQueue, validation
 from apressure.cli.exits import UsageError
 from apressure.cli.show import printable
 from apressure.cli.streams.framing import Framing
+from apressure.tasks import TaskClient
 
 _SERVER_PANEL: Final = "Server and output"
 
@@ -220,6 +221,11 @@ class Common:
             prefix=self.prefix,
             durability=durability,
         )
+
+    def tasks(self) -> TaskClient:
+        """Return a new client of the server, for queues of tasks."""
+        self._check_url()
+        return TaskClient(self.url)
 
     def events(self, name: str) -> EventQueue[bytes]:
         """Return the queue of events `name` with a client of its own."""

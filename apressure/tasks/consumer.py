@@ -22,11 +22,11 @@ from apressure.exceptions import (
 from apressure.lifetime import IteratingTask
 from apressure.protocols import DEFAULT_MAX_HOLD
 from apressure.settle import set_result_once, wait_for_answer, wait_shielded
-from apressure.tasks import orphans
 from apressure.tasks.delivery import Hand, TaskDelivery
 from apressure.tasks.engine.answers import Reservation, Wait
 from apressure.tasks.engine.lanes import tell_of_dropped
 from apressure.tasks.engine.steps import Change
+from apressure.tasks.orphans import Orphans
 from apressure.tasks.renewing import Renewing
 from apressure.tasks.task import Task
 
@@ -95,6 +95,7 @@ class TaskConsumer(Generic[T]):
             queue, self.hand, lease, max_hold or DEFAULT_MAX_HOLD, self._fail, self._give_back_unseen, clock,
             patient=prefetch is not None,
         )  # fmt: skip
+        self._orphans = Orphans(queue)
         if max_hold is None:
             self._renewing.excuse()
         self._block = secrets.token_hex(8).encode()
@@ -118,7 +119,7 @@ class TaskConsumer(Generic[T]):
         queue.blocks.add(self)
         self._registration = background.start(self._stay_registered(), f"registering a listener of {queue.name!r}")
         try:
-            await orphans.claim(queue)
+            await self._orphans.claim()
         except BaseException:
             await self.end()
             raise
@@ -364,11 +365,14 @@ class TaskConsumer(Generic[T]):
 
     async def _stay_registered(self) -> None:
         """Give signs of life, and take over tasks of listeners of this host that give none."""
+        with contextlib.suppress(PressureError):
+            await self._orphans.find()
+            await self._orphans.claim()
         while True:
             await asyncio.sleep(SIGN_OF_LIFE)
             with contextlib.suppress(PressureError):  # the next one may get through
                 await self._queue.steps.register(self._listener, self._block, STALE)
-                await orphans.claim(self._queue)
+                await self._orphans.claim()
 
     def _failed(self, error: Exception) -> None:
         """A completion that nobody waited for has failed: the next iteration says so."""

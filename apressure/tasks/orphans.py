@@ -7,6 +7,7 @@ process of its number, or that process began after the listener had reserved the
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,27 +21,65 @@ ADOPTED: Final = 15.0
 """Seconds for which a task stays with a process that runs on after its listener has died, at each look."""
 
 
-async def claim(core: Core) -> int:
-    """Take over the tasks of all listeners of a queue that have died on this host.
+class Orphans:
+    """What a node knows of the listeners of its host.
 
-    A task whose process still runs stays, until that ends. The others go back, first in line, or fail, as the queue's
-    `on_orphan` says.
+    A node of the released blueque that takes over a dead listener removes it from the set of listeners, claims one of
+    its tasks, and leaves the others in that one's list. So a listener that was in the set is looked at until its list
+    is empty, and `find` looks for such lists.
 
-    Returns:
-        How many tasks went back or failed.
+    Args:
+        core: The queue.
     """
-    steps, ask = core.steps, core.steps.connection.ask
-    here, moved = text(await core.listener()).rpartition("_")[0], 0
-    for listener in sorted(await ask(b"SMEMBERS", steps.keys.listeners, reads=True)):
-        parsed = processes.parse(text(listener))
-        if parsed is None or parsed[0] != here:
-            continue
-        ids = await ask(b"LRANGE", steps.keys.reserved(listener), 0, MAX_TASKS - 1, reads=True)
-        tasks = await load_many(core.client, ids)
-        looked_at = await asyncio.to_thread(_look, parsed[1], ids, dict(tasks))
-        if looked_at is not None:
-            moved += (await steps.adopt(listener, core.on_orphan, ADOPTED, looked_at))[0]
-    return moved
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._known: set[bytes] = set()
+
+    async def find(self) -> None:
+        """Find the lists of listeners of this host that are not in the set. It looks at all keys, 1,000 at a time.
+
+        Cancelled, it may have found some.
+        """
+        listener, keys, ask = await self._core.listener(), self._core.steps.keys, self._core.steps.connection.ask
+        prefix = keys.reserved(listener.rpartition(b"_")[0] + b"_")
+        pattern, cursor = re.sub(rb"([\\*?\[\]^-])", rb"\\\1", prefix) + b"*", b"0"
+        while True:
+            cursor, found = await ask(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", MAX_TASKS, reads=True)
+            for key in found:
+                if (pid := key.removeprefix(prefix)).isdigit():
+                    self._known.add(listener.rpartition(b"_")[0] + b"_" + pid)
+            if cursor == b"0":
+                return
+
+    async def claim(self) -> int:
+        """Take over the tasks of all listeners of the queue that have died on this host.
+
+        A task whose process still runs stays, until that ends. The others go back, first in line, or fail, as the
+        queue's `on_orphan` says.
+
+        Returns:
+            How many tasks went back or failed.
+        """
+        core = self._core
+        steps, ask = core.steps, core.steps.connection.ask
+        here, moved = text(await core.listener()).rpartition("_")[0], 0
+        registered = await ask(b"SMEMBERS", steps.keys.listeners, reads=True)
+        self._known.update(registered)
+        for listener in sorted(self._known):
+            parsed = processes.parse(text(listener))
+            if parsed is None or parsed[0] != here:
+                self._known.discard(listener)
+                continue
+            ids = await ask(b"LRANGE", steps.keys.reserved(listener), 0, MAX_TASKS - 1, reads=True)
+            if not ids and listener not in registered:
+                self._known.discard(listener)
+                continue
+            tasks = await load_many(core.client, ids)
+            looked_at = await asyncio.to_thread(_look, parsed[1], ids, dict(tasks))
+            if looked_at is not None:
+                moved += (await steps.adopt(listener, core.on_orphan, ADOPTED, looked_at))[0]
+        return moved
 
 
 def _look(pid: int, ids: Sequence[bytes], tasks: dict[bytes, Fields]) -> list[tuple[bytes, bool]] | None:

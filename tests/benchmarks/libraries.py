@@ -1,7 +1,4 @@
-"""The other libraries: names, goals, and an environment for each.
-
-The next run reuses an environment. Delete its directory to get newer versions.
-"""
+"""The other libraries: names, goals, and an environment for each."""
 
 from __future__ import annotations
 
@@ -14,9 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.environments import ROOT, environment, installed, last_line, mark, run
 from tests.servers import CannotRun
-
-ROOT = Path(__file__).parents[2]
 
 DIFFERENCE = (
     "The libraries: one worker process each, on uvloop (BullMQ: on Node). Theirs are jobs that have ids and retries, "
@@ -115,37 +111,6 @@ def install(library: Library, environments: Path) -> Program:
             mark(place, library.node)
         script = ROOT / "tests/benchmarks/others" / f"{library.name.lower()}.cjs"
         return Program((node, str(script)), {"NODE_PATH": str(place / "node_modules")})
-    place = environments / library.name.lower()
-    python = place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     requirements = (*library.requirements, "uvloop; sys_platform != 'win32'")
-    if not installed(place, requirements):
-        run(sys.executable, "-m", "venv", "--clear", str(place))
-        run(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
-        mark(place, requirements)
+    python = environment(environments / library.name.lower(), requirements)
     return Program((str(python), "-m", library.module), {})
-
-
-def installed(place: Path, requirements: tuple[str, ...]) -> bool:
-    """Return whether an earlier run has installed all of it."""
-    note = place / "installed.txt"
-    return note.exists() and note.read_text() == "\n".join(requirements)
-
-
-def mark(place: Path, requirements: tuple[str, ...]) -> None:
-    """Record the installed requirements, after the installation succeeded."""
-    (place / "installed.txt").write_text("\n".join(requirements))
-
-
-def run(*command: str) -> None:
-    """Run a step of an installation."""
-    try:
-        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=600)
-    except (OSError, subprocess.SubprocessError) as failure:
-        raise CannotRun(f"not installed: {last_line(failure)}") from None
-
-
-def last_line(failure: Exception) -> str:
-    """Return the last line of a failed program's output."""
-    said = getattr(failure, "stderr", None) or ""
-    lines = (said.decode(errors="replace") if isinstance(said, bytes) else said).strip().splitlines()
-    return lines[-1] if lines else str(failure)

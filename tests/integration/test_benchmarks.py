@@ -60,6 +60,24 @@ def test_a_quick_run_of_files(tmp_path: Path) -> None:
     assert table.tables(results).count("\n") == 13
 
 
+def test_a_quick_run_of_tasks(tmp_path: Path, blueque_python: Path) -> None:
+    file = tmp_path / "tasks.json"
+    command = [
+        sys.executable, "-m", "tests.benchmarks.tasks", "--quick", "--server", "valkey",
+        "--libraries", str(blueque_python.parents[2]), "--json", str(file),
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=200)
+    results = json.loads(file.read_text())
+    figures = [Figure(**row) for row in results["figures"]]
+    assert {one.other for one in figures} == {"blueque 1.0.1"}
+    assert len(figures) == 5
+    assert all(one.ours > 0 and one.theirs > 0 for one in figures)
+    assert all(f"{one.ours:,.0f}/s" in done.stdout for one in figures if one.unit == "/s")
+    ((server, times),) = results["times"].items()
+    assert server in done.stdout
+    assert set(times) == {"wait", "lateness"}
+
+
 def test_a_quick_run_of_events(tmp_path: Path) -> None:
     file = tmp_path / "events.json"
     command = [sys.executable, "-m", "tests.benchmarks.events"]

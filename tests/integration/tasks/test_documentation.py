@@ -24,7 +24,7 @@ from tests.servers import SERVERS, admin
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "tasks.md").read_text()
 SCRIPTS = (Path(apressure.__path__[0]) / "tasks" / "engine" / "lua").rglob("*.lua")
-BY_CONNECTION = {"evalsha", "eval", "ping", "subscribe", "unsubscribe", "hgetall", "smembers"}
+BY_CONNECTION = {"scan", "evalsha", "eval", "ping", "subscribe", "unsubscribe", "hgetall", "smembers"}
 SHARED = {"get", "set", "pexpire", "time"}
 """Commands of the functions that the scripts of all rooms share."""
 

@@ -1,0 +1,84 @@
+"""What the commands of tasks share."""
+
+from __future__ import annotations
+
+import json as jsons
+import math
+import sys
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from apressure.cli.exits import UsageError
+from apressure.cli.streams.framing import DEFAULT_LIMIT, Framing, decoder
+from apressure.cli.streams.pipes import Input
+
+Queue = Annotated[str, typer.Argument(help="The queue's name.", show_default=False)]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The id of the task.", show_default=False)]
+Ids = Annotated[list[str], typer.Argument(metavar="ID", help="The ids of tasks.", show_default=False)]
+Parameters = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PARAMETERS", help="The parameters, one task each. Without any: the lines of standard input."
+    ),
+]
+Parse = Annotated[
+    bool, typer.Option("--parse", help="Read the parameters as JSON. Without it, they are plain strings.")
+]
+
+
+def parameters_of(text: str, parse: bool) -> Any:
+    """Return parameters as a program would give them."""
+    if not parse:
+        return text
+    try:
+        return jsons.loads(text)
+    except ValueError as error:
+        raise UsageError(
+            f"the parameters {text[:80]!r} are not JSON: {error}. Leave out --parse, or correct them"
+        ) from None
+
+
+async def chunks(given: Sequence[str] | None, parse: bool) -> AsyncIterator[list[Any]]:
+    """Return the parameters of the command line, or those of standard input as they come."""
+    if given:
+        yield [parameters_of(one, parse) for one in given]
+        return
+    if sys.stdin.isatty():
+        raise UsageError("there are no parameters: give them as arguments, or on standard input")
+    source, read = Input(), decoder(Framing.LINES, limit=DEFAULT_LIMIT)
+    while data := await source.read(64 * 1024):
+        if found := read.feed(data):
+            yield [parameters_of(_text(one), parse) for one in found]
+    if found := read.finish():
+        yield [parameters_of(_text(one), parse) for one in found]
+
+
+def moment_of(at: str | None, after: float | None, now: float) -> float:
+    """Return the time of `--at` or `--in`, in seconds since 1970."""
+    if (at is None) == (after is None):
+        raise UsageError("when? Give either --at TIME or --in SECONDS")
+    if after is not None:
+        return now + after
+    assert at is not None
+    try:
+        moment = float(at)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(at).astimezone().timestamp()
+        except (ValueError, OverflowError, OSError):
+            raise UsageError(
+                f"--at {at!r} is not a time: write 2030-01-31T18:00, 2030-01-31T18:00+01:00 or seconds since 1970"
+            ) from None
+    if not math.isfinite(moment):
+        raise UsageError(f"--at {at!r} is not a time")
+    return moment
+
+
+def _text(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"a line is not UTF-8: {error}. Parameters are text: correct the line") from None

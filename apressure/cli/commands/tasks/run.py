@@ -1,0 +1,146 @@
+"""`apressure tasks run`: a node that runs a command, or a function, for each task."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine, Sequence
+from signal import SIGHUP, SIGINT, SIGTERM
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+from apressure.cli.commands.tasks.options import Queue
+from apressure.cli.commands.tasks.watching import Bars
+from apressure.cli.exits import UsageError
+from apressure.cli.options import Common, Progress
+from apressure.cli.show import answer
+from apressure.cli.streams.meter import is_shown
+from apressure.protocols import DEFAULT_LEASE
+from apressure.tasks import Command, Function, Ran, Runner, Scheduler, Task, TaskClient, TaskDelivery
+
+_SIGNALS: Final = (SIGTERM, SIGINT, SIGHUP)
+_SHOWN: Final = 20
+"""How many running tasks are shown."""
+_EVERY: Final = 0.5
+"""Seconds between two looks at them."""
+
+
+async def run(
+    common: Common,
+    queue: Queue,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="COMMAND", help="What to run, without a shell. The parameters of the task become arguments.",
+            show_default=False,
+        ),
+    ] = None,
+    call: Annotated[
+        str | None,
+        typer.Option("--call", metavar="MODULE:FUNCTION", help="Call a Python function instead, in a process."),
+    ] = None,
+    stdin: Annotated[
+        bool, typer.Option("--stdin", help="The command reads the parameters as JSON, and gets no arguments.")
+    ] = False,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", metavar="N", min=1, help="How many tasks run at a time.")
+    ] = 1,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="End a task, which fails, after this time.",
+                     show_default="no limit"),
+    ] = None,
+    grace: Annotated[
+        float, typer.Option("--grace", metavar="SECONDS", min=0, help="Time from SIGTERM to SIGKILL for a task.")
+    ] = 10.0,
+    lease: Annotated[
+        float,
+        typer.Option("--lease", metavar="SECONDS", min=0.1,
+                     help="Other nodes get the tasks of this one if it is dead or cut off for so long."),
+    ] = DEFAULT_LEASE,
+    on_orphan: Annotated[
+        Literal["retry", "fail"], typer.Option("--on-orphan", help="What happens to a task whose node died.")
+    ] = "retry",
+    max_attempts: Annotated[
+        int, typer.Option("--max-attempts", metavar="N", min=0, help="How often to try a task; 0 for no limit.")
+    ] = 3,
+    shutdown_timeout: Annotated[
+        float,
+        typer.Option("--shutdown-timeout", metavar="SECONDS", min=0, help="How long tasks may go on after a signal."),
+    ] = 30.0,
+    scheduler: Annotated[
+        bool, typer.Option("--scheduler/--no-scheduler", help="Also enqueue the scheduled tasks that are due.")
+    ] = True,
+    output: Annotated[bool, typer.Option("--output", help="Show what the tasks write, as it comes.")] = False,
+    progress: Progress = None,
+) -> None:  # fmt: skip
+    """Run tasks until the queue is closed and all its tasks have ended, or a signal comes.
+
+    The first SIGTERM or Ctrl-C lets tasks finish, the second one ends them and gives them back.
+    """
+    if bool(command) == bool(call):
+        raise UsageError("what is to run? Give a command after --, or --call MODULE:FUNCTION")
+    if call and stdin:
+        raise UsageError("--stdin needs a command: a function gets the parameters as its argument")
+    work = Function(call) if call else Command(command or [], parameters="stdin" if stdin else "arguments")
+    async with common.tasks() as client:
+        runner = Runner(
+            client, queue, work, concurrency=concurrency, timeout=timeout, grace=grace, lease=lease,
+            on_orphan=on_orphan, max_attempts=max_attempts or None, shutdown_timeout=shutdown_timeout,
+            on_output=_show if output else None,
+            signals=_SIGNALS,
+        )  # fmt: skip
+        _leave_signals_to_the_runner()
+        beside = [Scheduler(client, queues=[queue]).run()] if scheduler else []
+        if is_shown(progress, busy=0):
+            beside.append(_follow(client, queue))
+        ran = await _run(runner, beside)
+    done = {name: getattr(ran, name) for name in ("complete", "failed", "given_back", "lost")}
+    text = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in done.items())
+    answer({"name": queue, **done}, f"tasks of {queue}: {text}", as_json=common.json)
+    if ran.signal is not None:
+        raise typer.Exit(128 + ran.signal)
+
+
+def _leave_signals_to_the_runner() -> None:
+    """Undo what cancels a command at a signal: the Runner lets tasks finish."""
+    loop = asyncio.get_running_loop()
+    for signum in _SIGNALS:
+        loop.remove_signal_handler(signum)
+
+
+async def _run(runner: Runner, beside: Sequence[Coroutine[Any, Any, object]]) -> Ran:
+    """Run tasks, and do other things meanwhile; if one of those fails, so does this, and the tasks go back."""
+    running = asyncio.ensure_future(runner.run())
+    others = [asyncio.ensure_future(each) for each in beside]
+    try:
+        await asyncio.wait((running, *others), return_when=asyncio.FIRST_COMPLETED)
+        for failed in filter(asyncio.Future.done, others):
+            failed.result()
+        return await running
+    finally:
+        for each in (running, *others):
+            each.cancel()
+        await asyncio.wait((running, *others))
+
+
+async def _follow(client: TaskClient, name: str) -> None:
+    """Show the progress of the tasks that run, on all nodes."""
+    queue = client.queue(name)
+    with Bars(shown=True) as bars:
+        while True:
+            started: list[Task] = []
+            async for task in queue.tasks(status="started"):
+                started.append(task)
+                if len(started) == _SHOWN:
+                    break
+            bars.keep(started)
+            await asyncio.sleep(_EVERY)
+
+
+def _show(_: TaskDelivery[Any], stream: str, text: str) -> None:
+    """Write a piece of a task's output where this command's goes."""
+    file = sys.stdout if stream == "stdout" else sys.stderr
+    file.write(text)
+    file.flush()

@@ -1,0 +1,296 @@
+"""`apressure tasks` as people and scripts use it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from apressure.cli import main
+from apressure.tasks import Task, TaskClient
+from tests.integration.commands import Commands, ended, wait_until
+from tests.integration.test_cli_terminal import OBEYED, at_a_terminal, terminal
+
+T = TypeVar("T")
+
+pytestmark = [
+    pytest.mark.leaves_keys("blueque_*", "apressure:blueque:*"),
+    pytest.mark.parametrize("server", ["valkey"], indirect=True),  # nothing of this depends on the server
+]
+
+
+class Tasks(Commands):
+    """`apressure tasks` on one server."""
+
+    def __init__(self, url: str, capfd: pytest.CaptureFixture[str]) -> None:
+        super().__init__(url)
+        self._capfd = capfd
+
+    def of(self, command: str, *arguments: str) -> list[str]:
+        return ["tasks", command, *arguments]
+
+    def run(self, command: str, *arguments: str) -> str:
+        """Run a command in this process, which is quicker."""
+        assert main(["--url", self.url, "tasks", command, *arguments]) == 0
+        output, errors = self._capfd.readouterr()
+        assert errors == ""
+        return output
+
+    def error(self, code: int, command: str, *arguments: str) -> str:
+        """Run a command that fails, and return what it says."""
+        assert main(["--url", self.url, "tasks", command, *arguments]) == code
+        return self._capfd.readouterr().err
+
+    def fed(self, data: bytes, command: str, *arguments: str, code: int = 0) -> str:
+        """Run a command that reads from a pipe."""
+        done = self(*self.of(command, *arguments), input=data, code=code)
+        return (done.stderr if code else done.stdout).decode()
+
+    def data(self, command: str, *arguments: str) -> Any:
+        return json.loads(self.run(command, "--json", *arguments))
+
+    def client(self, use: Callable[[TaskClient], Awaitable[T]]) -> T:
+        async def main() -> T:
+            async with TaskClient(self.url) as client:
+                return await use(client)
+
+        return asyncio.run(main())
+
+    def enqueue(self, *parameters: Any, name: str = "jobs") -> list[str]:
+        async def put(client: TaskClient) -> list[str]:
+            queue = client.queue(name)
+            return [await queue.enqueue(each) for each in parameters]
+
+        return self.client(put)
+
+    def task(self, task_id: str) -> Task:
+        return self.client(lambda client: client.task(task_id))
+
+    def has(self, task_id: str, status: str) -> Callable[[], bool]:
+        return lambda: self.task(task_id).status == status
+
+
+@pytest.fixture
+def tasks(url: str, capfd: pytest.CaptureFixture[str]) -> Tasks:
+    return Tasks(url, capfd)
+
+
+def test_the_life_of_tasks(tasks: Tasks, tmp_path: Path) -> None:
+    first, second = tasks.run("enqueue", "jobs", "a b", "c").splitlines()
+    assert tasks.run("ls") == "jobs\t2\t0\t0\t0\t0\t0\t0\topen\n"
+    shown = [line.split("\t") for line in tasks.run("ls", "jobs").splitlines()]
+    assert sorted((line[0], line[1], line[6]) for line in shown) == sorted(
+        [(first, "pending", "a b"), (second, "pending", "c")]
+    )
+    assert tasks.run("close", "jobs") == "closed jobs\n"
+    assert tasks.run("run", "jobs", "--", "echo", "-n", "got") == (
+        "tasks of jobs: 2 complete, 0 failed, 0 given back, 0 lost\n"
+    )
+    assert tasks.run("wait", first, second) == "got a b\ngot c\n"
+    assert f"id\t{first}\nstatus\tcomplete\nqueue\tjobs\nparameters\ta b\nresult\tgot a b\n" in tasks.run("show", first)
+    assert "complete\t2\n" in tasks.run("stat", "jobs")
+    assert tasks.run("ls", "jobs", "--status", "failed") == ""
+    assert tasks.run("purge", "jobs", "--older-than", "3600") == "deleted 0 complete tasks of jobs\n"
+    assert tasks.run("purge", "jobs") == "deleted 2 complete tasks of jobs\n"
+    assert "there is no task" in tasks.error(3, "show", first)
+    assert tasks.run("ls", "jobs") == ""
+
+
+def test_in_json(tasks: Tasks) -> None:
+    made = tasks.data("enqueue", "jobs", "--parse", '{"file": "ä.mov"}', "[1, null]", '"text"')
+    assert made["name"] == "jobs"
+    first, *_ = made["ids"]
+    (queue,) = tasks.data("ls")
+    assert (queue["name"], queue["length"], queue["dead_letters"], queue["closed"]) == ("jobs", 3, 0, False)
+    assert queue == tasks.data("stat", "jobs")
+    found = tasks.data("ls", "jobs", "--limit", "2")
+    assert len(found) == 2
+    (shown,) = tasks.data("show", first)
+    assert (shown["id"], shown["status"], shown["parameters"]) == (first, "pending", {"file": "ä.mov"})
+    assert shown["created"].endswith("+00:00")
+    assert tasks.data("pause", "jobs") == {"name": "jobs", "paused": True, "changed": True}
+    assert tasks.data("pause", "jobs")["changed"] is False
+    assert tasks.data("resume", "jobs") == {"name": "jobs", "paused": False, "changed": True}
+    assert tasks.data("cancel", first) == {"cancelled": [first]}
+    assert tasks.data("retry", "jobs") == {"name": "jobs", "requeued": 1}
+    assert tasks.data("close", "jobs") == {"name": "jobs", "closed": True}
+    ran = tasks.data("run", "jobs", "--stdin", "--", "cat")
+    assert ran == {"name": "jobs", "complete": 3, "failed": 0, "given_back": 0, "lost": 0}
+    (waited,) = tasks.data("wait", first)
+    assert json.loads(waited["result"]) == {"file": "ä.mov"}  # what it wrote is text
+    assert tasks.data("purge", "jobs") == {"name": "jobs", "status": "complete", "purged": 3}
+
+
+def test_parameters_from_a_pipe(tasks: Tasks) -> None:
+    ids = tasks.fed("1\nb ü\n\nlast".encode(), "enqueue", "jobs").splitlines()
+    assert [tasks.task(each).parameters for each in ids] == ["1", "b ü", "", "last"]  # a plain string stays what it is
+    (parsed,) = tasks.fed(b"{}\n", "enqueue", "jobs", "--parse").splitlines()
+    assert tasks.task(parsed).parameters == {}
+    assert "not UTF-8" in tasks.fed(b"\xff\n", "enqueue", "jobs", code=2)
+    assert len(tasks.data("ls", "jobs")) == 5
+
+
+def test_scheduled_tasks_run_at_their_time(tasks: Tasks) -> None:
+    (soon,) = tasks.run("schedule", "jobs", "soon", "--in", "1").splitlines()
+    (later,) = tasks.run("schedule", "jobs", "later", "--at", "2100-01-01T00:00+00:00").splitlines()
+    assert tasks.data("show", later)[0]["eta"] == "2100-01-01T00:00:00.000+00:00"
+    assert tasks.task(soon).status == "scheduled"
+    with tasks.running(*tasks.of("run", "jobs", "--", "echo", "ran")) as node:
+        assert tasks.run("wait", soon, "--timeout", "60") == "ran soon\n"
+        task = tasks.task(soon)
+        assert task.updated is not None
+        assert task.eta is not None
+        assert task.updated >= task.eta
+        node.send_signal(signal.SIGTERM)
+        assert ended(node)[0] == 143
+    assert tasks.task(later).status == "scheduled"
+
+
+def test_a_task_that_fails(tasks: Tasks) -> None:
+    (failing,) = tasks.enqueue("exit 3")
+    with tasks.running(*tasks.of("run", "jobs", "--", "sh", "-c")):
+        said = tasks.error(1, "wait", failing)
+        assert said == f"apressure: the task {failing} failed: exit status 3\n"
+        assert tasks.error(1, "cancel", failing).startswith("apressure: the task ")
+    (shown,) = tasks.data("show", failing)
+    assert (shown["status"], shown["error"]) == ("failed", "exit status 3")
+    assert tasks.run("retry", "jobs", "--id", failing) == "enqueued 1 failed tasks of jobs again\n"
+    assert tasks.task(failing).status == "pending"
+    assert "has the id 'x'" in tasks.error(1, "retry", "jobs", "--id", "x")
+
+
+def test_a_function_reports_its_progress(tasks: Tasks, tmp_path: Path) -> None:
+    (tmp_path / "videos.py").write_text(
+        "import time\n"
+        "from apressure.tasks import report_progress\n"
+        "def encode(parameters):\n"
+        "    report_progress(0.25, 'a quarter')\n"
+        "    while not __import__('os').path.exists(parameters['until']):\n"
+        "        time.sleep(0.02)\n"
+        "    return {'frames': 12}\n"
+    )
+    until = tmp_path / "now"
+    (task_id,) = tasks.enqueue({"until": str(until)})
+    with (
+        tasks.running(*tasks.of("run", "jobs", "--call", "videos:encode"), cwd=tmp_path),
+        terminal(tasks, *tasks.of("wait", task_id), streams=("stderr",)) as shown,
+    ):
+        shown.says(task_id.encode(), b"25%", b"a quarter")
+        until.touch()
+        assert shown.process.stdout is not None
+        assert json.loads(shown.process.stdout.read()) == {"frames": 12}
+        shown.end()
+
+
+def test_a_running_task_is_cancelled(tasks: Tasks) -> None:
+    (task_id,) = tasks.enqueue("1000")
+    with tasks.running(*tasks.of("run", "jobs", "--lease", "1", "--", "sleep")):
+        wait_until(tasks.has(task_id, "started"))
+        assert tasks.run("cancel", task_id) == "cancelled 1 of 1 tasks\n"
+        wait_until(tasks.has(task_id, "failed"))
+    assert tasks.task(task_id).error == "cancelled"
+
+
+def test_a_signal_lets_the_task_finish_and_a_second_one_ends_it(tasks: Tasks) -> None:
+    (task_id,) = tasks.enqueue("sleep 1; echo finished")
+    with tasks.running(*tasks.of("run", "jobs", "--", "sh", "-c")) as node:
+        wait_until(tasks.has(task_id, "started"))
+        node.send_signal(signal.SIGINT)
+        code, output, _ = ended(node)
+    assert (code, output) == (130, b"tasks of jobs: 1 complete, 0 failed, 0 given back, 0 lost\n")
+    (other,) = tasks.enqueue("sleep 1000")
+    with tasks.running(*tasks.of("run", "jobs", "--", "sh", "-c")) as node:
+        wait_until(tasks.has(other, "started"))
+        node.send_signal(signal.SIGTERM)
+        node.send_signal(signal.SIGINT)
+        code, output, _ = ended(node)
+    assert code in (130, 143)
+    assert output == b"tasks of jobs: 0 complete, 0 failed, 1 given back, 0 lost\n"
+    assert tasks.task(other).status == "pending"
+
+
+def test_a_node_in_a_shell_script(tasks: Tasks) -> None:
+    ids = tasks.enqueue("one", "two")
+    with tasks.running(*tasks.of("listen", "jobs", "-n", "2")) as listening:
+        assert listening.stdout is not None
+        assert listening.stdout.readline().decode() == f"{ids[0]}\tone\n"
+        assert tasks.task(ids[0]).status == "reserved"
+        assert tasks.run("progress", ids[0], "0.5", "half") == f"{ids[0]} is at 50%\n"
+        assert tasks.task(ids[0]).progress_message == "half"
+        assert tasks.run("complete", ids[0], "done") == f"completed {ids[0]}\n"
+        assert listening.stdout.readline().decode() == f"{ids[1]}\ttwo\n"
+        assert tasks.run("fail", ids[1], "no") == f"failed {ids[1]}\n"
+        assert ended(listening)[0] == 0
+    assert (tasks.task(ids[0]).result, tasks.task(ids[1]).error) == ("done", "no")
+    assert "has ended" in tasks.error(1, "complete", ids[0])
+
+
+def test_what_a_listener_holds_goes_back(tasks: Tasks) -> None:
+    (task_id,) = tasks.enqueue("x")
+    with tasks.running(*tasks.of("listen", "jobs", "--json")) as listening:
+        assert listening.stdout is not None
+        assert json.loads(listening.stdout.readline())["id"] == task_id
+        listening.send_signal(signal.SIGTERM)
+        assert ended(listening)[0] == 143
+    assert tasks.task(task_id).status == "pending"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "jobs"],
+        ["run", "jobs", "--call", "a:b", "--", "echo"],
+        ["run", "jobs", "--call", "no-colon"],
+        ["run", "jobs", "--call", "a:b", "--stdin"],
+        ["ls", "--status", "failed"],
+        ["ls", "jobs", "--status", "unknown"],
+        ["ls", "--interval", "1"],
+        ["retry", "jobs", "--id", "x", "--max", "1"],
+        ["purge", "jobs", "--status", "started"],
+        ["progress", "x", "1.5"],
+        ["enqueue", ""],
+        ["enqueue", "jobs", "--parse", "[1"],
+        ["schedule", "jobs", "x", "--at", "tomorrow"],
+        ["schedule", "jobs", "x", "--at", "nan"],
+        ["schedule", "jobs", "x"],
+        ["schedule", "jobs", "x", "--in", "1", "--at", "2100-01-01"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(tasks: Tasks, arguments: list[str]) -> None:
+    errors = tasks.error(2, *arguments)
+    assert errors.startswith("apressure: ")
+    assert errors.count("\n") == 1
+
+
+def test_errors(tasks: Tasks) -> None:
+    assert "there is no task x" in tasks.error(3, "wait", "x")
+    (task_id,) = tasks.enqueue("x")
+    assert "has not ended" in tasks.error(6, "wait", task_id, "--timeout", "0.1")
+    assert "there is no such program" in tasks.error(1, "run", "jobs", "--", "no-such-program")
+
+
+def test_tables_at_a_terminal(tasks: Tasks) -> None:
+    name = "jobs" + OBEYED.decode()
+    (task_id,) = tasks.enqueue("[bold]x[/bold]" + OBEYED.decode(), name=name)
+    for arguments in (["ls"], ["ls", name], ["show", task_id], ["stat", name]):
+        shown = at_a_terminal(tasks, "tasks", *arguments)
+        assert OBEYED not in shown
+        assert rb"\x1b]2;obeyed\x07" in shown
+    assert b"[bold]x[/bold]" in at_a_terminal(tasks, "tasks", "ls", name)
+    with terminal(tasks, "tasks", "ls", name, "--watch", "--interval", "0.05") as live:
+        live.says(b"pending")
+        tasks.client(lambda client: client.queue(name).cancel(task_id))
+        live.says(b"failed")
+        live.process.send_signal(signal.SIGINT)
+        live.end()
+
+
+def test_purge_deletes_in_steps(tasks: Tasks) -> None:
+    tasks.client(lambda client: client.queue("jobs").put_many("x" for _ in range(2500)))
+    assert tasks.run("purge", "jobs", "--status", "pending", "--progress") == "deleted 2500 pending tasks of jobs\n"
