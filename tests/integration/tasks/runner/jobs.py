@@ -18,13 +18,7 @@ from typing import Any
 import psutil
 
 from apressure import TaskFailedError
-from apressure.tasks import (
-    Command,
-    Ran,
-    Runner,
-    Task,
-    TaskClient,
-)
+from apressure.tasks import Command, Ran, Runner, Task, TaskClient
 from tests.integration.commands import PATIENCE, environment, marked, new_mark, running
 
 LONG = 3600.0

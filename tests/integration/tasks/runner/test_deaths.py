@@ -13,12 +13,8 @@ from pathlib import Path
 import pytest
 
 from apressure.embedded import EmbeddedServer
-from apressure.tasks import (
-    Ran,
-    TaskClient,
-    orphans,
-    processes,
-)
+from apressure.tasks import Ran, TaskClient, processes
+from apressure.tasks.orphans import Orphans
 from tests.integration.commands import PATIENCE, ended, environment, running
 from tests.integration.tasks.runner.jobs import LONG, Jobs, runner
 
@@ -144,7 +140,7 @@ async def test_a_runner_keeps_its_tasks_where_the_clocks_of_host_and_server_diff
         await jobs.has("ready")
         real = processes.started_at
         monkeypatch.setattr(processes, "started_at", lambda pid: (real(pid) or 0.0) + 1000.0)
-        assert await orphans.claim(jobs.queue) == 0
+        assert await Orphans(jobs.queue).claim() == 0
         (jobs.folder / "go").touch()
         assert (await jobs.finished(task_id)).attempts == 1
         process.send_signal(signal.SIGTERM)

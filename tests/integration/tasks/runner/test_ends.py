@@ -12,15 +12,7 @@ from typing import Any
 
 import pytest
 
-from apressure.tasks import (
-    Command,
-    Function,
-    Ran,
-    Runner,
-    TaskClient,
-    TaskDelivery,
-    report_progress,
-)
+from apressure.tasks import Command, Function, Ran, Runner, TaskClient, TaskDelivery, report_progress
 from tests.integration.commands import PATIENCE, ended, environment, running
 from tests.integration.tasks.runner.jobs import LONG, Jobs
 
