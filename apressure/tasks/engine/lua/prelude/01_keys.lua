@@ -42,10 +42,10 @@ local function check_types()
 end
 
 -- Check the state of the queue.
--- expected: the caller knows that the queue was created. | text: the value of BOUND, if it was read before
+-- expected: the caller knows that the queue was created. | text: the value of BOUND (false: none), if it was read before
 -- Returns: the bound (0: none), whether the queue was created | nil, an answer that says what is wrong
 local function state(expected, text)
-  text = text or call('GET', BOUND)
+  if text == nil then text = call('GET', BOUND) end
   if not text then
     if expected then return nil, {'missing'} end
     return 0, false
