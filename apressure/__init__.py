@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from apressure.events.delivery import EventDelivery
     from apressure.events.producer import EventProducer
     from apressure.events.queue import EventQueue
+    from apressure.events.remote.consumer import RemoteEventConsumer
+    from apressure.events.remote.delivery import RemoteEventDelivery
+    from apressure.events.remote.queue import RemoteEventQueue
+    from apressure.events.remote.statistics import RemoteEventStatistics
     from apressure.events.several import EventConsumers
     from apressure.events.statistics import EventQueueStatistics
     from apressure.files import FileDelivery, FileQueue, FileQueueOptions, FileQueueStatistics
@@ -117,6 +121,10 @@ __all__ = [
     "QueueOpenError",
     "QueueStatistics",
     "ReadOnlyError",
+    "RemoteEventConsumer",
+    "RemoteEventDelivery",
+    "RemoteEventQueue",
+    "RemoteEventStatistics",
     "Requeued",
     "RoleStatistics",
     "ScriptingRefusedError",
@@ -156,6 +164,10 @@ _LATER = {
     "Piped": "apressure.service.pipe",
     "Producer": "apressure.queue.producer",
     "QueueStatistics": "apressure.queue.statistics",
+    "RemoteEventConsumer": "apressure.events.remote.consumer",
+    "RemoteEventDelivery": "apressure.events.remote.delivery",
+    "RemoteEventQueue": "apressure.events.remote.queue",
+    "RemoteEventStatistics": "apressure.events.remote.statistics",
     "RoleStatistics": "apressure.queue.statistics",
     "Served": "apressure.service.serve",
     "TaskClient": "apressure.tasks.client",

@@ -93,17 +93,22 @@ class IteratingTask:
     def __init__(self) -> None:
         self._task: asyncio.Task[Any] | None = None
 
-    def check(self) -> None:
+    def check(self) -> bool:
         """Note that the current task iterates.
+
+        Returns:
+            Whether it did not before.
 
         Raises:
             RuntimeError: Another task does, and has not ended.
         """
         task = asyncio.current_task()
-        if self._task is None or self._task.done():
-            self._task = task
-        elif self._task is not task:
+        if self._task is task:
+            return False
+        if self._task is not None and not self._task.done():
             raise RuntimeError(
                 "another task iterates over this consumer: an item is acknowledged when its loop goes on, so each loop "
                 "needs one task. Make a consumer for each task, or use ack='manual' and hand deliveries to several"
             )
+        self._task = task
+        return True

@@ -149,7 +149,7 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:
             return answer[1]
         case b"events":
             ids, contents, attempts, dead = answer[1:]
-            return Popped([Event(*one, token=token) for one in zip(ids, contents, attempts, strict=True)], dead)
+            return Popped([Event(*one, token) for one in zip(ids, contents, attempts, strict=True)], dead)
         case b"event":
             return Event(*answer[1:])
         case b"extended":

@@ -243,8 +243,8 @@ class EventConsumer(Generic[T]):
         self._queue._check()
         if self._registration is None:
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
-        self._iterating.check()
-        self._renewing.note_task()
+        if self._iterating.check():
+            self._renewing.note_task()
         self._acknowledge()
         self._raise_failure()
 

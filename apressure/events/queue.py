@@ -17,6 +17,7 @@ from apressure.events.core import lease_of
 from apressure.events.delivery import EventDelivery
 from apressure.events.ids import checked, new_id
 from apressure.events.producer import EventProducer
+from apressure.events.remote.address import NO_DEAD_LETTERS, is_okq
 from apressure.events.several import EventConsumers
 from apressure.events.steps import MAX_EVENTS
 from apressure.events.taking import Taking
@@ -28,6 +29,9 @@ T = TypeVar("T")
 
 class EventQueue(Taking[T]):
     """A queue of events for any number of competing consumers, on a Redis or Valkey server, in the format of okq.
+
+    With the URL of an okq server, ours or the released one (`url="okq://host:4777"`), this makes a `RemoteEventQueue`,
+    which has the methods of this class that okq's commands can do.
 
     Each event has a unique id. Events are delivered at-least-once, and *start* in the order in which they were put. The
     queue needs no `create`: the first put makes it. `create` gives it a bound. Any number of clients of apressure and
@@ -59,6 +63,13 @@ class EventQueue(Taking[T]):
         ...     delivery = await queue.receive(timeout=5.0)
         ...     await delivery.ack()
     """
+
+    def __new__(cls, name: str, **arguments: Any) -> Self:
+        if is_okq(arguments.get("url")):
+            from apressure.events.remote.queue import RemoteEventQueue
+
+            return RemoteEventQueue(name, **arguments)  # type: ignore[return-value]
+        return super().__new__(cls)
 
     @overload
     def __init__(
@@ -284,6 +295,12 @@ class EventQueue(Taking[T]):
             raise TypeError("consume needs the name of at least one queue")
         if client is not None and options:
             raise TypeError(f"give either client= or {', '.join(options)}: the client has its own settings")
+        if is_okq(options.get("url")):
+            from apressure.events.remote.queue import RemoteEventQueue
+
+            if max_attempts is not None:
+                raise ValueError(NO_DEAD_LETTERS)
+            return RemoteEventQueue.consume(*names, codec=codec, lease=lease, **options)  # type: ignore[return-value]
         shared = Client(**options) if client is None else client
         queues = [
             EventQueue(name, client=shared, codec=codec, max_attempts=max_attempts, keep_errors=keep_errors)

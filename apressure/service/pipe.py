@@ -168,6 +168,7 @@ async def pipe(
             if not getattr(queue, "opened", True):
                 await stack.enter_async_context(queue)  # type: ignore[arg-type]
         await destination.closed()  # raises where it does not exist
+        closing = destination.close if close else None  # not every destination can be closed: that must fail here
         mover, why = await _mover(source, destination, exactly_once)
         once = f"at least once, {why}" if why else "exactly once"
         logger.info("%s works %s", title, once, extra={"queue": source.name, "destination": destination.name})
@@ -179,9 +180,9 @@ async def pipe(
             # After a failover, the end of the consumer may give back messages that were moved on the old primary only.
             if not close or not served.handled:
                 break
-        if close:
+        if closing is not None:
             with contextlib.suppress(QueueClosedError):
-                await destination.close()
+                await closing()
     return Piped(handled, plan.put, failed, exactly_once=not why)
 
 

@@ -15,8 +15,12 @@ from apressure.connection.settings import DEFAULT_PREFIX, ClientOptions, Setting
 _PATTERN: Final = frozenset("*?[")
 _MOST: Final = 1e12
 _SERVER: Final = {"REDIS_SERVER": "127.0.0.1", "REDIS_PORT": "6379", "REDIS_DB": "0"}
-_SYNONYMS: Final = {"maxoffsetspertrigger": "maxRowsPerBatch", "minpartitions": "numPartitions"}
-"""Names that users of Spark's Kafka source know."""
+_SYNONYMS: Final = {
+    "maxoffsetspertrigger": "maxRowsPerBatch",
+    "maxbytespertrigger": "maxBytesPerBatch",
+    "minpartitions": "numPartitions",
+}
+"""Names that users of other sources of Spark know."""
 _NO_HISTORY: Final = (
     "a queue keeps no history, so there is no {name}: a new checkpoint begins with the oldest message that waits. "
     "Leave the option out; to begin with new messages, empty the queue first with `AsyncQueue.purge()`"
@@ -52,6 +56,12 @@ class Options:
     queues: str | None = _option(
         None, "Several queues as one stream: names separated by commas, or a pattern with `*`, `?` or `[…]`.", "read"
     )
+    queue_column: str | None = _option(
+        None,
+        "The column, STRING, that names the queue of each row. It is not part of the message. Rows where it is NULL go "
+        "to `queue`.",
+        "write",
+    )
     group: str | None = _option(
         None, "The reading query: a different name for each query and its checkpoint. `readStream` requires it.", "read"
     )
@@ -66,8 +76,20 @@ class Options:
         "have it, such a message is an error.",
         "read",
     )
+    max_attempts: int = _option(
+        0,
+        "With `format=json`: how often the query tries a message that cannot be decoded. Then it goes on without it, "
+        "and moves it to the dead-letter queue (`NAME:dead`). 0: such a message always ends the query.",
+        "read",
+    )
     max_rows_per_batch: int = _option(
-        50_000, "The most messages in a micro-batch, over all queues. A synonym is `maxOffsetsPerTrigger`.", "read"
+        200_000, "The most messages in a micro-batch, over all queues. A synonym is `maxOffsetsPerTrigger`.", "read"
+    )
+    max_bytes_per_batch: int = _option(
+        268_435_456,
+        "About the most bytes of messages in a micro-batch, over all queues; 0 for no limit. A batch may have 1 MB "
+        "more for each queue, or one large message. A synonym is `maxBytesPerTrigger`.",
+        "read",
     )
     num_partitions: int = _option(
         0,
@@ -138,6 +160,8 @@ class Options:
             raise ValueError("name the queue: .option('queue', NAME), or .option('queues', 'NAME,NAME' or a pattern)")
         if self.format not in ("raw", "json"):
             raise ValueError(f"format must be raw or json, not {self.format!r}")
+        if self.max_attempts and self.format != "json":
+            raise ValueError("maxAttempts needs format=json: with format=raw nothing is decoded")
         if self.group is not None:
             check_group(self.group)
         if self.bound and not self.create:

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from apressure.exceptions import PressureError, ServerUnavailableError
-from apressure.spark.engine.sink_steps import SinkSteps
+from apressure.spark.engine.sink_steps import Plan, SinkSteps
 from apressure.spark.engine.steps import server_of
 from apressure.spark.options import Options
 from apressure.spark.source.decoding import RAW, has_map
@@ -36,20 +36,16 @@ CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclasses.dataclass
-class Part(WriterCommitMessage):
+class Staged(WriterCommitMessage):
     """What one task has staged.
 
     Attributes:
         write: The write that it belongs to, such as a query's id.
-        token: The part's name.
-        messages: How many messages.
-        size: Their bytes.
+        parts: The task's part for each queue.
     """
 
     write: str
-    token: str
-    messages: int
-    size: int
+    parts: Plan
 
 
 class Sink:
@@ -66,41 +62,53 @@ class Sink:
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         if len(options.names) != 1:
-            raise ValueError("a sink writes to one queue: .option('queue', NAME)")
+            raise ValueError("a sink writes to one queue, .option('queue', NAME), or to those that queueColumn names")
         if overwrite:
             raise ValueError("a queue cannot be overwritten: use mode('append')")
         if options.format == "json" and (maps := [field.name for field in schema.fields if has_map(field.dataType)]):
             raise ValueError(f"the column {maps[0]!r}: maps cannot be written. Use a STRUCT, or to_json")
-        self._column = None if options.format == "json" else _body_of(schema)
+        names = list(schema.names)
+        if options.queue_column is not None:
+            if options.close_on_end:
+                raise ValueError("closeOnEnd closes one queue: with queueColumn call apressure.spark.close_queue(…)")
+            _check_queue_column(options.queue_column, schema)
+            names.remove(options.queue_column)
+        self._columns = names if options.format == "json" else [_body_of(schema, options.queue_column)]
         self._options = options
 
-    def _steps(self) -> SinkSteps:
-        return SinkSteps(server_of(self._options), self._options.names[0])
+    def _steps(self, queue: str) -> SinkSteps:
+        return SinkSteps(server_of(self._options), queue)
 
-    def stage(self, write: str, batches: Iterator[Any]) -> Part:
+    def stage(self, write: str, batches: Iterator[Any]) -> Staged:
         """Stage the rows of one task. They expire after `stagingTtl`, unless a commit chooses them.
 
         Raises:
             QueueDoesNotExistError: The queue does not exist, and `create` is not set.
         """
-        steps, token = self._steps(), secrets.token_hex(12)
-        key = steps.keys.part(write, token)
-        messages = size = 0
+        token, counts = secrets.token_hex(12), dict[str, tuple[int, int]]()
         for batch in batches:
-            column = self._messages(batch)
-            for chunk, bytes_of_it in _chunks(column, self._options.fetch_size):
-                if not messages and not self._options.create and not steps.exists():
-                    raise steps.missing()
-                _append(steps, key, chunk, messages, int(self._options.staging_ttl * 1000))
-                messages += len(chunk)
-                size += bytes_of_it
-        return Part(write, token, messages, size)
+            for name, column in self._by_queue(batch):
+                steps = self._steps(name)
+                messages, size = counts.get(name, (0, 0))
+                for chunk, bytes_of_it in _chunks(column, self._options.fetch_size):
+                    if not messages and not self._options.create and not steps.exists():
+                        raise steps.missing()
+                    _append(steps, steps.keys.part(write, token), chunk, messages, self._ttl)
+                    messages += len(chunk)
+                    size += bytes_of_it
+                    counts[name] = messages, size
+        return Staged(write, {name: [(token, messages, size)] for name, (messages, size) in counts.items()})
 
-    def commit_parts(self, parts: Sequence[Part | None], batch: int, remember: bool) -> None:
-        """Move what the tasks have staged into the queue, once. This waits for the producer role and for room.
+    @property
+    def _ttl(self) -> int:
+        """`stagingTtl` in milliseconds."""
+        return int(1000 * self._options.staging_ttl)
+
+    def commit_parts(self, staged: Sequence[Staged | None], batch: int, remember: bool) -> None:
+        """Move what the tasks have staged into the queues, once. This waits for the producer roles and for room.
 
         Args:
-            parts: What the tasks have staged.
+            staged: What the tasks have staged.
             batch: The number of the query's batch.
             remember: Whether Spark may repeat this commit.
 
@@ -110,50 +118,98 @@ class Sink:
             QueueInUseError: Another client held the producer role for `roleTimeout`. The next start of a stream goes on
                 where this stopped; what `df.write` has moved by then stays in the queue.
         """
-        steps, options = self._steps(), self._options
+        (queue,), options = self._options.names, self._options
+        plan: Plan = {queue: []}
+        tasks = [one for one in staged if one is not None]
+        for one in tasks:
+            for name, parts in one.parts.items():
+                plan.setdefault(name, []).extend(parts)
         if options.create:
-            steps.create(options.bound)
-        staged = [part for part in parts if part is not None]
-        if staged:  # even without rows: an earlier attempt may have left parts to finish
-            ttl = 0 if remember else int(1000 * options.staging_ttl)
-            self._put(steps, [part for part in staged if part.messages], staged[0].write, batch, ttl)
+            for name in plan:
+                self._steps(name).create(options.bound)
+        if tasks:  # even without rows: an earlier attempt may have left parts to finish
+            self._put_all(queue, plan, tasks[0].write, batch, remember)
         if options.close_on_end:
+            steps = self._steps(queue)
             steps.run_when_ready(steps.close, options.role_timeout)
 
-    def _put(self, steps: SinkSteps, parts: Sequence[Part], write: str, batch: int, ttl: int) -> None:
+    def _put_all(self, queue: str, plan: Plan, write: str, batch: int, remember: bool) -> None:
+        """Move parts into their queues. If Spark may repeat this, the first attempt decides for all queues."""
+        several = remember and self._options.queue_column is not None
+        if several:
+            planned = self._steps(queue).plan_write(write, batch, plan)
+            if planned != plan:
+                self._discard(write, plan, planned or {})
+            if planned is None:
+                return
+            plan = planned
+        todo = {}
+        for name, parts in plan.items():  # all of them: what is chosen does not expire while one waits for room
+            todo[name] = self._steps(name).choose_parts(write, batch, 0 if remember else self._ttl, parts)
+        for name, first in todo.items():
+            self._put(self._steps(name), plan[name], first, write, batch, 0 if remember else self._ttl)
+        if several:
+            self._steps(queue).complete_plan(write, batch)
+
+    def _put(
+        self,
+        steps: SinkSteps,
+        parts: Sequence[tuple[str, int, int]],
+        todo: str | None,
+        write: str,
+        batch: int,
+        ttl: int,
+    ) -> None:
         options = self._options
-        todo = steps.choose_parts(write, batch, ttl, [(part.token, part.messages, part.size) for part in parts])
         extended = time.monotonic()
 
         def step(claimed: bool) -> Any:
             nonlocal extended
             if ttl and time.monotonic() > extended + options.staging_ttl / 3:
-                steps.extend(write, ttl, [part.token for part in parts])  # waiting for room may take long
+                steps.extend(write, ttl, [token for token, _, _ in parts])  # waiting for room may take long
                 extended = time.monotonic()
             return steps.put_part(write, batch, todo or "", not ttl, claimed)
 
         while todo:
             todo = steps.run_when_ready(step, options.role_timeout)
 
-    def discard_parts(self, parts: Sequence[Part | None]) -> None:
+    def discard_parts(self, staged: Sequence[Staged | None]) -> None:
         """Delete what the tasks of a failed job have staged, except what the commit of a stream has chosen."""
         # Without a server the parts expire. Spark shows why the job failed, not this error.
         with contextlib.suppress(PressureError):
-            steps = self._steps()
+            for one in staged:
+                if one is not None:
+                    self._discard(one.write, one.parts, {})
+
+    def _discard(self, write: str, plan: Plan, chosen: Plan) -> None:
+        """Delete the parts of a plan that are not in the chosen one."""
+        for name, parts in plan.items():
             for part in parts:
-                if part is not None:
-                    steps.discard(part.write, part.token)
+                if part not in chosen.get(name, ()):
+                    self._steps(name).discard(write, part[0])
+
+    def _by_queue(self, batch: Any) -> Iterator[tuple[str, Any]]:
+        """Turn a record batch into Arrow arrays of messages, each with its queue."""
+        (queue,), column, messages = self._options.names, self._options.queue_column, self._messages(batch)
+        if column is None:
+            yield queue, messages
+            return
+        names = pc.fill_null(batch.column(column).cast(pa.string()), queue)
+        for name in pc.unique(names).to_pylist():
+            if not name:
+                raise ValueError(f"the column {column!r} is empty in a row: name a queue there, or use NULL")
+            yield name, messages.filter(pc.equal(names, name))
 
     def _messages(self, batch: Any) -> Any:
         """Turn a record batch into an Arrow array of messages."""
-        if self._column is None:
-            return pa.array([_json(row) for row in batch.to_pylist()], pa.string())
-        column = batch.column(self._column)
-        if column.null_count:
+        if self._options.format == "json":
+            return pa.array([_json(row) for row in batch.select(self._columns).to_pylist()], pa.string())
+        (name,) = self._columns
+        if batch.column(name).null_count:
             raise ValueError(
-                f"the column {self._column!r} is NULL in a row, and a message cannot be NULL: filter such rows out"
+                f"the column {name!r} is NULL in a row, and a message cannot be NULL: filter such rows out"
             )
-        return column
+        return batch.column(name)
 
 
 class BatchSink(Sink, DataSourceArrowWriter):
@@ -163,7 +219,7 @@ class BatchSink(Sink, DataSourceArrowWriter):
         super().__init__(options, schema, overwrite)
         self._write = secrets.token_hex(16)  # pickled with the writer: the same for all tasks, and for the commit
 
-    def write(self, iterator: Iterator[Any]) -> Part:
+    def write(self, iterator: Iterator[Any]) -> Staged:
         """Stage a task's rows."""
         return self.stage(self._write, iterator)
 
@@ -187,7 +243,7 @@ class StreamSink(Sink, DataSourceStreamArrowWriter):
                 "query.awaitTermination() call apressure.spark.close_queue(…)"
             )
 
-    def write(self, iterator: Iterator[Any]) -> Part:
+    def write(self, iterator: Iterator[Any]) -> Staged:
         """Stage a task's rows."""
         context = TaskContext.get()
         query = context and context.getLocalProperty("sql.streaming.queryId")
@@ -204,10 +260,15 @@ class StreamSink(Sink, DataSourceStreamArrowWriter):
         self.discard_parts(messages)  # type: ignore[arg-type]
 
 
-def _body_of(schema: StructType) -> str:
+def _check_queue_column(name: str, schema: StructType) -> None:
+    if name not in schema.names or not isinstance(schema[name].dataType, StringType):
+        raise ValueError(f"queueColumn: the data frame needs a column {name!r} that is STRING")
+
+
+def _body_of(schema: StructType, queue_column: str | None) -> str:
     """Return the name of the column with the messages."""
     columns = {field.name: field.dataType for field in schema.fields}
-    if set(columns) - set(RAW.names) or not isinstance(columns.get("body"), (BinaryType, StringType)):
+    if set(columns) - {*RAW.names, queue_column} or not isinstance(columns.get("body"), (BinaryType, StringType)):
         raise ValueError(
             f"without format=json the data frame needs a column `body`, BINARY or STRING, and no others; it has "
             f"{', '.join(columns) or 'none'}. Use for example .select(to_json(struct('*')).alias('body'))"

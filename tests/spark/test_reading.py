@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -236,6 +237,38 @@ async def test_a_closed_queue_ends(ground: Ground) -> None:
         pressure.await_end(query, url=ground.url, queues="jo*")
     ground.to_files(ground.stream().load())  # and AvailableNow does at once
     assert ground.bodies() == texts(10)
+
+
+async def test_the_progress_shows_the_backlog(ground: Ground) -> None:
+    for name in ("jobs", "more"):
+        ground.create(name)
+    await ground.put(texts(10))
+    await ground.put(texts(5), "more")
+    ground.plain.incr(ground.steps("more").keys.queue.messages_count("producer"))  # its bytes are unknown
+    query = ground.to_files(ground.stream(None, queues="jobs,more", maxRowsPerBatch=6).load())
+    reports = [json.loads(progress["sources"][0]["latestOffset"]) for progress in query.recentProgress]
+    assert reports[:2] == [
+        {"jobs": {"messages": 7, "bytes": 7 * len(texts(1)[0])}, "more": {"messages": 2}},
+        {"jobs": {"messages": 3, "bytes": 3 * len(texts(1)[0])}, "more": {"messages": 0}},
+    ]
+
+
+async def test_messages_that_cannot_be_decoded_become_dead_letters(ground: Ground) -> None:
+    ground.create()
+    bad = [b"nonsense", b"", b'{"a":"x"}']
+    await ground.put([b'{"a":1}', *bad[:2], b'{"a":2}', b'{"a":3}', bad[2]], close=True)
+
+    def run() -> None:
+        ground.to_files(ground.stream(format="json", maxAttempts=2).schema("a INT, _sequence LONG").load())
+
+    with pytest.raises(Exception, match="not a JSON object that fits the schema"):
+        run()
+    run()
+    rows = ground.spark.read.parquet(str(ground.folder / "out")).collect()
+    assert {(row.a, row._sequence) for row in rows} == {(1, 0), (2, 3), (3, 4)}
+    async with AsyncQueue("jobs", url=ground.url, max_attempts=2) as queue:
+        letters = await queue.dead_letters()
+    assert [(letter.raw, letter.attempts) for letter in letters] == [(body, 2) for body in bad]
 
 
 async def test_a_stream_ends_with_its_queues(ground: Ground) -> None:

@@ -134,6 +134,87 @@ def test_mistakes_of_users_are_clear_errors(ground: Ground) -> None:
     assert ground.waiting() == []
 
 
+def routed(ground: Ground, count: int) -> Any:
+    """Rows for the queues a, b and, without a name, jobs."""
+    where = "CASE id % 3 WHEN 0 THEN 'a' WHEN 1 THEN 'b' END AS to"
+    return ground.spark.range(0, count, 1, 2).selectExpr("concat('message ', id) AS body", where)
+
+
+def test_a_column_names_the_queue_of_each_row(ground: Ground) -> None:
+    with pytest.raises(Exception, match=r"the queue '(a|jobs)' does not exist"):
+        save(routed(ground, 5), ground, queueColumn="to")
+    save(routed(ground, 10_000), ground, queueColumn="to", create=True, fetchSize=1000)
+    for number, name in enumerate(("a", "b", "jobs")):
+        assert ground.waiting(name) == texts(10_000)[number::3]
+    save(routed(ground, 3), ground, queueColumn="to", format="json")
+    assert [json.loads(ground.waiting(name)[-1]) for name in ("b", "jobs")] == [
+        {"body": "message 1"},
+        {"body": "message 2"},
+    ]
+    with pytest.raises(Exception, match="needs a column 'target' that is STRING"):
+        save(routed(ground, 3), ground, queueColumn="target")
+    with pytest.raises(Exception, match="the column 'to' is empty in a row"):
+        save(ground.spark.sql("SELECT 'x' AS body, '' AS to"), ground, queueColumn="to")
+    with pytest.raises(Exception, match="closeOnEnd closes one queue"):
+        save(routed(ground, 3), ground, queueColumn="to", closeOnEnd=True)
+
+
+async def test_a_stream_writes_to_several_queues(ground: Ground) -> None:
+    for name in ("in", "a", "b", "jobs"):
+        ground.create(name)
+    await ground.put(texts(900), "in")
+    where = "CASE sequence % 3 WHEN 0 THEN 'a' WHEN 1 THEN 'b' END AS to"
+    rows = ground.stream("in", maxRowsPerBatch=400).load().selectExpr("body", where)
+    ground.to_queue(rows, "jobs", queueColumn="to")
+    assert [ground.waiting(name) for name in ("a", "b", "jobs")] == [texts(900)[number::3] for number in range(3)]
+    assert ground.plain.keys("*part*") == ground.plain.keys("*todo*") == []
+
+
+@pytest.mark.parametrize("dies", ["plan", "a", "b"])
+def test_the_first_commit_decides_for_all_queues(ground: Ground, monkeypatch: pytest.MonkeyPatch, dies: str) -> None:
+    """A commit dies after its plan, or before it puts into a queue. The repeated batch has other queues in its rows."""
+    import pyarrow as pa
+
+    from apressure.spark.engine.sink_steps import SinkSteps
+    from apressure.spark.sink import StreamSink
+
+    for name in ("jobs", "a", "b", "c"):
+        ground.create(name)
+    options = Options.of({"url": ground.url, "queue": "jobs", "queueColumn": "to"})
+    schema = ground.spark.createDataFrame([], "body STRING, to STRING").schema
+    sink = StreamSink(options, schema, overwrite=False)
+
+    def staged(*names: str | None) -> Any:
+        batch = pa.record_batch({"body": ["1", "2", "3"], "to": pa.array(names, pa.string())})
+        return sink.stage("w", iter([batch]))
+
+    class DiedError(Exception):
+        pass
+
+    def dying(method: Any, name: str) -> Any:
+        def step(self: Any, *arguments: Any) -> Any:
+            if self.name == name:
+                raise DiedError
+            return method(self, *arguments)
+
+        return step
+
+    with monkeypatch.context() as patched:
+        if dies == "plan":
+            patched.setattr(SinkSteps, "choose_parts", dying(SinkSteps.choose_parts, "jobs"))
+        else:
+            patched.setattr(SinkSteps, "put_part", dying(SinkSteps.put_part, dies))
+        with pytest.raises(DiedError):
+            sink.commit([staged("a", "b", None)], 7)
+    for names in (("c", "a", "b"), (None, None, None)):
+        sink.commit([staged(*names)], 7)
+        assert [ground.waiting(name) for name in ("a", "b", "jobs", "c")] == [[b"1"], [b"2"], [b"3"], []]
+    sink.commit([staged("a", "b", None), None], 8)
+    sink.commit([], 9)
+    assert [ground.waiting(name) for name in ("a", "b", "jobs", "c")] == [[b"1"] * 2, [b"2"] * 2, [b"3"] * 2, []]
+    assert ground.plain.keys("*part*") == ground.plain.keys("*todo*") == []
+
+
 def test_rows_of_a_failed_job_expire(ground: Ground) -> None:
     ground.create()
     broken = ground.spark.range(0, 2000, 1, 2).selectExpr(

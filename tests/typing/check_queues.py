@@ -33,6 +33,8 @@ from apressure import (
     QueueFullError,
     QueueInUseError,
     QueueStatistics,
+    RemoteEventDelivery,
+    RemoteEventQueue,
     Requeued,
     RoleStatistics,
     Served,
@@ -350,3 +352,17 @@ def a_queue_in_a_directory_is_a_source_and_a_destination(files: FileQueue[Order]
     source: Source[Order] = files
     destination: Destination[Order] = files
     print(source, destination)
+
+
+async def okq_servers() -> None:
+    raw = RemoteEventQueue("orders", url="okq://host")
+    assert_type(await raw.get(), bytes)
+    typed = RemoteEventQueue("orders", url="okq://host", codec=Order)
+    assert_type(await typed.receive(), RemoteEventDelivery[Order])
+    async with typed.consumer() as consumer:
+        async for item in consumer:
+            assert_type(item, Order)
+    source: Source[Order] = typed
+    assert_type(await source.exists(), bool)
+    await raw.close()  # type: ignore[attr-defined]
+    assert_type(await EventQueue("orders", url="okq://host").get(), bytes)

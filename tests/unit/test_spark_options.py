@@ -18,7 +18,7 @@ SECRET = "hunter2"
 def test_every_option_has_a_line_in_the_table() -> None:
     lines = table().splitlines()
     assert len(lines) == 2 + len(dataclasses.fields(Options))
-    assert "| `maxRowsPerBatch` | read | `50000` |" in table()
+    assert "| `maxRowsPerBatch` | read | `200000` |" in table()
     assert spelled("corrupt_record") == "columnNameOfCorruptRecord"
 
 
@@ -49,9 +49,10 @@ def test_an_option_without_a_near_match_is_refused_with_all() -> None:
         Options.of({"queue": "jobs", "zzz": "1"})
 
 
-def test_names_of_the_kafka_source_are_synonyms() -> None:
-    options = Options.of({"queue": "jobs", "maxOffsetsPerTrigger": "7", "minPartitions": "3"})
-    assert (options.max_rows_per_batch, options.num_partitions) == (7, 3)
+def test_names_of_other_sources_are_synonyms() -> None:
+    given = {"maxOffsetsPerTrigger": "7", "maxBytesPerTrigger": "8", "minPartitions": "3"}
+    options = Options.of({"queue": "jobs", **given})
+    assert (options.max_rows_per_batch, options.max_bytes_per_batch, options.num_partitions) == (7, 8, 3)
     with pytest.raises(ValueError, match="maxOffsetsPerTrigger and a synonym of it are given"):
         Options.of({"queue": "jobs", "maxRowsPerBatch": "7", "maxOffsetsPerTrigger": "7"})
 
@@ -83,6 +84,7 @@ def test_options_of_spark_are_ignored() -> None:
         ({"queue": "a", "bound": "5"}, "create"),
         ({"queues": "a*", "create": "true"}, "pattern"),
         ({"queues": "a*", "stopAtEnd": "true"}, "stopAtEnd needs names"),
+        ({"queue": "a", "maxAttempts": "3"}, "maxAttempts needs format=json"),
         ({"queue": "a", "maxRowsPerBatch": "0"}, "maxRowsPerBatch must be at least 1"),
         ({"queue": "a", "maxRowsPerBatch": "many"}, "maxRowsPerBatch must be a whole number, not 'many'"),
         ({"queue": "a", "bound": "-1", "create": "true"}, "bound must be at least 0"),

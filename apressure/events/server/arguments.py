@@ -23,24 +23,29 @@ class Push(NamedTuple):
         queue: The queue's name.
         events: Ids and contents; the first one is pushed first.
         noblock: Answer as soon as possible.
+        nowait: Do not wait for room.
     """
 
     queue: str
     events: Sequence[tuple[bytes, bytes]]
     noblock: bool
+    nowait: bool = False
 
     @classmethod
     def read(cls, arguments: Sequence[bytes]) -> Push:
-        """Read `queue id contents [id contents ...] [NOBLOCK]`.
+        """Read `queue id contents [id contents ...] [NOBLOCK | NOWAIT]`.
 
         Raises:
             ErrorReply: An id has no contents, or the option is unknown.
         """
         queue, *rest = arguments
-        noblock = len(rest) % 2 == 1
-        if noblock and rest.pop().upper() != b"NOBLOCK":
-            raise ErrorReply("ERR syntax error: the last argument is neither NOBLOCK nor the contents of an event")
-        return cls(name_of(queue), list(zip(rest[::2], rest[1::2], strict=True)), noblock)
+        option = rest.pop().upper() if len(rest) % 2 == 1 else b""
+        if option not in (b"", b"NOBLOCK", b"NOWAIT"):
+            raise ErrorReply(
+                "ERR syntax error: the last argument is neither NOBLOCK, nor NOWAIT, nor the contents of an event"
+            )
+        pairs = list(zip(rest[::2], rest[1::2], strict=True))
+        return cls(name_of(queue), pairs, option == b"NOBLOCK", option == b"NOWAIT")
 
 
 class Pop(NamedTuple):
@@ -50,13 +55,13 @@ class Pop(NamedTuple):
         queue: The queue's name.
         lease: Seconds for QACK; 0 for at most once.
         most: How many events at most; None for one that is not in an array.
-        wait: Seconds to wait for an event.
+        wait: Seconds to wait for an event, and to say that the queue is closed; None for neither.
     """
 
     queue: str
     lease: float = DEFAULT_LEASE
     most: int | None = None
-    wait: float = 0.0
+    wait: float | None = None
 
     @classmethod
     def read(cls, arguments: Sequence[bytes]) -> Pop:
@@ -67,7 +72,8 @@ class Pop(NamedTuple):
         """
         if len(arguments) == 1:
             return cls(name_of(arguments[0]))
-        lease, wait, most = DEFAULT_LEASE, 0.0, None
+        lease, most = DEFAULT_LEASE, None
+        wait: float | None = None
         rest = list(arguments[1:])
         while rest:
             option = rest.pop(0).upper()

@@ -141,11 +141,11 @@ _ANY: Final = None
 def _table(handshake: Handshake, queues: Operations) -> dict[bytes, Command]:
     every = [
         Command(
-            "QLPUSH queue id contents [id contents ...] [NOBLOCK]", 3, _ANY, None,
+            "QLPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT]", 3, _ANY, None,
             "Adds events at the left end, the last ones in line", queues.push_left,
         ),
         Command(
-            "QRPUSH queue id contents [id contents ...] [NOBLOCK]", 3, _ANY, None,
+            "QRPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT]", 3, _ANY, None,
             "Adds events at the right end, the next ones in line", queues.push_right,
         ),
         Command("QLPEEK queue", 1, 1, queues.peek_left, "Shows the event that was pushed last"),

@@ -176,7 +176,8 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.stalled_since = 0.0
-        self._go_on()
+        if not self._parted:
+            self._go_on()
 
     # The server calls these.
 
@@ -333,6 +334,7 @@ class Connection(asyncio.Protocol):
         if self._parted:
             return
         self._parted = True
+        self._forget()
         if hasattr(self, "session"):
             self.session.interrupt()
         if self._eof or not self.transport.can_write_eof() or self.transport.is_closing():

@@ -68,8 +68,9 @@ class Operations:
         if len(first.events) > 1:
             return in_task(self._complete(session, lane, first))
         pushes = [first]
+        option = [b"NOWAIT"] if first.nowait else []
         for arguments in calls:
-            if len(arguments) != 3:
+            if len(arguments) != 3 + len(option) or [word.upper() for word in arguments[3:]] != option:
                 break
             pushes.append(Push.read(arguments))
         future = lane.push([push.events[0] for push in pushes])
@@ -79,6 +80,8 @@ class Operations:
         self, session: Session, lane: PushLane, pushes: Sequence[Push], future: asyncio.Future[bytes]
     ) -> Replies | Answer:
         letters = future.result()
+        if not letters and pushes[0].nowait:
+            return [ErrorReply(_full(push, b"")) for push in pushes]
         if not letters:
             return in_task(self._complete(session, lane, pushes[0]))  # the queue is full
         return [
@@ -93,6 +96,8 @@ class Operations:
             found = await lane.push(chunk)
             letters += found
             if len(found) < len(chunk):
+                if push.nowait:
+                    raise ErrorReply(_full(push, letters))
                 try:
                     letters += await session.wait(lane.push(chunk[len(found) :], patient=True))
                 except Interrupted:
@@ -149,7 +154,7 @@ class Operations:
             except ErrorReply:
                 break  # it is the first one later
             wanted += pop.most or 1
-            if pop.wait or pop.lease != lease or wanted > MAX_EVENTS:
+            if pop.wait or pop.wait != pops[0].wait or pop.lease != lease or wanted > MAX_EVENTS:
                 break
             pops.append(pop)
         queue = self._queues[pops[0].queue]
@@ -162,7 +167,7 @@ class Operations:
         try:
             events = future.result()
         except QueueClosedError:
-            if pops[0].wait:
+            if pops[0].wait is not None:
                 raise  # nil would make a loop around QRPOP spin
             events = []
         if events and session.gone:
@@ -187,7 +192,7 @@ class Operations:
         self._queues.attach(queue)
         try:
             await session.wait(self._queues.listening(queue))
-            events = await session.wait(queue.pop_soon(pop.most or 1, pop.lease, pop.wait))
+            events = await session.wait(queue.pop_soon(pop.most or 1, pop.lease, pop.wait or 0.0))
         except Interrupted:
             events = []
         finally:
@@ -346,6 +351,10 @@ def _duplicate(push: Push, letters: bytes) -> ErrorReply:
 
 def _added(push: Push, letters: bytes) -> str:
     return f"{letters.count(b'k')} of {len(push.events)} events were added"
+
+
+def _full(push: Push, letters: bytes) -> str:
+    return f"ERR queue full: the first {len(letters)} of {len(push.events)} events are in the queue"
 
 
 def _shown(pop: Pop, events: Sequence[Event]) -> Reply:

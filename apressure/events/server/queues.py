@@ -57,6 +57,7 @@ class ServedQueue:
         self._notified: set[asyncio.Future[str]] = set()
         self._line: deque[asyncio.Future[None]] = deque()
         self._look: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when that is, since uvloop's handles do not always know it
         self._limited = (-_FRESH, False)
 
     @property
@@ -158,9 +159,10 @@ class ServedQueue:
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds
         if self._look is not None:
-            if self._look.when() <= due:
+            if self._due <= due:
                 return
             self._look.cancel()
+        self._due = due
         self._look = loop.call_at(due, self._look_now)
 
     def close(self) -> None:

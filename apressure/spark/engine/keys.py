@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from apressure.queue.engine.dead_letters import SUFFIX
 from apressure.queue.engine.keys import Keys, patterns
 
 
@@ -21,12 +22,18 @@ class SparkKeys:
 
     def __init__(self, prefix: str, name: str) -> None:
         self.queue = Keys(prefix, name)
+        self._prefix = prefix
         self.name = name
 
     @cached_property
     def base(self) -> tuple[bytes, ...]:
         """The queue's own KEYS, as `queue/engine/lua/prelude/` names them."""
         return self.queue.for_script("none")
+
+    @cached_property
+    def dead_letters(self) -> Keys:
+        """The keys of the dead-letter queue."""
+        return Keys(self._prefix, self.name + SUFFIX)
 
     def _of(self, owner: str, word: str) -> bytes:
         return b"apressure:" + self.queue.messages + f":spark:{owner}:{word}".encode()
@@ -38,7 +45,7 @@ class SparkKeys:
 
     @property
     def sinks(self) -> bytes:
-        """The hash with the last complete batch of each query that writes, and the one that is under way."""
+        """The hash with the last complete batch of each query that writes, the one that is under way, and its plan."""
         return self._of("all", "sinks")
 
     def state(self, group: str) -> bytes:

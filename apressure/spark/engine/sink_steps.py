@@ -5,15 +5,46 @@ A write is what commits its parts together: a query's batch, or one `df.write`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from apressure.exceptions import QueueClosedError, QueueError
 from apressure.spark.engine.steps import MAX_MESSAGES, BatchLostError, NoRoom, QueueSteps, RoleBusy
 
+Plan = dict[str, list[tuple[str, int, int]]]
+"""For each queue the token, messages and bytes of each of its parts."""
+
 
 class SinkSteps(QueueSteps):
     """The steps of one queue that Spark writes to."""
+
+    def plan_write(self, write: str, batch: int, plan: Plan) -> Plan | None:
+        """Decide which parts of several queues a write consists of. The first call decides; later ones return its plan.
+
+        Args:
+            write: The write.
+            batch: The number of the query's batch.
+            plan: The parts that this attempt has staged.
+
+        Returns:
+            The parts of the write; None if the whole write is in the queues.
+
+        Raises:
+            QueueDoesNotExistError: This queue, which keeps the plan, does not exist.
+            QueueError: An earlier batch of the query is not complete.
+        """
+        answer = self._run("plan_write", (self.keys.sinks,), write, batch, json.dumps(plan))
+        if answer[0] == b"done":
+            return None
+        return {
+            queue: [(token, messages, size) for token, messages, size in parts]
+            for queue, parts in json.loads(answer[1]).items()
+        }
+
+    def complete_plan(self, write: str, batch: int) -> None:
+        """Remember that a write to several queues is complete: its commit may be repeated."""
+        self.server.ask(b"HSET", self.keys.sinks, f"{write}:plan", f"{batch} ")
 
     def choose_parts(self, write: str, batch: int, ttl: int, parts: Sequence[tuple[str, int, int]]) -> str | None:
         """Decide which parts a write consists of. The first call decides; later ones return what it decided.
@@ -35,12 +66,6 @@ class SinkSteps(QueueSteps):
         keys = (self.keys.sinks, self.keys.todo(write), *(self.keys.part(write, token) for token, _, _ in parts))
         words = (f"{token} {messages} {size}" for token, messages, size in parts)
         answer = self._run("choose_parts", keys, write, batch, ttl, *words)
-        if answer[0] == b"other":
-            raise QueueError(
-                f"batch {answer[1]} of this query has not been written to the queue {self.name!r} completely: two "
-                "queries use one checkpoint, or the checkpoint was set back. Give each query its own checkpoint",
-                name=self.name,
-            )
         return None if answer[0] == b"done" else answer[1].decode()
 
     def put_part(self, write: str, batch: int, part: str, remember: bool, claimed: bool = False) -> Any:
@@ -77,6 +102,12 @@ class SinkSteps(QueueSteps):
 
     def _read(self, answer: Any) -> Any:
         match answer[0] if isinstance(answer, list) else None:
+            case b"other":
+                raise QueueError(
+                    f"batch {answer[1]} of this query has not been written to the queue {self.name!r} completely: two "
+                    "queries use one checkpoint, or the checkpoint was set back. Give each query its own checkpoint",
+                    name=self.name,
+                )
             case b"full":
                 return NoRoom()
             case b"gone":

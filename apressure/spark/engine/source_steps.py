@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Final, Literal
 
+from apressure.connection.discovery import slot_of
 from apressure.connection.wire.blocking import Blocking
+from apressure.dead_letters import encode
+from apressure.exceptions import ServerError
 from apressure.spark.engine.steps import MAX_MESSAGES, BatchLostError, GroupTakenError, QueueSteps, RoleBusy
+
+_MOST_DEAD: Final = 50
+"""The most dead letters of one step: each is looked for by itself."""
 
 
 class SourceSteps(QueueSteps):
@@ -53,6 +60,7 @@ class SourceSteps(QueueSteps):
         upto: int | None = None,
         claimed: bool = False,
         allow_empty: bool = False,
+        limit_bytes: int = 0,
     ) -> int | Literal["more", "empty", "closed"] | RoleBusy:
         """Take messages for the batch after `start` in one step, and seal the batch when it is complete.
 
@@ -63,6 +71,8 @@ class SourceSteps(QueueSteps):
             upto: How many messages may ever have left the queue; None for any number.
             claimed: Whether the consumer role was claimed for this step.
             allow_empty: Seal a batch without messages if the queue is closed and empty.
+            limit_bytes: About the most bytes of the batch; 0 for no limit. The messages of one step (about 1 MB, or one
+                large message) may be in it beyond that.
 
         Returns:
             The number of the sealed batch; or why nothing was sealed: there is `more` to take for it, the queue is
@@ -83,6 +93,7 @@ class SourceSteps(QueueSteps):
             MAX_MESSAGES,
             "" if upto is None else upto,
             int(allow_empty),
+            limit_bytes,
         )
         if isinstance(answer, RoleBusy):
             return answer
@@ -96,6 +107,38 @@ class SourceSteps(QueueSteps):
             raise self.batch_lost(answer[1])
         numbers = answer[1]
         return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+    def note_failures(self, number: int, begin: int, end: int, positions: Sequence[int]) -> int:
+        """Note the rows of a slice of a batch that cannot be decoded.
+
+        Args:
+            number: The batch.
+            begin: The position of the slice's first row, counted from the oldest message.
+            end: The position behind its last row.
+            positions: Those of the rows.
+
+        Returns:
+            How often the row was tried that was tried least; 0 if there is none.
+        """
+        _, least = self._run("note_failures", (self.state,), number, begin, end, *positions)
+        return int(least)
+
+    def bury(self, epoch: int, number: int, limit: int) -> None:
+        """Move the rows of a processed batch that could not be decoded `limit` times to the dead-letter queue.
+
+        Raises:
+            ServerError: The dead-letter queue cannot take them.
+        """
+        dead = self.keys.dead_letters
+        keys = (self.state, self.batch(number), *dead.as_dead_letters(), *dead.collisions())
+        why = encode(f"Spark's group {self.group!r} cannot decode it: it is no JSON object that fits the schema")
+        left = 1
+        while left:
+            _, left = self._run("bury", keys, epoch, number, limit, why, _MOST_DEAD)
+
+    def check_dead_letters(self) -> None:
+        """Raise ValueError if the dead-letter queue is elsewhere in the cluster."""
+        slot_of(self.server.settings.address, (*self.keys.queue.specified, *self.keys.dead_letters.specified))
 
     def commit(self, epoch: int, first: int, last: int) -> None:
         """Delete these batches: Spark has processed them."""
@@ -148,6 +191,11 @@ class SourceSteps(QueueSteps):
                 raise self._group_taken(
                     f"the server has no state of {self._about} any more: it was deleted, or lost in a failover or "
                     "restart. Start the query again: it goes on where it was"
+                )
+            case b"dead":
+                raise ServerError(
+                    f"dead letters of the queue {self.name!r} cannot be moved: {answer[1].decode(errors='replace')}. "
+                    "Run `apressure doctor`, then start the query again"
                 )
             case b"behind":
                 raise self._behind(answer[1])

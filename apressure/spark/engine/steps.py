@@ -159,6 +159,17 @@ class QueueSteps:
         _, left, length, closed = self._run("measure", ())
         return left, length, bool(closed)
 
+    def backlog(self) -> tuple[int, int | None]:
+        """Return how many messages wait in the queue, and their bytes; None if its clients do not count them."""
+        length, counts = self.server.together(
+            (b"LLEN", self.keys.queue.messages), (b"MGET", *self.keys.queue.statistics)
+        )
+        try:
+            produced, produced_bytes, consumed, consumed_bytes = (int(count or 0) for count in counts)
+        except ValueError:  # another program has written them
+            return length, None
+        return length, produced_bytes - consumed_bytes if produced - consumed == length else None
+
     def peek(self, left: int, begin: int, end: int) -> tuple[int, list[bytes]]:
         """Read messages at the positions `begin` to `end` of the queue, as it was when `left` messages had left it.
 

@@ -92,7 +92,7 @@ class Decoder:
             if self._corrupt not in self._about and (bad := next((one for one in corrupt if one is not None), None)):
                 raise DecodeError(
                     f"a message of the queue {queue!r} is not a JSON object that fits the schema: add a column "
-                    f"{self._corrupt} BINARY to the schema for such messages",
+                    f"{self._corrupt} BINARY to the schema for such messages, or set maxAttempts",
                     name=queue,
                     raw=bad,
                 )
@@ -109,6 +109,15 @@ class Decoder:
                     [None if one is None else one.decode(errors="replace") for one in corrupt], target
                 )
         return pa.RecordBatch.from_arrays([columns[name] for name in self._target.names], schema=self._target)
+
+    def undecodable(self, messages: Sequence[bytes]) -> list[int]:
+        """Return the positions of the messages that are not JSON objects that fit the schema."""
+        found, at = [], 0
+        for table, _ in self._parsed(messages):
+            if table is None:
+                found.append(at)
+            at += 1 if table is None else table.num_rows
+        return found
 
     def _parsed(self, messages: Sequence[bytes]) -> Iterator[tuple[Any, bytes | None]]:
         """Parse messages into tables. Each message that does not parse comes as None with the message.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -10,6 +11,7 @@ from typing import Any, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from apressure.exceptions import DecodeError
 from apressure.spark.engine.source_steps import SourceSteps
 from apressure.spark.engine.steps import MAX_MESSAGES, QueueSteps, find_queues, server_of, split_rows
 from apressure.spark.options import Options
@@ -52,13 +54,40 @@ def read(options: Options, decoder: Decoder, piece: Slice) -> Iterator[Any]:
 
     Raises:
         BatchLostError: The batch is not on the server any more.
-        DecodeError: A message cannot be decoded, and the schema has no column for such messages.
+        DecodeError: A message cannot be decoded, and the schema has no column for such messages. With `maxAttempts`,
+            only if one of these messages was not tried so often yet.
     """
     if piece.begin == piece.end:
+        return
+    if piece.batch and options.max_attempts:
+        yield from _read_decodable(options, decoder, piece, *piece.batch)
         return
     chunks = _read_batch(options, piece, *piece.batch) if piece.batch else _read_queue(options, piece)
     for begin, messages in chunks:
         yield decoder.batch(messages, piece.queue, piece.first + begin)
+
+
+def _read_decodable(options: Options, decoder: Decoder, piece: Slice, group: str, number: int) -> Iterator[Any]:
+    """Read what can be decoded, and note the other messages: those that were tried often enough become dead letters."""
+    failed: list[int] = []
+    error: DecodeError | None = None
+    for begin, messages in _read_batch(options, piece, group, number):
+        bad: list[int] = []
+        try:
+            batches = [decoder.batch(messages, piece.queue, piece.first + begin)]
+        except DecodeError as latest:
+            error, bad = latest, decoder.undecodable(messages)
+            batches = [
+                decoder.batch(messages[low + 1 : high], piece.queue, piece.first + begin + low + 1)
+                for low, high in itertools.pairwise([-1, *bad, len(messages)])
+                if high > low + 1
+            ]
+        failed += [begin + place for place in bad]
+        yield from batches
+    steps = SourceSteps(server_of(options), piece.queue, group)
+    least = steps.note_failures(number, piece.begin, piece.end, failed)
+    if error and least < options.max_attempts:
+        raise error
 
 
 def _next_chunk(options: Options, messages: Sequence[bytes]) -> int:

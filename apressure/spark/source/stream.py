@@ -7,6 +7,7 @@ are on the server; Spark's log of offsets decides which of them count.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -17,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from apressure.exceptions import QueueInUseError
+from apressure.exceptions import PressureError, QueueInUseError
 from apressure.spark.engine.source_steps import SourceSteps
 from apressure.spark.engine.steps import fair_shares, find_queues, server_of, split_rows
 from apressure.spark.options import Options
@@ -28,6 +29,8 @@ Offset = dict[str, int]
 
 PATTERN_INTERVAL: Final = 5.0
 """Seconds after which a stream looks for new queues that match its pattern."""
+REPORT_INTERVAL: Final = 1.0
+"""Seconds after which a stream without new batches looks at its backlog."""
 _log = logging.getLogger("apressure.spark")
 
 
@@ -44,16 +47,22 @@ class _Queue:
         steps: The queue's steps.
         start: The last batch in the query's checkpoint; None for a new checkpoint.
         upto: How many messages may ever have left the queue; None for any number.
+        max_attempts: How often a message is decoded before it becomes a dead letter; 0 for any number.
     """
 
-    def __init__(self, steps: SourceSteps, start: int | None, upto: int | None) -> None:
+    def __init__(self, steps: SourceSteps, start: int | None, upto: int | None, max_attempts: int) -> None:
         self.steps = steps
+        self._max_attempts = max_attempts
+        if max_attempts:
+            steps.check_dead_letters()
         self._epoch, self.committed, _ = steps.begin_epoch(start)
         self.fresh = True
         self.ended = False
         self._upto = upto
 
-    def seal(self, start: int, limit: int, timeout: float, allow_empty: bool = False) -> int | None:
+    def seal(
+        self, start: int, limit: int, timeout: float, allow_empty: bool = False, limit_bytes: int = 0
+    ) -> int | None:
         """Seal the batch after `start` and return its number, or None if there are no messages.
 
         Raises:
@@ -61,7 +70,7 @@ class _Queue:
         """
 
         def step(claimed: bool) -> Any:
-            return self.steps.seal(self._epoch, start, limit, self._upto, claimed, allow_empty)
+            return self.steps.seal(self._epoch, start, limit, self._upto, claimed, allow_empty, limit_bytes)
 
         while (answer := self.steps.run_when_ready(step, timeout)) == "more":
             pass
@@ -81,6 +90,8 @@ class _Queue:
     def commit(self, end: int) -> None:
         """Delete all batches up to `end`: Spark has processed them."""
         if end > self.committed:
+            for number in range(self.committed + 1, end + 1) if self._max_attempts else ():
+                self.steps.bury(self._epoch, number, self._max_attempts)
             self.steps.commit(self._epoch, self.committed + 1, end)
             self.committed = end
 
@@ -109,6 +120,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = False  # the query ends when it has read what was there at its start
         self._upto: dict[str, int] = {}  # with AvailableNow: how many messages may ever have left each queue
         self._begun = False  # this process has had a batch
+        # The latest report of the backlog, and when it is stale.
+        self._report: tuple[float, dict[str, dict[str, int]] | None] = (-math.inf, None)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": {}}  # tasks get a copy: they read slices and need no queues
@@ -118,7 +131,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: queue.committed for name, queue in self._queues({}).items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The option `maxRowsPerBatch`."""
+        """The option `maxRowsPerBatch`. Spark takes one limit: `maxBytesPerBatch` holds beside it."""
         return ReadMaxRows(self._options.max_rows_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -162,8 +175,25 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._next(queues, start, rows)
         while not end and self._options.stop_at_end and not all(queue.ended for queue in queues.values()):
             end = self._next(queues, start, rows)
-        self._begun = self._begun or bool(end)
+        if end:
+            self._begun, self._report = True, (-math.inf, None)
         return {**start, **end} if end else start
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802
+        """The backlog of each queue, for the query's progress: the `messages` that wait in it, and their `bytes`.
+
+        Spark asks for it at every trigger. An idle stream looks once a second.
+        """
+        stale_at, report = self._report
+        if time.monotonic() >= stale_at:
+            with contextlib.suppress(PressureError):  # the query itself says what is wrong
+                found = {name: queue.steps.backlog() for name, queue in self._opened.items()}
+                report = {
+                    name: {"messages": messages} | ({} if size is None else {"bytes": size})
+                    for name, (messages, size) in found.items()
+                }
+            self._report = time.monotonic() + REPORT_INTERVAL, report
+        return report
 
     def partitions(self, start: Offset, end: Offset) -> list[Slice]:  # type: ignore[override]
         """Split the sealed batches between two offsets into slices.
@@ -244,7 +274,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _queue(self, name: str, start: int | None) -> _Queue:
         if name not in self._opened:
-            self._opened[name] = _Queue(self._steps(name), start, self._upto.get(name))
+            self._opened[name] = _Queue(self._steps(name), start, self._upto.get(name), self._options.max_attempts)
         return self._opened[name]
 
     def _steps(self, name: str) -> SourceSteps:
@@ -260,6 +290,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shares = dict.fromkeys(queues, rows)
         if len(queues) > 1 and rows:
             shares = fair_shares({name: queue.steps.length() for name, queue in queues.items()}, rows)
+        size = self._options.max_bytes_per_batch // max(1, sum(share > 0 for share in shares.values())) if rows else 0
         end: Offset = {}
         busy = None
         for name, share in shares.items():
@@ -267,7 +298,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if rows and not share and not queue.fresh and self._begun and not self._options.stop_at_end:
                 continue
             try:  # even an empty queue may have a batch from before a crash, and may have ended
-                number = queue.seal(start.get(name, queue.committed), share or min(rows, 1), timeout)
+                number = queue.seal(start.get(name, queue.committed), share or min(rows, 1), timeout, limit_bytes=size)
             except QueueInUseError as error:
                 busy = error
             else:

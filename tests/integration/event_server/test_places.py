@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from apressure import Durability
 from apressure.embedded import EmbeddedServer
 from apressure.events.server.server import EventServer
 from apressure.events.server.settings import Address, ServerSettings, redis_url
 from tests.integration.conftest import PATIENCE
-from tests.integration.event_server.conftest import FREE, Wire
+from tests.integration.event_server.conftest import FREE, Serve, Served, Wire
 from tests.servers import SERVERS, admin
 from tests.topologies import cluster
 
@@ -63,6 +64,19 @@ async def use(url: str) -> None:
 async def test_a_cluster(kind: str) -> None:
     with cluster(kind, nodes=3) as nodes:
         await use(redis_url(nodes.url.partition("://")[2], cluster=True))
+
+
+async def test_what_replicas_do_not_confirm_is_an_error(serve: Serve) -> None:
+    served: Served = await serve(durability=Durability(replicas=1, timeout=0.05))
+    wire = await served.connect()
+    for _ in range(2):
+        answer = await wire("QLPUSH", "foo", "1", "x")
+    assert answer == "ERR duplicate event 1"  # the first push was carried out, and said that it was not confirmed
+    assert "it may be lost when the server fails" in await wire("QLPUSH", "foo", "2", "x")
+    assert "it may be lost when the server fails" in await wire("QRPOP", "foo")
+    async with asyncio.timeout(PATIENCE):
+        while await wire("QSTATUS", "foo") != [[b"foo", 2, 0, 0]]:  # what nobody got goes back
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("kind", SERVERS)

@@ -9,6 +9,7 @@ from tests.integration.event_server.conftest import Served, Wire, packed
 
 NIL = b"$-1\r\n"
 SYNTAX = "ERR syntax error"
+NO_OPTION = "the last argument is neither NOBLOCK, nor NOWAIT, nor the contents of an event"
 CLIENT = "ERR unknown subcommand or wrong arguments for CLIENT 'KILL'. There are ID, INFO, GETNAME, SETNAME and SETINFO"
 
 
@@ -75,7 +76,7 @@ async def test_status_without_queues(wire: Wire) -> None:
         ("QFLUSH", "ERR missing args"),
         ("ECHO", "ERR missing args"),
         ("QLPEEK foo bar", "ERR too many args: QLPEEK queue"),
-        ("QLPUSH foo id contents NO", f"{SYNTAX}: the last argument is neither NOBLOCK nor the contents of an event"),
+        ("QLPUSH foo id contents NO", f"{SYNTAX}: {NO_OPTION}"),
         ("QRPOP foo EX", "ERR syntax error: EX needs a value"),
         ("QRPOP foo PX 3", 'ERR syntax error: QRPOP has the options EX, WAIT and COUNT, not "PX"'),
         ("QRPOP foo COUNT 0", 'ERR bad count value: "0" is not a whole number between 1 and 1000'),
@@ -229,7 +230,9 @@ async def test_pipelined_commands_of_one_kind_are_answered_one_by_one(wire: Wire
     pushes = [packed("QLPUSH", "foo", n % 400, "x") for n in range(500)]
     pushes[200] = packed("QLPUSH", "foo", "a", "b", "NOT")
     answers = [b"+OK\r\n" if n < 400 else b"-ERR duplicate event %d\r\n" % (n - 400) for n in range(500)]
-    answers[200] = b"-ERR syntax error: the last argument is neither NOBLOCK nor the contents of an event\r\n"
+    answers[200] = (
+        b"-ERR syntax error: the last argument is neither NOBLOCK, nor NOWAIT, nor the contents of an event\r\n"
+    )
     await wire.raw(b"".join(pushes), b"".join(answers))
     ids = [n for n in range(400) if n != 200]
     pops = [packed("QRPOP", "foo", "EX", 60)] * 400

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import redis
 
-from apressure import ClientClosedError, EventQueue, LeaseLostError
+from apressure import Client, ClientClosedError, EventQueue, LeaseLostError
+from apressure.events.answers import Popped
+from apressure.events.steps import EventSteps
 from tests.integration.events.conftest import Open, blocked, consistent, eventually, in_time
 from tests.okq import Okq
 
@@ -313,3 +315,22 @@ async def test_a_repeated_pop_returns_what_is_still_its_own(open_queue: Open, db
     assert await pop() == [b"3"]
     series.number -= 2
     assert await pop() == []  # it comes after a later step: nobody reads this
+
+
+async def test_claims_are_settled_in_any_order_and_those_of_others_stay(
+    open_queue: Open, url: str, db: redis.Redis
+) -> None:
+    await open_queue(bound=0)
+    async with Client(url) as client:
+        steps = EventSteps(client, "jobs")
+        for order, stolen in ((1, None), (-1, None), (1, b"2"), (1, b"4")):
+            await steps.push([(b"%d" % number, b"x") for number in range(5)])
+            popped = await steps.pop(5)
+            assert isinstance(popped, Popped)
+            claims = [(event.id, event.token) for event in popped.events][::order]
+            if stolen is not None:
+                db.set(f"queue:{{jobs}}:lock:{stolen.decode()}", "theirs")
+            assert await steps.settle(claims) == [event != stolen for event, _ in claims]
+            assert db.lrange("queue:{jobs}:claimed", 0, -1) == [stolen] * (stolen is not None)
+            assert db.hkeys("queue:{jobs}:items") == [stolen] * (stolen is not None)
+            await steps.flush()

@@ -94,6 +94,29 @@ def test_a_step_moves_a_limited_number_of_bytes(jobs: Jobs) -> None:
     assert jobs.waiting() == [*large[:19], b"earlier", large[19], *large]
 
 
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_batch_has_a_limited_number_of_bytes(jobs: Jobs, counted: bool) -> None:
+    """The statistics say how large the queue is. If another client did not count, the messages do."""
+    large = [bytes([65 + number]) * 300_000 for number in range(20)]
+    epoch = jobs.begin(large)
+    if not counted:
+        jobs.plain.decr(jobs.keys.queue.messages_count("producer"))
+    assert jobs.source.seal(epoch, 0, 100, limit_bytes=2_000_000) == "more"
+    # A process that died here: the next one knows how much is in the batch.
+    epoch, _, _ = jobs.source.begin_epoch()
+    sizes = []
+    while isinstance(number := seal(jobs.source, epoch, len(sizes), 100, limit_bytes=2_000_000), int):
+        sizes.append(sum(map(len, jobs.batch(number))))
+    assert number == "empty"
+    assert sum(sizes) == 6_000_000
+    assert all(2_000_000 <= size < 3_400_000 for size in sizes[:-1])
+    assert [message for number in range(1, len(sizes) + 1) for message in jobs.batch(number)] == large
+    assert jobs.statistics()[2:] == [20, 6_000_000]
+    # A queue that is small enough is renamed.
+    jobs.put(large[:5])
+    assert jobs.source.seal(epoch, len(sizes), 100, limit_bytes=2_000_000) == (len(sizes) + 1 if counted else "more")
+
+
 def test_a_sealed_batch_that_spark_did_not_log_is_reused(jobs: Jobs) -> None:
     epoch = jobs.begin(texts(5))
     assert seal(jobs.source, epoch, 0, 100) == 1

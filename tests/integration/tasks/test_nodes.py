@@ -13,7 +13,8 @@ import pytest
 import redis
 
 from apressure import LeaseLostError, TaskClient, TaskQueue
-from apressure.tasks import consumer, orphans, processes
+from apressure.tasks import consumer, processes
+from apressure.tasks.orphans import Orphans
 from tests.integration.tasks.conftest import HERE, Blueque, Open, consistent, eventually, in_time
 
 HOST = processes.host()
@@ -172,7 +173,7 @@ async def test_listeners_that_live_keep_their_tasks(
         blueque.listen(listener)
         blueque.enqueue(listener, listener)
         assert blueque.dequeue(listener) == listener
-    assert await orphans.claim(queue) == 0
+    assert await Orphans(queue).claim() == 0
     assert (await queue.statistics()).in_flight == 4
     assert (await queue.statistics()).length == 0
     await queue.delete()
@@ -190,7 +191,7 @@ async def test_a_number_that_was_used_again_is_another_process(
     blueque.enqueue("a")
     blueque.dequeue(listener, updated=began - 60)
     blueque.start("a", listener, child.pid, updated=began - 60)
-    assert await orphans.claim(queue) == 1
+    assert await Orphans(queue).claim() == 1
     delivery = await queue.receive()
     assert delivery.id == "a"
     await delivery.complete()
@@ -206,12 +207,12 @@ async def test_an_orphan_that_runs_is_waited_for(
         blueque.enqueue(name, name)
         blueque.dequeue(dead)
         blueque.start(name, dead, child.pid)
-    assert await orphans.claim(queue) == 0
+    assert await Orphans(queue).claim() == 0
     assert (await queue.statistics()).length == 0
     blueque.complete("a", dead, child.pid, "done")
     child.kill()
     child.wait()
-    assert await orphans.claim(queue) == 1
+    assert await Orphans(queue).claim() == 1
     delivery = await queue.receive()
     assert delivery.id == "b"
     await delivery.complete()

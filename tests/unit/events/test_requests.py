@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import tracemalloc
 
 import pytest
@@ -38,6 +39,18 @@ def test_arrays_of_bulk_strings_and_inline_commands_follow_each_other() -> None:
     expected = [[b"QLPEEK", b"foo"], [b"PING"], [b"QRPOP", b"a\r\nb\0"], [b"ECHO", b"a b"]]
     assert commands(data) == expected
     assert commands(data, sizes=[1] * len(data)) == expected
+
+
+def test_the_usual_way_and_the_other_one_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = [b"x" * 40, b"a\r\nb", b"", b"*1\r\n$4\r\nPING\r\n", b"\r\n", b"$1"]
+    rng = random.Random(7)
+    data = b"".join(packed(*rng.choices(contents, k=rng.randint(1, 5))) for _ in range(2000)) + b"PING\r\n*0\r\n"
+    sizes = [rng.choice((1, 30, 1000, 40_000)) for _ in range(100)]
+    expected = commands(data)
+    assert len(expected) == 2001
+    assert commands(data, sizes=sizes) == expected
+    monkeypatch.setattr(RequestParser, "_usual", lambda _: None)
+    assert commands(data) == commands(data, sizes=sizes) == expected
 
 
 def test_empty_commands_are_skipped() -> None:

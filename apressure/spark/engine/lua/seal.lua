@@ -4,13 +4,14 @@
 -- ARGV: 1 uid, 2 '1' if the consumer role was claimed, 3 epoch, 4 `start`: the number of the last batch that the query has,
 --       5 the most messages of the batch or 0, 6 the most to move in this step,
 --       7 how many messages may ever have left the queue, or '' for any number,
---       8 '1' to seal an empty batch where the queue is closed and empty
+--       8 '1' to seal an empty batch where the queue is closed and empty,
+--       9 the most bytes of the batch or 0; the messages of one step more may be in it
 -- Returns: {'sealed', number} | {'more', messages in it so far} | {'empty'} (or paused) | {'closed'} (and empty) |
 --          {'fenced', current epoch} | {'behind', number of the last committed batch} | {'missing'} | {'corrupt', why} |
 --          {'busy', role, holder, milliseconds of its lease or -1}
 local GROUP, BATCH = KEYS[24], KEYS[25]
-local claimed, start, most = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5])
-local state = call('HMGET', GROUP, 'epoch', 'committed', 'sealed', 'rows')
+local claimed, start, most, most_bytes = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[9])
+local state = call('HMGET', GROUP, 'epoch', 'committed', 'sealed', 'rows', 'bytes')
 local answer
 if state[1] ~= ARGV[3] then
   answer = {'fenced', state[1] or ''}
@@ -24,8 +25,12 @@ if answer then
   return answer
 end
 
-local staged = call('LLEN', BATCH)
+local staged, staged_bytes = call('LLEN', BATCH), tonumber(state[5]) or 0
+local function is_full()
+  return (most > 0 and staged >= most) or (most_bytes > 0 and staged_bytes >= most_bytes)
+end
 local function seal()
+  call('HDEL', GROUP, 'bytes')
   local rows = tonumber(state[4] or 0)
   call('HSET', GROUP, 'sealed', start + 1, 'rows', rows + staged, 'first-' .. (start + 1), rows, 'at-' .. (start + 1), now())
   if not state[2] then call('HSET', GROUP, 'committed', start) end
@@ -47,7 +52,7 @@ if ARGV[7] ~= '' then
 end
 local paused = is_paused(usual)
 if paused then waiting = 0 end
-if waiting == 0 or (most > 0 and staged >= most) then
+if waiting == 0 or is_full() then
   unclaim(CONSUMER, claimed)
   if staged > 0 then return seal() end
   if closed == 0 or length > 0 or paused then return {'empty'} end
@@ -63,13 +68,22 @@ ignore_memory_limit()
 unclaim(CONSUMER, claimed)
 call('SET', KEYS[HOLDER + CONSUMER], ARGV[1])
 local taken
-if staged == 0 and waiting == length and (most == 0 or length <= most) then
-  -- The whole queue: RENAME does not say its bytes, but everything that was produced is consumed now.
+-- The whole queue can be renamed if it is small enough. RENAME does not say its bytes: the statistics do.
+local whole = staged == 0 and waiting == length and (most == 0 or length <= most)
+local produced, consumed
+if whole then
+  local counted = call('MGET', KEYS[MESSAGES + 2 * PRODUCER], KEYS[MESSAGES + 2 * CONSUMER])
+  local all = (tonumber(counted[2]) or 0) + length
+  if tonumber(counted[1]) == all then  -- nothing is in flight, and all clients count
+    produced, consumed = integer(KEYS[BYTES + 2 * PRODUCER]), integer(KEYS[BYTES + 2 * CONSUMER], '0')
+  end
+  whole = most_bytes == 0 or (produced ~= nil and consumed ~= nil and produced - consumed <= most_bytes)
+end
+if whole then
   taken = length
-  local counted = call('MGET', KEYS[MESSAGES + 2 * PRODUCER], KEYS[BYTES + 2 * PRODUCER], KEYS[BYTES + 2 * CONSUMER])
-  local messages, produced, consumed = call('INCRBY', KEYS[MESSAGES + 2 * CONSUMER], taken), counted[2], counted[3] or '0'
-  if counted[1] == tostring(messages) and integer(KEYS[BYTES + 2 * PRODUCER]) and tonumber(produced) > tonumber(consumed) then
-    call('SET', KEYS[BYTES + 2 * CONSUMER], produced)
+  call('INCRBY', KEYS[MESSAGES + 2 * CONSUMER], taken)
+  if produced and consumed and produced > consumed then
+    call('SET', KEYS[BYTES + 2 * CONSUMER], call('GET', KEYS[BYTES + 2 * PRODUCER]))
   end
   call('RENAME', LIST, BATCH)
   call('DEL', REDELIVERED)
@@ -78,9 +92,11 @@ else
   portions, taken, bytes = pop(math.min(waiting, tonumber(ARGV[6]), most > 0 and most - staged or waiting))
   for i = 1, #portions do call('LPUSH', BATCH, unpack(portions[i])) end
   count(CONSUMER, taken, bytes)
+  staged_bytes = staged_bytes + bytes
   if taken == length then call('DEL', REDELIVERED) end
 end
 staged = staged + taken
 normalise(bound, length - taken, permits, taken > 0)
-if taken == waiting or staged == most then return seal() end
+if taken == waiting or is_full() then return seal() end
+call('HSET', GROUP, 'bytes', staged_bytes)
 return {'more', staged}

@@ -1,7 +1,6 @@
--- Returns: why dead letters cannot be moved, or nil. Writes nothing.
+-- Returns: why a queue cannot take dead letters, or nil. Writes nothing.
 -- first: where the keys of the dead-letter queue begin; behind them are those of which none may exist when it is made.
--- limit: how often a message is delivered at most.
-local function obstacle(first, limit)
+local function misfit(first)
   switch_to(first)
   local fine, bound, wrong = pcall(check, PRODUCER)
   local why
@@ -18,6 +17,13 @@ local function obstacle(first, limit)
     end
   end
   switch_to(1)
+  return why
+end
+
+-- Returns: why dead letters cannot be moved, or nil. Writes nothing.
+-- first: as above. limit: how often a message is delivered at most.
+local function obstacle(first, limit)
+  local why = misfit(first)
   if not why then return nil end
   for _, entry in ipairs(call('LRANGE', REDELIVERED, 0, -1)) do
     if (redelivery(entry) or 0) >= limit then return why end
@@ -161,17 +167,22 @@ local function drop_reason(key, message, time)
 end
 
 -- attempts: how often each of the messages was delivered.
-local function move_to_dead_letters(first, dead, attempts)
+-- Returns: their bytes
+local function add_dead_letters(first, dead, attempts)
   keep_reasons(KEYS[first + 22], dead, attempts)
   local bytes = 0
   for i = 1, #dead do bytes = bytes + #dead[i] end
-  count(CONSUMER, #dead, bytes)
   switch_to(first)
   if call('EXISTS', BOUND) == 0 then make(0) end
   push('LPUSH', LIST, dead, 1, #dead)
   count(PRODUCER, #dead, bytes)
   normalise(tonumber(call('GET', BOUND)))
   switch_to(1)
+  return bytes
+end
+
+local function move_to_dead_letters(first, dead, attempts)
+  count(CONSUMER, #dead, add_dead_letters(first, dead, attempts))
 end
 
 -- Take up to `most` messages from the queue. Those that were delivered often enough become dead letters.

@@ -271,7 +271,7 @@ def test_a_bad_report_is_an_error(line: bytes, error: str) -> None:
 
 
 async def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
-    run = Run(Function("tests.integration.tasks.functions:double").job({"number": 21}), tmp_path)
+    run = Run(Function("tests.integration.tasks.runner.functions:double").job({"number": 21}), tmp_path)
     run.child.go()
     assert (await run.end()).status == 0
     assert run.reports.result == f'{{"double":42,"pid":{int(run.output.stdout.text)}}}'
@@ -279,7 +279,7 @@ async def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 async def test_a_coroutine_function_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
-    run = Run(Function("tests.integration.tasks.functions:later").job("x"), tmp_path)
+    run = Run(Function("tests.integration.tasks.runner.functions:later").job("x"), tmp_path)
     run.child.go()
     await run.end()
     assert run.reports.result == '["x"]'
@@ -288,12 +288,12 @@ async def test_a_coroutine_function_runs_in_a_process_of_its_own(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        ("tests.integration.tasks.functions:missing", "cannot be imported: AttributeError"),
+        ("tests.integration.tasks.runner.functions:missing", "cannot be imported: AttributeError"),
         ("tests.integration.tasks.missing:double", "cannot be imported: ModuleNotFoundError"),
-        ("tests.integration.tasks.functions:__doc__", "is a str, not a function"),
-        ("tests.integration.tasks.functions:fails", "ValueError: no such file"),
-        ("tests.integration.tasks.functions:returns_a_set", "returned a set that is not JSON"),
-        ("tests.integration.tasks.functions:returns_nan", "returned a float that is not JSON"),
+        ("tests.integration.tasks.runner.functions:__doc__", "is a str, not a function"),
+        ("tests.integration.tasks.runner.functions:fails", "ValueError: no such file"),
+        ("tests.integration.tasks.runner.functions:returns_a_set", "returned a set that is not JSON"),
+        ("tests.integration.tasks.runner.functions:returns_nan", "returned a float that is not JSON"),
     ],
 )
 async def test_a_function_that_fails_says_why(tmp_path: Path, name: str, error: str) -> None:

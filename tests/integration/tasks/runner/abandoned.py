@@ -1,4 +1,4 @@
-"""A listener that dies with a task in hand: `python -m tests.integration.tasks.abandoned URL QUEUE PID`.
+"""A listener that dies with a task in hand: `python -m tests.integration.tasks.runner.abandoned URL QUEUE PID`.
 
 It notes that the process PID runs the task, and holds the task by a lease of an hour.
 """

@@ -1,0 +1,347 @@
+"""okq's commands, as methods. Each is repeated until the server has answered it, or `retry_timeout` has passed.
+
+The specification's commands are all that the released okq has. A server of ours also takes several events in one
+command, says that a queue is full or closed, and extends claims: then fewer commands do the same.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from apressure.connection.settings import Settings
+from apressure.connection.wire.channel import ConnectionLost
+from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.events.remote.connection import Attempts, Command, OkqServer, replies
+from apressure.exceptions import (
+    DuplicateEventError,
+    OutcomeUnknownError,
+    PressureError,
+    QueueClosedError,
+    ServerError,
+    ServerTooOldError,
+    ServerUnavailableError,
+)
+
+Pair = tuple[bytes, bytes]
+"""An event's id and its contents."""
+
+AT_A_TIME: Final = 100
+"""How many commands for single events are sent together."""
+MOST: Final = 1000
+"""The most events of one pop."""
+
+_FULL: Final = r"ERR queue full: the first (\d+) of"
+_DUPLICATE: Final = "ERR duplicate event"
+
+
+class Counts(NamedTuple):
+    """What QSTATUS says of a queue.
+
+    Attributes:
+        total: Events that wait or are in flight.
+        processing: Events in flight.
+        consumers: Registered consumers.
+    """
+
+    total: int
+    processing: int
+    consumers: int
+
+
+class Commands:
+    """okq's commands, over one connection.
+
+    Args:
+        settings: Where the server is, and the limits of the client.
+
+    Attributes:
+        server: The server.
+        connection: The connection.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.server = OkqServer(settings)
+        self.connection = ReconnectingConnection(self.server.node_of(()))
+
+    async def push(self, name: str, pairs: Sequence[Pair], front: bool, given: bool) -> int:
+        """Push events in order, without waiting for room (QLPUSH, QRPUSH).
+
+        After a lost reply they are pushed again. "Duplicate" then means that the first try was carried out, unless
+        the program chose the id: another client may have used it.
+
+        Args:
+            name: The queue's name.
+            pairs: The events.
+            front: Push them to the front.
+            given: The program chose the id of the only event.
+
+        Returns:
+            How many of the first events are in the queue; fewer than all if a server of ours says that it is full.
+
+        Raises:
+            DuplicateEventError: The id is in use. Nothing was pushed.
+            QueueClosedError: The server is one of ours, and the queue is closed. Nothing was pushed.
+            OutcomeUnknownError: The connection broke and could not be restored in time; or it broke, and now the given
+                id is in use.
+            PressureError: The server refused, or cannot be reached. `accepted` says how many of the first events are
+                in the queue.
+        """
+        attempts, done = self._attempts(), 0
+        verb, queue = b"QRPUSH" if front else b"QLPUSH", encoded(name)
+        try:
+            while done < len(pairs):
+                channel, extended = await attempts.channel()
+                left = pairs[done:]
+                if extended:
+                    flat = [word for pair in left for word in pair]
+                    commands: list[Command] = [(verb, queue, *flat, b"NOWAIT")]
+                else:
+                    commands = [(verb, queue, *pair) for pair in left[:AT_A_TIME]]
+                for reply in await replies(channel, commands):
+                    count = len(left) if extended else 1
+                    if isinstance(reply, ConnectionLost):
+                        attempts.note_loss(channel)
+                        break
+                    text = str(reply) if isinstance(reply, ServerError) else ""
+                    if text.startswith(_DUPLICATE) and given:
+                        raise _duplicate(name, left[0][0], attempts.lost)
+                    if full := re.match(_FULL, text):
+                        return done + int(full[1])
+                    if text and not text.startswith(_DUPLICATE):
+                        raise error_of(reply, name)
+                    done += count
+        except PressureError as error:
+            error.accepted = done
+            raise
+        return done
+
+    async def pop(self, name: str, most: int, lease: float) -> list[Pair]:
+        """Pop up to `most` events, without waiting (QRPOP).
+
+        Args:
+            name: The queue's name.
+            most: How many.
+            lease: Seconds for the acknowledgement; 0 acknowledges them at once. The released okq takes whole seconds,
+                so it gets the next larger number.
+
+        Raises:
+            QueueClosedError: The server is one of ours, and the queue is closed and empty.
+            OutcomeUnknownError: A reply was lost, and `lease` is 0: events may be lost. With a lease they come again
+                when it ends, and the pop is repeated.
+            PressureError: The server refused, or cannot be reached.
+        """
+        attempts, queue = self._attempts(), encoded(name)
+        while True:
+            channel, extended = await attempts.channel()
+            if extended:
+                count = min(most, MOST)
+                commands: list[Command] = [(b"QRPOP", queue, b"EX", str(lease), b"WAIT", 0, b"COUNT", count)]
+            else:
+                commands = [(b"QRPOP", queue, b"EX", math.ceil(lease))] * min(most, AT_A_TIME)
+            answers = await replies(channel, commands)
+            if extended and isinstance(answers[0], list):
+                answers = answers[0]
+            events: list[Pair] = [(one[0], one[1]) for one in answers if isinstance(one, list)]
+            errors = [one for one in answers if isinstance(one, Exception)]
+            if events or not errors:
+                return events
+            if not isinstance(errors[0], ConnectionLost):
+                raise error_of(errors[0], name)
+            attempts.note_loss(channel)
+            if not lease:
+                raise OutcomeUnknownError(
+                    f"the connection broke while an event of {name!r} was popped: it may be lost. A pop with a lease "
+                    "(receive, consumer) loses none"
+                )
+
+    async def settle(self, name: str, event: bytes, redo: bool) -> bool:
+        """Acknowledge an event, or put it back, first in line (QACK).
+
+        Returns:
+            Whether it was in the queue, waiting or in flight. After a lost reply it counts as settled by the first try.
+
+        Raises:
+            PressureError: The server refused, or cannot be reached.
+        """
+        command = (b"QACK", encoded(name), event, *((b"REDO",) if redo else ()))
+        settled, lost = await self._ask(name, command)
+        return bool(settled) or lost
+
+    async def confirm(self, name: str, events: Sequence[bytes]) -> list[bool]:
+        """Acknowledge events, for at-most-once: an event counts only if its acknowledgement is certain (QACK).
+
+        Raises:
+            OutcomeUnknownError: None is certain, since replies were lost. Events may be lost.
+            PressureError: The server refused, or cannot be reached.
+        """
+        attempts, queue, left = self._attempts(), encoded(name), list(events)
+        confirmed: list[bool] = []
+        while left:
+            channel, _ = await attempts.channel()
+            some = left[:AT_A_TIME]
+            for reply in await replies(channel, [(b"QACK", queue, event) for event in some]):
+                if isinstance(reply, ConnectionLost):
+                    attempts.note_loss(channel)
+                    break
+                if isinstance(reply, Exception):
+                    raise error_of(reply, name)
+                confirmed.append(bool(reply))
+                del left[0]
+        if attempts.lost and not any(confirmed):
+            raise attempts.unknown(f"the connection broke while events of {name!r} were acknowledged: they may be lost")
+        return confirmed
+
+    async def put_back(self, name: str, events: Sequence[bytes]) -> None:
+        """Put events back, first in line and in this order (QACK with REDO).
+
+        Raises:
+            PressureError: The server refused, or cannot be reached. They come again when their leases end.
+        """
+        attempts, queue, left = self._attempts(), encoded(name), list(events)
+        while left:
+            channel, extended = await attempts.channel()
+            if extended:
+                count = len(left)
+                commands: list[Command] = [(b"QACK", queue, *left, b"REDO")]
+            else:  # the one that goes back last is the first in line
+                count = 1
+                commands = [(b"QACK", queue, one, b"REDO") for one in reversed(left[-AT_A_TIME:])]
+            for reply in await replies(channel, commands):
+                if isinstance(reply, ConnectionLost):
+                    attempts.note_loss(channel)
+                    break
+                if isinstance(reply, Exception):
+                    raise error_of(reply, name)
+                del left[-count:]
+
+    async def extend(
+        self, name: str, events: Sequence[bytes], seconds: float, connection: ReconnectingConnection | None = None
+    ) -> list[bool]:
+        """Give the consumer of events more time (QEXTEND, of our servers only).
+
+        Args:
+            name: The queue's name.
+            events: Their ids.
+            seconds: How long from now, at least.
+            connection: Another connection than the usual one.
+
+        Returns:
+            For each, whether somebody has it in flight.
+
+        Raises:
+            ServerTooOldError: It is a released okq.
+            PressureError: The server refused, or cannot be reached.
+        """
+        connection, queue = connection or self.connection, encoded(name)
+        channel = await connection.connected()
+        commands = [(b"QEXTEND", queue, event, str(seconds)) for event in events]
+        outcomes = await replies(channel, commands)
+        for outcome in outcomes:
+            if isinstance(outcome, ServerTooOldError):
+                raise no_extend(name)
+            if isinstance(outcome, ConnectionLost):
+                raise ServerUnavailableError(str(outcome))
+            if isinstance(outcome, Exception):
+                raise error_of(outcome, name)
+        return [bool(outcome) for outcome in outcomes]
+
+    async def extends(self) -> bool:
+        """Whether the server extends claims, as ours do.
+
+        Raises:
+            PressureError: It cannot be reached.
+        """
+        return (await self._attempts().channel())[1]
+
+    async def peek(self, name: str, newest: bool) -> Pair | None:
+        """Return the event that is next, or the one that was put last (QRPEEK, QLPEEK).
+
+        Raises:
+            PressureError: The server refused, or cannot be reached.
+        """
+        reply, _ = await self._ask(name, (b"QLPEEK" if newest else b"QRPEEK", encoded(name)))
+        return None if reply is None else (reply[0], reply[1])
+
+    async def counts(self, name: str) -> Counts:
+        """Count events and consumers (QSTATUS).
+
+        Raises:
+            PressureError: The server refused, or cannot be reached.
+        """
+        reply, _ = await self._ask(name, (b"QSTATUS", encoded(name)))
+        if not (isinstance(reply, list) and reply and isinstance(reply[0], list) and len(reply[0]) >= 4):
+            raise ServerError(
+                f"the server at {self.server.address} answers QSTATUS with {reply!r:.80}, which is not a list of counts"
+                ": it is older than okq's specification. Update it"
+            )
+        return Counts(*(int(count) for count in reply[0][1:4]))
+
+    async def flush(self, name: str) -> None:
+        """Delete all events (QFLUSH).
+
+        Raises:
+            PressureError: The server refused, or cannot be reached.
+        """
+        await self._ask(name, (b"QFLUSH", encoded(name)))
+
+    async def _ask(self, name: str, command: Command) -> tuple[Any, bool]:
+        """Send a command that may be carried out twice. Return the reply, and whether an earlier one was lost."""
+        attempts = self._attempts()
+        while True:
+            channel, _ = await attempts.channel()
+            (reply,) = await replies(channel, [command])
+            if not isinstance(reply, Exception):
+                return reply, attempts.lost
+            if not isinstance(reply, ConnectionLost):
+                raise error_of(reply, name)
+            attempts.note_loss(channel)
+
+    def _attempts(self) -> Attempts:
+        return Attempts(self.server, self.connection)
+
+
+def encoded(name: str) -> bytes:
+    """Return a queue's name as the server gets it."""
+    return name.encode(errors="surrogateescape")
+
+
+def no_extend(name: str) -> ServerTooOldError:
+    """Return the error for a claim that cannot be extended."""
+    return ServerTooOldError(
+        f"the lease of an event of {name!r} cannot be extended: the released okq has no such command. Receive with a "
+        "longer lease=, or use apressure's server (apressure events serve)"
+    )
+
+
+def error_of(error: Exception, name: str) -> Exception:
+    """Return what an error reply means for a program.
+
+    Args:
+        error: The error.
+        name: The queue's name.
+    """
+    if not isinstance(error, ServerError):
+        return error
+    text = str(error)
+    if text == "ERR queue closed":
+        return QueueClosedError(f"the queue {name!r} is closed", name=name)
+    if "may have been carried out" in text or text.startswith("ERR server-side:"):
+        return OutcomeUnknownError(f"the okq server failed: {text}. The operation may have been carried out, or not")
+    if text.startswith("ERR cannot reach"):
+        return ServerUnavailableError(f"the okq server has lost its Redis: {text.removeprefix('ERR ')}")
+    return error
+
+
+def _duplicate(name: str, event: bytes, lost: bool) -> PressureError:
+    event_id = event.decode(errors="surrogateescape")
+    if lost:
+        return OutcomeUnknownError(
+            f"the connection broke, and now the queue {name!r} has an event with the id {event_id!r}: this put, or one "
+            "before it, put it there"
+        )
+    return DuplicateEventError(
+        f"the queue {name!r} has an event with the id {event_id!r} already: nothing was put", name=name, id=event_id
+    )

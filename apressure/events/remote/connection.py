@@ -1,0 +1,135 @@
+"""The connection to an okq server: what kind of server it is, and sending commands again after a loss.
+
+The released okq has the commands of the specification only. Ours has more, and each channel is asked once which it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from apressure.connection.server import Server
+from apressure.connection.settings import Settings
+from apressure.connection.wire import channel as channels
+from apressure.connection.wire.channel import Channel, RESPChannel
+from apressure.connection.wire.command import Argument
+from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.exceptions import (
+    AuthenticationError,
+    OutcomeUnknownError,
+    ServerError,
+    ServerTooOldError,
+    ServerUnavailableError,
+)
+from apressure.settle import set_result_once
+
+Command = Sequence[Argument]
+
+
+class OkqServer(Server):
+    """An okq server. `greet` learns what kind each connection leads to."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._extended: weakref.WeakSet[Channel] = weakref.WeakSet()
+
+    def is_extended(self, channel: Channel) -> bool:
+        """Whether the server at this channel's other end has the commands of ours."""
+        return channel in self._extended
+
+    async def greet(self, channel: RESPChannel) -> None:
+        """Check that this is an okq server that accepts this client, and learn whether it is one of ours.
+
+        Raises:
+            AuthenticationError: It wants a password, or another one.
+            ServerError: It is no okq server.
+            ServerUnavailableError: It has too many clients.
+        """
+        # Without arguments these commands do nothing: a server that knows them says so.
+        knows_okq, extends = await asyncio.gather(_knows(channel, b"QRPEEK"), _knows(channel, b"QEXTEND"))
+        if not knows_okq:
+            raise ServerError(
+                f"the server at {channel.address.text} is no okq server: it does not know QRPEEK. If it is a Redis or "
+                "Valkey server, write redis://… instead of okq://…; otherwise correct the address"
+            )
+        if extends:
+            self._extended.add(channel)
+        self.reached = True
+
+
+async def _knows(channel: RESPChannel, command: bytes) -> bool:
+    try:
+        await channel.ask(command)
+    except AuthenticationError:
+        raise
+    except ServerTooOldError:  # "unknown command"
+        return False
+    except ServerError as error:
+        if channels.FULL in str(error):
+            raise ServerUnavailableError(str(error)) from None
+        if "missing args" in str(error):
+            return True
+        raise
+    return False
+
+
+class Attempts:
+    """The tries of one operation: each on the current connection, for `retry_timeout` seconds after the first loss.
+
+    Args:
+        server: The server.
+        connection: The connection for commands.
+
+    Attributes:
+        lost: A reply was lost, so what was sent may have been carried out.
+    """
+
+    def __init__(self, server: OkqServer, connection: ReconnectingConnection) -> None:
+        self.lost = False
+        self._server = server
+        self._connection = connection
+        self._until = 0.0
+
+    async def channel(self) -> tuple[Channel, bool]:
+        """Return the channel for the next try, and whether its server has the commands of ours.
+
+        Raises:
+            ClientClosedError: The client was closed meanwhile.
+            OutcomeUnknownError: A reply was lost, and the server cannot be reached again in time.
+            PressureError: The server cannot be reached, or refuses the client; nothing was sent.
+        """
+        loop = asyncio.get_running_loop()
+        if self.lost and loop.time() >= self._until:
+            raise self.unknown("the server could not be reached again in time")
+        try:
+            channel = await self._connection.connected()
+        except ServerUnavailableError as error:
+            if self.lost:
+                raise self.unknown(str(error)) from None
+            raise
+        return channel, self._server.is_extended(channel)
+
+    def note_loss(self, channel: Channel) -> None:
+        """A reply did not come: the connection is gone."""
+        self.lost = True
+        self._connection.node.invalidate(channel.address)
+        self._until = self._until or asyncio.get_running_loop().time() + self._server.settings.retry_timeout
+
+    @staticmethod
+    def unknown(reason: str) -> OutcomeUnknownError:
+        """Return the error for an operation that may have been carried out."""
+        return OutcomeUnknownError(f"{reason.rstrip('.')}; the operation may have been carried out, or not")
+
+
+async def replies(channel: Channel, commands: Sequence[Command]) -> list[Any]:
+    """Send commands together, and return their replies; errors are among them, `ConnectionLost` where none came."""
+    loop = asyncio.get_running_loop()
+    futures: list[asyncio.Future[Any]] = []
+    for command in commands:
+        future = loop.create_future()
+        channel.call(command, functools.partial(set_result_once, future))
+        futures.append(future)
+    return [await future for future in futures]

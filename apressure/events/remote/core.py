@@ -1,0 +1,287 @@
+"""The life of a queue object: its client, what waits in it, and how everything ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from typing import Protocol
+
+from apressure import validation
+from apressure.backoff import Backoff
+from apressure.connection.leases.clock import since_boot
+from apressure.connection.settings import MAX_NAME
+from apressure.events.remote.client import OkqClient
+from apressure.events.remote.commands import Counts, Pair, encoded
+from apressure.events.remote.delivery import Seen
+from apressure.events.remote.notices import Misses, Notices
+from apressure.events.remote.notices import closed as closed_error
+from apressure.events.remote.statistics import RemoteEventStatistics
+from apressure.exceptions import (
+    ClientClosedError,
+    OperationUnblockedError,
+    PressureError,
+    QueueClosedError,
+    QueueEmptyError,
+    QueueFullError,
+    Role,
+)
+from apressure.items import Progress
+from apressure.lifetime import AsyncClosing
+
+_ROOM = Backoff(first=0.005, most=0.25)
+"""The pauses between two tries to push into a full queue: a push that waits on the server cannot be taken back."""
+
+
+class Block(Protocol):
+    """A consumer's block."""
+
+    async def end(self) -> None:
+        """Give back everything in hand."""
+
+
+class RemoteCore(AsyncClosing):
+    """The part of `RemoteEventQueue` that knows no items.
+
+    Args:
+        client: The client whose connections it uses.
+        owns_client: Close it together with the queue object.
+        name: The queue's name.
+
+    Attributes:
+        name: As given.
+        max_attempts: Always None: okq has no dead letters.
+        opened: Whether the queue object has been used.
+    """
+
+    max_attempts: int | None = None
+
+    def __init__(self, client: OkqClient, owns_client: bool, name: str) -> None:
+        validation.text(name, "name")
+        if not 1 <= len(encoded(name)) <= MAX_NAME:
+            raise ValueError(f"the queue's name must have between 1 and {MAX_NAME} bytes, not {len(encoded(name))}")
+        self.name = name
+        self.opened = False
+        self._client = client
+        self._owns_client = owns_client
+        self._notices = Notices(client.node, [name])
+        self._seen = Seen()
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._busy: Counter[Role] = Counter()  # operations under way
+        self._blocks: set[Block] = set()
+        self._is_closed = False  # a server of ours has said so
+        self._closed_by: PressureError | None = None
+
+    def __repr__(self) -> str:
+        return f"<RemoteEventQueue {self.name!r} at {self._client.commands.server.address}>"
+
+    async def exists(self) -> bool:
+        """Return True if the server answers: a queue of okq needs no `create`, and exists as soon as it is named.
+
+        Raises:
+            PressureError: The server cannot be reached, or refuses.
+        """
+        await self._counts()
+        return True
+
+    async def closed(self) -> bool:
+        """Return whether this object has learned that the queue is closed, from a put or a receive.
+
+        Only a server of ours knows closed queues, and only `EventQueue.close` on its Redis closes them.
+        """
+        self._check()
+        return self._is_closed
+
+    async def qsize(self) -> int:
+        """Return how many events wait; those in flight do not count. It raises as `statistics` does."""
+        counts = await self._counts()
+        return counts.total - counts.processing
+
+    async def statistics(self) -> RemoteEventStatistics:
+        """Return a snapshot of the queue (specification: QSTATUS).
+
+        Raises:
+            PressureError: The server cannot be reached, or refuses.
+        """
+        counts = await self._counts()
+        return RemoteEventStatistics(
+            name=self.name,
+            length=counts.total - counts.processing,
+            in_flight=counts.processing,
+            consumers=counts.consumers,
+            waiting_putters=self._busy["producer"],
+            waiting_receivers=self._busy["consumer"],
+        )
+
+    async def purge(self) -> int:
+        """Delete all events, **those in flight included** (specification: QFLUSH).
+
+        Consumers may finish what they have in hand; what they do not acknowledge does not come again.
+
+        Returns:
+            How many events the queue had just before.
+
+        Cancelled, the events are deleted or not.
+        """
+        counts = await self._counts()
+        await self._client.step(self._client.commands.flush(self.name))
+        return counts.total
+
+    async def unblock(self) -> int:
+        """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
+
+        Returns:
+            How many operations were blocked.
+        """
+        self._check()
+        return self._end(
+            OperationUnblockedError(f"the operation on the queue {self.name!r} was unblocked", name=self.name)
+        )
+
+    async def aclose(self) -> None:
+        """Release this object's connections; the queue itself stays as it is.
+
+        Waiting tasks get ClientClosedError, and consumers' blocks give back what they have in hand. Deliveries of
+        `receive` stay in flight until their lease ends. Cancelled, the connections are released all the same.
+        """
+        if self._closed_by is not None:
+            return
+        self._closed_by = closed_error()
+        try:
+            if self.opened and self._client.on_its_loop:
+                self._end(self._closed_by)
+                for block in list(self._blocks):
+                    with contextlib.suppress(PressureError):  # what it has comes back when the leases end
+                        await block.end()
+                await self._notices.aclose(self._closed_by)
+        finally:
+            if self._owns_client:
+                await self._client.aclose()
+
+    def _check(self) -> None:
+        if self._closed_by is not None:
+            raise ClientClosedError("this queue object was closed (aclose); open a new one")
+        self._client.check()
+        self.opened = True
+
+    async def _counts(self) -> Counts:
+        self._check()
+        return await self._client.commands.counts(self.name)
+
+    async def _push(
+        self, pairs: list[Pair], timeout: float | None, front: bool = False, given: bool = False,
+        progress: Progress | None = None,
+    ) -> None:  # fmt: skip
+        """Push events, waiting while the queue is full.
+
+        Cancelled, a step under way ends first; `progress` has counted what is in the queue.
+        """
+        validation.timeout(timeout)
+        self._check()
+        with self._counted("producer"):
+            await self._push_all(pairs, timeout, front, given, progress or Progress())
+
+    async def _push_all(
+        self, pairs: list[Pair], timeout: float | None, front: bool, given: bool, progress: Progress
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        done = failures = 0
+
+        async def attempt() -> int:
+            try:
+                count = await self._client.commands.push(self.name, pairs[done:], front, given)
+            except PressureError as error:
+                progress.accepted += error.accepted
+                raise
+            progress.accepted += count
+            return count
+
+        while True:
+            try:
+                count = await self._client.step(attempt())
+            except QueueClosedError:
+                self._is_closed = True
+                raise
+            done, failures = done + count, 0 if count else failures + 1
+            if done == len(pairs):
+                return
+            remaining = None if deadline is None else deadline - loop.time()
+            if remaining is not None and remaining <= 0:
+                raise QueueFullError(f"the queue {self.name!r} is full", name=self.name, accepted=done)
+            pause = _ROOM.pause(failures)
+            await self._wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
+
+    async def _pop(self, most: int, lease: float) -> list[Pair]:
+        """Pop events, without waiting. Cancelled, nothing was taken, or it goes back."""
+        try:
+            return await self._client.step(self._client.commands.pop(self.name, most, lease), self._put_back)
+        except QueueClosedError:
+            self._is_closed = True
+            raise
+
+    async def _put_back(self, events: list[Pair]) -> None:
+        with contextlib.suppress(PressureError):  # they come again when their leases end
+            await self._client.commands.put_back(self.name, [event for event, _ in events])
+
+    async def _take(self, most: int, timeout: float | None, lease: float) -> tuple[list[Pair], float]:
+        """Pop one event at least, waiting while there is none. Cancelled, nothing was taken, or it goes back.
+
+        Returns:
+            The events, and until when their leases have certainly not ended.
+        """
+        validation.timeout(timeout)
+        self._check()
+        with self._counted("consumer"):
+            return await self._take_some(most, timeout, lease)
+
+    async def _take_some(self, most: int, timeout: float | None, lease: float) -> tuple[list[Pair], float]:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        misses = Misses()
+        while True:
+            generation, until = self._notices.generation, since_boot() + lease
+            if events := await self._pop(most, lease):
+                return events, until
+            began = loop.time()
+            remaining = None if deadline is None else deadline - began
+            if remaining is not None and remaining <= 0:
+                raise self._empty()
+            if not await self._wait(self._notices.park(generation), remaining):
+                raise self._empty()
+            await misses.note(loop.time() - began)
+
+    @contextlib.contextmanager
+    def _counted(self, role: Role) -> Iterator[None]:
+        """Count an operation that is under way."""
+        self._busy[role] += 1
+        try:
+            yield
+        finally:
+            self._busy[role] -= 1
+
+    async def _wait(self, future: asyncio.Future[None], seconds: float | None) -> bool:
+        """Wait for a future, that `unblock` and `aclose` end, for so many seconds. Return whether it is done."""
+        self._waiting.add(future)
+        try:
+            done, _ = await asyncio.wait((future,), timeout=seconds)
+        finally:
+            self._waiting.discard(future)
+            if not future.done():
+                future.cancel()
+        if done:
+            future.result()
+        return bool(done)
+
+    def _end(self, error: PressureError) -> int:
+        """Fail every operation that waits; return how many."""
+        waiting = [future for future in self._waiting if not future.done()]
+        for future in waiting:
+            future.set_exception(copy.copy(error))
+            future.exception()  # whoever waits may be cancelled in this very moment
+        return len(waiting)
+
+    def _empty(self) -> QueueEmptyError:
+        return QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)

@@ -1,0 +1,247 @@
+"""An event in flight that came from an okq server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+from apressure import validation
+from apressure.connection.leases.clock import since_boot
+from apressure.events.remote.client import OkqClient
+from apressure.events.remote.commands import no_extend
+from apressure.events.remote.notices import Notices
+from apressure.exceptions import LeaseLostError
+from apressure.protocols import LONGEST_LEASE
+
+T = TypeVar("T")
+
+DEFAULT_LEASE: Final = 30.0
+"""Seconds; okq's own default. The released okq cannot extend it."""
+SHORTEST_LEASE: Final = 0.1
+
+_REMEMBERED: Final = 10_000
+
+
+def lease_of(lease: float | None, name: str = "lease") -> float:
+    """Return a lease in seconds, checked; None for the default."""
+    if lease is None:
+        return DEFAULT_LEASE
+    return validation.seconds(lease, name, SHORTEST_LEASE, LONGEST_LEASE, none=True)
+
+
+class Seen:
+    """Counts how often each event was delivered to this object: okq does not count. The latest 10,000 are known."""
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[bytes, int] = OrderedDict()
+
+    def delivered(self, event: bytes) -> int:
+        """An event was delivered; return how often, this time included."""
+        count = self._counts.pop(event, 0) + 1
+        self._counts[event] = count
+        if len(self._counts) > _REMEMBERED:
+            self._counts.popitem(last=False)
+        return count
+
+    def unseen(self, event: bytes) -> None:
+        """An event went back that the program has not seen."""
+        if self._counts.get(event, 0) > 1:
+            self._counts[event] -= 1
+        else:
+            self._counts.pop(event, None)
+
+    def acknowledged(self, event: bytes) -> None:
+        """An event is gone."""
+        self._counts.pop(event, None)
+
+
+class Hand(dict["RemoteEventDelivery[Any]", None]):
+    """A consumer's deliveries that are neither settled nor lost, in order.
+
+    Args:
+        on_failure: Called when an acknowledgement that nobody waits for has failed.
+
+    Attributes:
+        on_failure: As given.
+        acks: Acknowledgements under way that nobody waits for.
+    """
+
+    def __init__(self, on_failure: Callable[[Exception], None]) -> None:
+        super().__init__()
+        self.on_failure = on_failure
+        self.acks: set[asyncio.Task[bool | Exception]] = set()
+
+
+class RemoteEventDelivery(Generic[T]):
+    """An event in flight: no other consumer gets it until its lease ends.
+
+    okq knows a claim by the event's id alone. So `ack` after the end of the lease acknowledges the event even if
+    another consumer has it then: the work has been done. `nack` and `extend` leave it alone then.
+
+    Attributes:
+        queue: The queue's name.
+        id: The event's id.
+        raw: The event's contents.
+        attempts: How often this queue object has received it, this time included. okq does not count deliveries, so
+            those to others are not known.
+        settled: Whether `ack` or `nack` has been called.
+    """
+
+    __slots__ = (
+        "_client", "_decode", "_in_hand", "_notices", "_seen", "attempts", "event", "id", "queue", "raw", "settled",
+        "until",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        client: OkqClient,
+        queue: str,
+        event: tuple[bytes, bytes],
+        decode: Callable[[bytes], T],
+        seen: Seen,
+        until: float,
+        notices: Notices,
+        in_hand: Hand | None = None,
+    ) -> None:
+        self.queue = queue
+        self.event, self.raw = event
+        self.id = self.event.decode(errors="surrogateescape")
+        self.attempts = seen.delivered(self.event)
+        self.settled = False
+        self.until = until  # the lease has certainly not ended before that, by the clock `since_boot`
+        self._client = client
+        self._decode = decode
+        self._seen = seen
+        self._notices = notices
+        self._in_hand = in_hand
+
+    def __repr__(self) -> str:
+        return f"<RemoteEventDelivery {self.id} of {len(self.raw)} bytes, attempt {self.attempts}>"
+
+    @property
+    def item(self) -> T:
+        """The contents, decoded.
+
+        Raises:
+            DecodeError: They cannot be decoded. The event is still in flight: acknowledge it or give it back.
+        """
+        return self._decode(self.raw)
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether this queue object received it before. False does not mean that no other client did."""
+        return self.attempts > 1
+
+    @property
+    def certain(self) -> bool:
+        """Whether its lease has certainly not ended."""
+        return since_boot() < self.until
+
+    async def ack(self) -> None:
+        """Acknowledge the event: it never comes again (specification: QACK).
+
+        Raises:
+            LeaseLostError: The event is not in the queue: its lease ended, and another consumer has acknowledged it.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+            RuntimeError: It was settled before.
+
+        Cancelled, it waits for the outcome, then raises: the event is acknowledged or in flight.
+        """
+        self._begin("acknowledged")
+        await self._settle(redo=False)
+
+    async def nack(self) -> None:
+        """Give the event back, first in line (specification: QACK with REDO).
+
+        Raises:
+            LeaseLostError: Its lease has ended, so it has gone back by itself.
+            OutcomeUnknownError, RuntimeError: As for `ack`.
+
+        Cancelled, it waits for the outcome, then raises: the event is given back or in flight.
+        """
+        self._begin("given back")
+        if not self.certain:
+            raise self.lost("given back")
+        await self._settle(redo=True)
+
+    def ack_soon(self) -> None:
+        """Acknowledge the event without waiting. If that fails, the consumer says so.
+
+        Raises:
+            RuntimeError: It was settled before.
+        """
+        self._begin("acknowledged")
+        task = self._client.soon(self._client.commands.settle(self.queue, self.event, redo=False))
+        task.add_done_callback(self._acked)
+        if self._in_hand is not None:
+            self._in_hand.acks.add(task)
+
+    async def extend(self, seconds: float) -> None:
+        """Keep the event in flight for at least `seconds` from now. The lease never gets shorter.
+
+        Raises:
+            ServerTooOldError: The server is a released okq, which cannot do that.
+            LeaseLostError: The lease ended before.
+            RuntimeError: It was settled before.
+            TypeError, ValueError: `seconds` is invalid.
+
+        Cancelled, it is extended or not, and can be settled.
+        """
+        seconds = lease_of(seconds, "seconds")
+        self._check("extended")
+        commands = self._client.commands
+        if not await commands.extends():
+            raise no_extend(self.queue)
+        if not self.certain:
+            raise self.lost("extended")
+        sent = since_boot()
+        (extended,) = await self._client.step(commands.extend(self.queue, [self.event], seconds))
+        if extended:
+            self.until = max(self.until, sent + seconds)
+        elif not self.settled:
+            raise self.lost("extended")
+
+    def lost(self, what: str) -> LeaseLostError:
+        """Return the error for an event whose lease has ended."""
+        return LeaseLostError(
+            f"the event {self.id} of {self.queue!r} was not {what}: its lease has ended, and another client got it, or "
+            "gets it again",
+            name=self.queue,
+            role="consumer",
+        )
+
+    async def _settle(self, redo: bool) -> None:
+        try:
+            done = await self._client.step(self._client.commands.settle(self.queue, self.event, redo))
+        except Exception:
+            self.settled = False  # another try may succeed
+            if self._in_hand is not None:
+                self._in_hand[self] = None
+            raise
+        if not done:
+            raise self.lost("given back" if redo else "acknowledged")
+        if redo:
+            self._notices.wake()
+        else:
+            self._seen.acknowledged(self.event)
+
+    def _begin(self, what: str) -> None:
+        self._check(what)
+        self.settled = True
+        if self._in_hand is not None:
+            self._in_hand.pop(self, None)
+
+    def _acked(self, task: asyncio.Task[bool | Exception]) -> None:
+        if self._in_hand is not None:
+            self._in_hand.acks.discard(task)
+        outcome = task.result()
+        if outcome is True:
+            self._seen.acknowledged(self.event)
+        elif self._in_hand is not None:
+            self._in_hand.on_failure(outcome if isinstance(outcome, Exception) else self.lost("acknowledged"))
+
+    def _check(self, what: str) -> None:
+        if self.settled:
+            raise RuntimeError(f"the event {self.id} cannot be {what}: it was acknowledged or given back before")

@@ -1,0 +1,195 @@
+"""Waits for events: a connection of its own, registered for the queues, in QNOTIFY while somebody waits.
+
+QNOTIFY claims nothing, so a wait that is cancelled leaves nothing behind. Its reply says that a pop may find something;
+another consumer may be quicker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from apressure import background
+from apressure.backoff import Backoff
+from apressure.connection.server import Node
+from apressure.connection.settings import RECONNECT_BACKOFF
+from apressure.connection.wire.channel import RESPChannel
+from apressure.events.remote.commands import encoded
+from apressure.exceptions import ClientClosedError, PressureError
+from apressure.settle import set_result_once
+
+logger = logging.getLogger("apressure")
+
+SLICE: Final = 5
+"""Seconds of one QNOTIFY. After that those that wait look again: nothing tells them that a queue was closed."""
+
+
+class Notices:
+    """The connection that is registered for some queues.
+
+    It is open while somebody waits, or a consumer's block holds it, and up to `SLICE` seconds longer. After a loss it
+    connects and registers again.
+
+    Args:
+        node: The server.
+        names: The queues.
+
+    Attributes:
+        generation: How often those that waited were woken.
+    """
+
+    def __init__(self, node: Node, names: Sequence[str]) -> None:
+        self.generation = 0
+        self._node = node
+        self._names = [encoded(name) for name in names]
+        self._parked: set[asyncio.Future[None]] = set()
+        self._holders = 0
+        self._registered: asyncio.Future[None] | None = None
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closed_by: PressureError | None = None
+
+    def park(self, generation: int) -> asyncio.Future[None]:
+        """Return a future that completes when a pop may find something. Cancel it to stop waiting.
+
+        Its exception says that the server cannot be reached.
+
+        Args:
+            generation: The generation before the pop that found nothing.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._closed_by is not None:
+            future.set_exception(copy.copy(self._closed_by))
+        elif generation != self.generation:
+            future.set_result(None)
+        else:
+            self._parked.add(future)
+            future.add_done_callback(self._parked.discard)
+            self._start()
+        return future
+
+    async def hold(self) -> None:
+        """Stay registered, until `release`.
+
+        Cancelled, or failed, it is not held.
+
+        Raises:
+            PressureError: The server cannot be reached, or refuses.
+        """
+        self._holders += 1
+        try:
+            await asyncio.shield(self._start())
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Undo `hold`: the server forgets the consumer, unless somebody else holds the connection or waits."""
+        self._holders -= 1
+        waiting = any(not future.done() for future in self._parked)
+        if not self._holders and not waiting and self._task is not None:
+            self._task.cancel()
+            self._task = self._registered = None
+
+    def wake(self) -> None:
+        """Wake those that wait: a pop may find something. An okq does not tell of events that are put back."""
+        self.generation += 1
+        for future in list(self._parked):
+            set_result_once(future, None)
+            self._parked.discard(future)
+
+    async def aclose(self, error: PressureError) -> None:
+        """Fail those that wait, and close the connection."""
+        self._closed_by = error
+        self._fail(error)
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    def _start(self) -> asyncio.Future[None]:
+        """Have the connection opened, unless it is open. Return a future that completes when it is registered."""
+        self._changed.set()
+        if self._registered is None:
+            self._registered = asyncio.get_running_loop().create_future()
+        if self._task is None or self._task.done():
+            self._task = background.start(self._run(), "waiting for events of an okq server")
+        return self._registered
+
+    async def _run(self) -> None:
+        failures = 0
+        while self._parked or self._holders:
+            try:
+                channel = await self._node.connect(SLICE + self._node.settings.response_timeout)
+            except PressureError as error:  # it has been tried for `retry_timeout` seconds
+                self._fail(error)
+            else:
+                assert isinstance(channel, RESPChannel)
+                channel.on_end = self._changed.set
+                try:
+                    await channel.ask(b"QREGISTER", *self._names)
+                    set_result_once(self._start(), None)
+                    failures = 0
+                    await self._listen(channel)
+                except PressureError as error:
+                    logger.debug("waiting for events is interrupted: %s", error)
+                    if channel.up:  # the server has refused
+                        self._fail(error)
+                finally:
+                    channel.abort("nobody waits any more")
+            if self._parked or self._holders:
+                await asyncio.sleep(RECONNECT_BACKOFF.pause(failures))
+                failures += 1
+        self._task = self._registered = None
+
+    async def _listen(self, channel: RESPChannel) -> None:
+        """Tell those that wait, until the connection ends or nobody wants it any more."""
+        while channel.up:
+            self._changed.clear()
+            if self._parked:
+                await channel.ask(b"QNOTIFY", SLICE)
+                self.wake()
+                continue
+            try:
+                async with asyncio.timeout(None if self._holders else SLICE):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
+
+    def _fail(self, error: PressureError) -> None:
+        for future in list(self._parked):
+            if not future.done():
+                future.set_exception(copy.copy(error))
+        self._parked.clear()
+        if self._registered is not None and not self._registered.done():
+            self._registered.set_exception(copy.copy(error))
+            self._registered.exception()  # perhaps nobody waits for it
+            self._registered = None
+
+
+def closed() -> ClientClosedError:
+    """The error for those that wait when the queue object is closed."""
+    return ClientClosedError("the queue object was closed (aclose) while the operation waited")
+
+
+class Misses:
+    """Slows down a loop whose waits end at once and whose pops find nothing: others are quicker, or a pause holds."""
+
+    _PAUSES: Final = Backoff(first=0.005, most=0.5)
+    _FEW: Final = 3
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    async def note(self, waited: float) -> None:
+        """Pause, if this wait was one of many short ones.
+
+        Args:
+            waited: Its seconds.
+        """
+        self._count = self._count + 1 if waited < 0.1 else 0
+        if self._count > self._FEW:
+            await asyncio.sleep(self._PAUSES.pause(self._count - self._FEW - 1))

@@ -1,0 +1,26 @@
+"""A snapshot of a queue on an okq server."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RemoteEventStatistics:
+    """A snapshot of a `RemoteEventQueue`: what QSTATUS tells.
+
+    Attributes:
+        name: The queue's name.
+        length: Events that wait.
+        in_flight: Events that were received, and neither acknowledged nor given back.
+        consumers: Clients that are registered.
+        waiting_putters: Tasks of this object that are putting.
+        waiting_receivers: Tasks of this object that are receiving.
+    """
+
+    name: str
+    length: int
+    in_flight: int
+    consumers: int
+    waiting_putters: int
+    waiting_receivers: int

@@ -1,0 +1,185 @@
+"""The part of `RemoteEventQueue` that takes events, or looks at them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Generic, TypeVar
+
+from apressure import validation
+from apressure.codecs import codec_for
+from apressure.deadline import within
+from apressure.events.remote.client import OkqClient
+from apressure.events.remote.commands import Pair
+from apressure.events.remote.core import RemoteCore
+from apressure.events.remote.delivery import DEFAULT_LEASE, Hand, RemoteEventDelivery, lease_of
+from apressure.events.remote.notices import Notices
+from apressure.exceptions import DecodeError, PressureError, QueueClosedError
+from apressure.items import Items
+
+T = TypeVar("T")
+
+
+class RemoteTaking(RemoteCore, Generic[T]):
+    """The part of `RemoteEventQueue` that takes events, or looks at them."""
+
+    _items: Items[T]
+
+    def _set_up(self, client: OkqClient, owns_client: bool, name: str, codec: Any) -> None:
+        super().__init__(client, owns_client, name)
+        self._items = Items(name, codec_for(codec), client.settings.max_message_size)
+
+    async def receive(
+        self, timeout: float | None = None, lease: float | None = None, *, deadline: float | None = None
+    ) -> RemoteEventDelivery[T]:
+        """Receive the event that is next, waiting while there is none (specification: QREGISTER, QNOTIFY, QRPOP).
+
+        Args:
+            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+            lease: Seconds for which no other consumer gets it; None for 30. The released okq rounds them up to whole
+                seconds, and cannot extend them. `consumer` extends them where the server can.
+            deadline: Seconds for the whole operation; see `put`.
+
+        Raises:
+            QueueEmptyError: There was none until the timeout.
+            QueueClosedError: A server of ours says that the queue is closed, and none waits. An event in flight may
+                still come back: then the next `receive` gets it.
+            ServerError, ServerUnavailableError: The server refused, or cannot be reached. Events that were claimed come
+                again when their lease ends.
+            TypeError, ValueError: An argument is invalid.
+
+        Cancelled, nothing was taken, or it has been given back.
+        """
+        return (await self.receive_many(1, timeout, lease, deadline=deadline))[0]
+
+    async def receive_many(
+        self, max_items: int, timeout: float | None = None, lease: float | None = None, *, deadline: float | None = None
+    ) -> list[RemoteEventDelivery[T]]:
+        """Receive one to max_items events, as many as there are, waiting while there is none.
+
+        Very many come in chunks: the list may be shorter than the queue.
+
+        Raises:
+            TypeError, ValueError: max_items is not a positive whole number.
+            PressureError: As for `receive`.
+
+        Cancelled, nothing was taken, or it has been given back, in order.
+        """
+        if deadline is not None:
+            return await within(deadline, self.name, self.receive_many(max_items, timeout, lease))
+        validation.whole(max_items, "max_items")
+        events, until = await self._take(max_items, timeout, lease_of(lease))
+        return [self._delivery(event, until, self._notices) for event in events]
+
+    async def get(self, timeout: float | None = None, *, deadline: float | None = None) -> T:
+        """Get an item, waiting while the queue is empty: at-most-once.
+
+        The event is received and acknowledged before its item is returned.
+
+        Args:
+            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+            deadline: Seconds for the whole operation; see `put`.
+
+        Raises:
+            QueueEmptyError: The queue stayed empty until the timeout.
+            QueueClosedError: A server of ours says that it is closed, and none waits.
+            OutcomeUnknownError: The connection broke during the acknowledgement: an item may be lost. `receive` and
+                `consumer` lose none.
+            DecodeError: The codec cannot decode the item, which is in the error.
+            PressureError, TypeError, ValueError: As for `receive`.
+
+        Cancelled while it waits, nothing was taken. Cancelled while the steps are on their way, it waits for the
+        answer, puts the item back, first in line, then raises. A closed queue takes nothing back: then it is lost.
+        """
+        return (await self.get_many(1, timeout, deadline=deadline))[0]
+
+    async def get_nowait(self, *, deadline: float | None = None) -> T:
+        """Get an item without waiting.
+
+        Raises:
+            QueueEmptyError: The queue is empty.
+            PressureError: As for `get`.
+
+        Cancelled, an item is lost only as with `get`.
+        """
+        return await self.get(0, deadline=deadline)
+
+    async def get_many(self, max_items: int, timeout: float | None = None, *, deadline: float | None = None) -> list[T]:
+        """Get one to max_items items, as many as there are, waiting while there is none: at-most-once.
+
+        Raises:
+            DecodeError: The first item cannot be decoded. The items behind it have been given back.
+            TypeError, ValueError: max_items is not a positive whole number.
+            PressureError: As for `get`.
+
+        Cancelled, items are lost only as with `get`.
+        """
+        if deadline is not None:
+            return await within(deadline, self.name, self.get_many(max_items, timeout))
+        validation.whole(max_items, "max_items")
+        while True:
+            events, _ = await self._take(max_items, timeout, DEFAULT_LEASE)
+            items: list[T] = []
+            broken: DecodeError | None = None
+            try:
+                self._items.decode_into(items, [contents for _, contents in events])
+            except DecodeError as error:
+                broken = error
+            taken = max(1, len(items))  # a first item that cannot be decoded is in the error
+            ours = await self._client.step(self._confirm(events, taken), self._return)
+            if ours and not items and broken is not None:
+                raise broken
+            if ours:  # otherwise the leases have ended already, and others get the events
+                return [item for item, event in zip(items, events, strict=False) if event in ours]
+
+    async def _confirm(self, events: list[Pair], taken: int) -> list[Pair]:
+        """Acknowledge the first events, and give back the others. Return those that were acknowledged."""
+        if events[taken:]:
+            await self._put_back(events[taken:])
+        confirmed = await self._client.commands.confirm(self.name, [event for event, _ in events[:taken]])
+        return [event for event, done in zip(events, confirmed, strict=False) if done]
+
+    async def _return(self, events: list[Pair]) -> None:
+        """Put events that were acknowledged into the queue again, first in line and in order."""
+        with contextlib.suppress(PressureError):
+            await self._client.commands.push(self.name, events[::-1], front=True, given=False)
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        """Get items until the queue is closed and drained, on a server of ours: at-most-once."""
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            return await self.get()
+        except QueueClosedError:
+            raise StopAsyncIteration from None
+
+    async def peek(self) -> T:
+        """Return the item that is next, without taking it (specification: QRPEEK).
+
+        Raises:
+            QueueEmptyError: None waits.
+            DecodeError: The codec cannot decode it.
+            PressureError: As for `statistics`.
+        """
+        return self._items.decode((await self._peek(newest=False))[1])
+
+    async def peek_newest(self) -> T:
+        """Return the item that was put last, without taking it (specification: QLPEEK).
+
+        Raises:
+            QueueEmptyError, DecodeError, PressureError: As for `peek`.
+        """
+        return self._items.decode((await self._peek(newest=True))[1])
+
+    async def _peek(self, newest: bool) -> Pair:
+        self._check()
+        event = await self._client.commands.peek(self.name, newest)
+        if event is None:
+            raise self._empty()
+        return event
+
+    def _delivery(
+        self, event: Pair, until: float, notices: Notices, hand: Hand | None = None
+    ) -> RemoteEventDelivery[T]:
+        return RemoteEventDelivery(self._client, self.name, event, self._items.decode, self._seen, until, notices, hand)

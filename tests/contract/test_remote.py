@@ -1,0 +1,97 @@
+"""A queue on an okq server keeps the contract, as far as okq's commands can."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from apressure import EventQueue, QueueDoesNotExistError
+from apressure.testing.contract import Opener, QueueContract
+from tests.integration.events.remote.conftest import serving
+from tests.okq_server import OkqServer
+
+REDIS_ONLY = ("bound", "close", "closed", "create", "producer", "wait_closed")
+
+
+class Administered:
+    """A queue on a server of ours, which is created and closed on the server's Redis."""
+
+    def __init__(self, remote: Any, direct: EventQueue[bytes]) -> None:
+        self._remote = remote
+        self._direct = direct
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._direct if name in REDIS_ONLY else self._remote, name)
+
+    async def __aenter__(self) -> Any:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._remote.aclose()
+
+
+class TestServerOfOurs(QueueContract):
+    # An okq server cannot delete a queue, QFLUSH deletes what is in flight, too, and there are no dead letters.
+    test_a_queue_exists_from_create_to_delete = None  # type: ignore[assignment]
+    test_deleting_ends_what_waits = None  # type: ignore[assignment]
+    test_purge_deletes_what_waits_and_says_how_much = None  # type: ignore[assignment]
+    test_a_message_that_fails_too_often_becomes_a_dead_letter = None  # type: ignore[assignment]
+
+    @pytest.fixture
+    async def open_queue(self, url: str) -> AsyncIterator[Opener]:
+        async with serving(url) as address, EventQueue("jobs", url=url) as direct, contextlib.AsyncExitStack() as stack:
+
+            async def open_queue() -> Any:
+                return Administered(await stack.enter_async_context(EventQueue("jobs", url=address)), direct)
+
+            yield open_queue
+            await stack.aclose()
+            with contextlib.suppress(QueueDoesNotExistError):
+                await direct.delete()
+
+
+class Uncreated:
+    """A queue on a released okq, which needs no `create`."""
+
+    def __init__(self, remote: Any) -> None:
+        self._remote = remote
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._remote, name)
+
+    async def create(self, bound: int = 0) -> None:
+        assert not bound
+
+
+class TestReleasedOkq(QueueContract):
+    # It cannot bound, close or delete a queue, or extend a lease.
+    test_a_queue_exists_from_create_to_delete = None  # type: ignore[assignment]
+    test_create_says_that_a_queue_exists = None  # type: ignore[assignment]
+    test_the_bound_is_the_same_for_every_object = None  # type: ignore[assignment]
+    test_deleting_ends_what_waits = None  # type: ignore[assignment]
+    test_purge_deletes_what_waits_and_says_how_much = None  # type: ignore[assignment]
+    test_a_message_that_fails_too_often_becomes_a_dead_letter = None  # type: ignore[assignment]
+    test_put_waits_for_room = None  # type: ignore[assignment]
+    test_put_many_says_how_many_it_put = None  # type: ignore[assignment]
+    test_a_delivery_says_what_it_is = None  # type: ignore[assignment]
+    test_a_consumer_ends_when_the_queue_is_closed_and_drained = None  # type: ignore[assignment]
+    test_a_closed_queue_takes_nothing_and_gives_what_it_has = None  # type: ignore[assignment]
+    test_closing_ends_a_waiting_receive = None  # type: ignore[assignment]
+    test_a_cancelled_wait_leaves_nothing_behind = None  # type: ignore[assignment]
+    test_many_tasks_lose_and_double_nothing = None  # type: ignore[assignment]
+    test_serve_handles_everything_and_tries_again = None  # type: ignore[assignment]
+
+    @pytest.fixture
+    async def open_queue(self) -> AsyncIterator[Opener]:
+        server = OkqServer()
+        await server.start()
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def open_queue() -> Any:
+                return Uncreated(await stack.enter_async_context(EventQueue("jobs", url=server.url)))
+
+            yield open_queue
+        await server.stop()

@@ -1,0 +1,1 @@
+"""Queues of tasks on real servers."""
