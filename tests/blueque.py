@@ -28,7 +28,7 @@ PR_SET_PDEATHSIG = 1
 REQUIREMENTS = ("blueque==1.0.1", "redis>=5,<6", "hiredis")
 
 
-class Blueque:
+class Release:
     """A process of the released library.
 
     Attributes:

@@ -75,6 +75,7 @@ class Core(AsyncClosing):
         self._owns_client = owns_client
         self._waits = TaskWaits(client, self.steps)
         self._puts = PutLane(self.steps, self._waits)
+        self._schedules = PutLane(self.steps, self._waits)  # these do not wait for room
         self._reservations = ReserveLane(self.steps, self._waits)
         self._expected = False  # this object has created the queue: if it is gone, it was deleted
         self._closed_by: PressureError | None = None
@@ -148,7 +149,8 @@ class Core(AsyncClosing):
 
     def _end(self, error: PressureError) -> int:
         """Fail every operation that waits; returns how many."""
-        return self._puts.end(error) + self._reservations.end(error) + self._waits.end(error)
+        lanes = (self._puts, self._schedules, self._reservations)
+        return sum(lane.end(error) for lane in lanes) + self._waits.end(error)
 
     def _finish(self, work: Awaitable[None], what: str) -> None:
         async def quietly() -> None:

@@ -22,7 +22,7 @@ from apressure.tasks.contents import Contents
 from apressure.tasks.delivery import Hand, TaskDelivery
 from apressure.tasks.engine.answers import Reserved, Wait, text
 from apressure.tasks.engine.lanes import Put, Reserve
-from apressure.tasks.engine.steps import MAX_TASKS, Pair
+from apressure.tasks.engine.steps import MAX_TASKS, New
 from apressure.tasks.options import DEFAULT_RESULT_TTL, lease_of, time_of, ttl_of
 from apressure.tasks.producer import TaskProducer
 from apressure.tasks.task import Task
@@ -152,7 +152,7 @@ class TaskQueue(Contents[T], Generic[T]):
         if deadline is not None:
             return await within(deadline, self.name, self.enqueue(parameters, timeout))
         task_id = new_id()
-        await self._put(Put([(task_id, self._items.encode(parameters))], self._expected), timeout)
+        await self._put(Put([(task_id, self._items.encode(parameters), b"")], self._expected), timeout)
         return task_id.decode()
 
     put = enqueue
@@ -185,7 +185,7 @@ class TaskQueue(Contents[T], Generic[T]):
             The task's id.
 
         Raises:
-            PressureError: As for `enqueue`; a scheduled task does not count for the bound.
+            PressureError: As for `enqueue`; a scheduled task does not wait for room. If its time has passed, it does.
             TypeError, ValueError: An argument is invalid. Nothing was scheduled.
 
         Cancelled, the task is scheduled, or not.
@@ -193,7 +193,8 @@ class TaskQueue(Contents[T], Generic[T]):
         if deadline is not None:
             return await within(deadline, self.name, self.schedule(parameters, eta))
         task_id, time = new_id(), repr(time_of(eta)).encode()
-        await self._put(Put([(task_id, self._items.encode(parameters))], self._expected, time), None)
+        self.check()
+        await self._schedules.run(Put([(task_id, self._items.encode(parameters), time)], self._expected), None, False)
         return task_id.decode()
 
     async def put_many(
@@ -225,7 +226,7 @@ class TaskQueue(Contents[T], Generic[T]):
 
         async def put_chunk(chunk: list[bytes], progress: Progress) -> None:
             remaining = None if until is None else max(0.0, until - loop.time())
-            tasks: list[Pair] = [(new_id(), parameters) for parameters in chunk]
+            tasks: list[New] = [(new_id(), parameters, b"") for parameters in chunk]
             put = Put(tasks, self._expected)
             try:
                 await self._put(put, remaining)

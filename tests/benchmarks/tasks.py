@@ -29,7 +29,7 @@ from apressure.tasks import Scheduler, TaskClient
 from tests.benchmarks import show
 from tests.benchmarks.figures import RATE, Figure, figure
 from tests.benchmarks.files import machine
-from tests.blueque import NAME, REQUIREMENTS, Blueque
+from tests.blueque import NAME, REQUIREMENTS, Release
 from tests.environments import environment
 from tests.servers import SERVERS, CannotRun, admin, binary_of
 
@@ -128,7 +128,7 @@ class Turn:
 
 def turn(storage: EmbeddedServer, python: Path, count: int, waits: int) -> Turn:
     """Measure both sides, each with an empty server."""
-    with admin(storage) as db, Blueque(python, storage.url) as release:
+    with admin(storage) as db, Release(python, storage.url) as release:
         theirs = {
             "rate_enqueue": release("rate_enqueue", "bench", PARAMETERS, count),
             "rate_process": release("rate_process", "bench", count),
@@ -213,7 +213,7 @@ async def our_times(url: str, waits: int) -> tuple[list[float], list[float]]:
     return took, late
 
 
-def wait_of(release: Blueque, url: str) -> float:
+def wait_of(release: Release, url: str) -> float:
     """Return how long a listener of blueque waits for a task."""
     release.ask("listen", "waits")
     time.sleep(random.uniform(0.1, 1.1))

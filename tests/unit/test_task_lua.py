@@ -30,9 +30,9 @@ PRELUDE = prelude_of("apressure.tasks.engine")
 CODE = {name: re.sub(r"--.*", "", text) for name, text in {**LUA, "prelude": PRELUDE}.items()}
 
 CLAIM = Claim(b"id", b"token", b"host_1")
-TASKS = [(b"a", b"1"), (b"b", b"2")]
+TASKS = [(b"a", b"1", b""), (b"b", b"2", b"5.0")]
 CALLS: dict[str, Callable[[TaskSteps], Any]] = {
-    "enqueue": lambda steps: steps.send_enqueue(steps.series(), TASKS, b"", True, print),
+    "enqueue": lambda steps: steps.send_enqueue(steps.series(), TASKS, True, print),
     "reserve": lambda steps: steps.send_reserve(steps.series(), 3, Policy(1, 2, "fail"), b"host_1", True, 4, print),
     "settle": lambda steps: steps.settle([Change("complete", CLAIM, b"done", {"a": "b"})], 5.0),
     "extend": lambda steps: steps.extend([CLAIM], 5.0),

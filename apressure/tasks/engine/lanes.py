@@ -15,7 +15,7 @@ from apressure.exceptions import DurabilityError, PressureError
 from apressure.items import MAX_BYTES
 from apressure.settle import note_sent, set_result_once, wait_shielded
 from apressure.tasks.engine.answers import EMPTY, FULL, Reservation, Reserved, Wait
-from apressure.tasks.engine.steps import MAX_TASKS, Change, Pair, Policy, TaskSteps
+from apressure.tasks.engine.steps import MAX_TASKS, Change, New, Policy, TaskSteps
 from apressure.tasks.engine.waits import TaskWaits
 
 logger = logging.getLogger("apressure")
@@ -27,16 +27,14 @@ class Put(Entry[None]):
     Attributes:
         tasks: A chunk, small enough for one step.
         expected: The queue must have been created.
-        eta: When they are due, as text; empty for at once.
         done: How many of the tasks are in the queue, also when the operation failed or was cancelled.
     """
 
     done = 0
 
-    def __init__(self, tasks: Sequence[Pair], expected: bool = False, eta: bytes = b"") -> None:
+    def __init__(self, tasks: Sequence[New], expected: bool = False) -> None:
         self.tasks = tasks
         self.expected = expected
-        self.eta = eta
 
     def fail(self, error: Exception) -> None:
         if isinstance(error, PressureError):
@@ -59,16 +57,16 @@ class PutLane(Lane[Put]):
         self._served = 0
 
     def _send(self) -> None:
-        tasks: list[Pair] = []
+        tasks: list[New] = []
         size = 0
         self._batch = []
         waiting, served = len(self._entries), self._served
         # If all tasks that put in a loop shared one step, the server would be idle while they prepare their next puts.
         # So half of them leave; the others' puts are the next step.
         most = waiting if waiting <= served else (waiting + served + 1) // 2
-        first = self._first
+        expected = self._first.expected
         for entry in self._entries:
-            if len(self._batch) == most or (entry.expected, entry.eta) != (first.expected, first.eta):
+            if len(self._batch) == most or entry.expected != expected:
                 break
             if entry.future.cancelled():
                 continue
@@ -85,7 +83,7 @@ class PutLane(Lane[Put]):
             self._batch.append((entry, len(tasks) - begin))
             if len(tasks) >= self._window or size > MAX_BYTES:
                 break
-        self._request = self._steps.send_enqueue(self._series, tasks, first.eta, first.expected, self._answered)
+        self._request = self._steps.send_enqueue(self._series, tasks, expected, self._answered)
 
     def _accept(self, answer: int) -> Wait | None:
         full = answer < sum(sent for _, sent in self._batch)

@@ -32,8 +32,8 @@ MAX_TASKS: Final = 1000
 
 How = Literal["start", "progress", "complete", "fail", "nack", "unseen"]
 
-Pair = tuple[bytes, bytes]
-"""A task's id and its parameters."""
+New = tuple[bytes, bytes, bytes]
+"""A new task: its id, its parameters, and the time at which it is due as text, or nothing."""
 
 
 class Change(NamedTuple):
@@ -100,13 +100,9 @@ class TaskSteps:
 
     # Steps that a lane sends: one at a time for each series.
 
-    def send_enqueue(
-        self, series: Series, tasks: Iterable[Pair], eta: bytes, expected: bool, on_answer: OnAnswer
-    ) -> Request:
-        """Enqueue tasks, given as (id, parameters). Answers with how many there was room for."""
-        arguments: list[Argument] = [
-            series.next(), b"0", _flag(expected), eta, *itertools.chain.from_iterable(tasks),
-        ]  # fmt: skip
+    def send_enqueue(self, series: Series, tasks: Iterable[New], expected: bool, on_answer: OnAnswer) -> Request:
+        """Enqueue or schedule tasks. Answers with how many there was room for."""
+        arguments: list[Argument] = [series.next(), b"0", _flag(expected), *itertools.chain.from_iterable(tasks)]
         return self._send(series.call("enqueue"), arguments, on_answer, 1)
 
     def send_reserve(

@@ -29,6 +29,9 @@ POLL: Final = 1.0
 LINGER: Final = 5.0
 """Seconds for which a channel is listened to after the last wait."""
 
+_ENOUGH: Final = 3
+"""With fewer connections than this, none listens: steps and the renewal of leases need theirs."""
+
 _FAKE_POLL: Final = 0.02
 """Seconds between two tries where there are no messages, since fakeredis is in this process."""
 
@@ -45,7 +48,9 @@ class Channels:
 
     def __init__(self, client: Client) -> None:
         self.generations: dict[bytes, int] = {}
-        self._silent = client.settings.fake is not None
+        most = client.settings.max_connections
+        self._fake = client.settings.fake is not None
+        self._silent = self._fake or (most is not None and most < _ENOUGH)
         self._subscriber = Subscriber(client.connection.node, self._heard, self._missed)
         self._running: asyncio.Task[None] | None = None
         self._parked: dict[bytes, set[Parked]] = {}
@@ -65,7 +70,7 @@ class Channels:
             return future
         self._listen(channel)
         self._parked.setdefault(channel, set()).add(future)
-        timer = loop.call_later(min(seconds, _FAKE_POLL) if self._silent else seconds, set_result_once, future, None)
+        timer = loop.call_later(min(seconds, _FAKE_POLL) if self._fake else seconds, set_result_once, future, None)
 
         def ended(_: asyncio.Future[None]) -> None:
             timer.cancel()
@@ -119,6 +124,8 @@ class Channels:
         self._subscriber.unsubscribe(channel)
 
     def _heard(self, channel: bytes) -> None:
+        if channel not in self._listening:
+            return  # it was left meanwhile
         self.generations[channel] = self.generation(channel) + 1
         for future in [one for one in self._parked.get(channel, ()) if not one.done()]:
             if future.done():  # cancelled by the callback of another one

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import redis
 
 from apressure.cli import main
 from apressure.tasks import Task, TaskClient
@@ -273,6 +274,22 @@ def test_errors(tasks: Tasks) -> None:
     (task_id,) = tasks.enqueue("x")
     assert "has not ended" in tasks.error(6, "wait", task_id, "--timeout", "0.1")
     assert "there is no such program" in tasks.error(1, "run", "jobs", "--", "no-such-program")
+
+
+def test_damaged_queues_and_tasks_are_listed(tasks: Tasks, db: redis.Redis) -> None:
+    (task_id, other) = tasks.enqueue("x", "y")
+    db.hset(f"blueque_task_{task_id}", mapping={"status": "odd", "created": "1e300", "updated": "?", "progress": "7"})
+    db.hdel(f"blueque_task_{other}", "parameters", "updated")
+    db.zadd("blueque_queues", {"damaged": 0, "": 0})
+    db.set("blueque_pending_tasks_damaged", "no list")
+    assert {task["id"]: task["status"] for task in tasks.data("ls", "jobs")} == {task_id: "odd", other: "pending"}
+    assert len(tasks.run("ls", "jobs").splitlines()) == 2
+    assert "created\t-\n" in tasks.run("show", task_id)
+    assert main(["--url", tasks.url, "tasks", "ls"]) == 1
+    output, errors = tasks._capfd.readouterr()
+    assert output.startswith("jobs\t2\t")
+    assert "apressure: damaged: " in errors
+    assert errors.count("\n") == 2
 
 
 def test_tables_at_a_terminal(tasks: Tasks) -> None:

@@ -319,6 +319,19 @@ async def test_what_the_release_enqueues_is_found_within_a_second(queue: TaskQue
     await delivery.complete("done")
 
 
+async def test_scheduling_does_not_wait_for_room(open_queue: Open, db: redis.Redis) -> None:
+    queue = await open_queue(bound=1)
+    await queue.enqueue("a")
+    waiting = asyncio.create_task(queue.enqueue("b"))
+    while queue._puts._parked is None:
+        await asyncio.sleep(0.01)
+    await in_time(queue.schedule("later", time.time() + 3600))
+    assert not waiting.done()
+    await (await queue.receive()).complete()
+    await in_time(waiting)
+    consistent(db)
+
+
 async def test_deadlines(open_queue: Open, db: redis.Redis) -> None:
     queue = await open_queue(bound=1)
     assert await queue.enqueue("a", deadline=60)

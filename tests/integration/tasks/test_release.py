@@ -7,10 +7,9 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,9 @@ import redis
 from apressure import TaskFailedError, TaskStatusError
 from apressure.tasks import Listener, Scheduler, Task, TaskClient
 from apressure.tasks.codec import decoded
-from tests.blueque import Blueque
+from tests.blueque import Release
 from tests.integration.commands import environment, running
-from tests.integration.conftest import eventually
-from tests.reference import connect
+from tests.integration.tasks.conftest import HERE, eventually
 
 pytestmark = [
     pytest.mark.leaves_keys("blueque_*", "apressure:blueque:*"),
@@ -33,40 +31,25 @@ pytestmark = [
 
 PATIENCE = 60.0
 
-OURS = f"{socket.getfqdn()}_{os.getpid()}"
-"""The id of the listeners of this process."""
-
 QUEUES = ("jobs", "video.encode", "a_b:c {d} ü 🎬", "jobs_complete", "_")
 TEXTS = ("", "x", "plain text", "1", "null", '"quoted"', '{"a": [1, 2]}', "ünïcödé 🎬\n\t\x00", "[broken", "NaN", "-0")
 
-Start = Callable[[], Blueque]
+Start = Callable[[], Release]
 
 
 @pytest.fixture
 def start(blueque_python: Path, url: str) -> Iterator[Start]:
     """Start processes of the released library."""
     with contextlib.ExitStack() as stack:
-        yield lambda: stack.enter_context(Blueque(blueque_python, url))
+        yield lambda: stack.enter_context(Release(blueque_python, url))
 
 
 @pytest.fixture
-def release(start: Start) -> Blueque:
+def release(start: Start) -> Release:
     return start()
 
 
-@pytest.fixture
-async def client(url: str) -> AsyncIterator[TaskClient]:
-    async with TaskClient(url) as client:
-        yield client
-
-
-@pytest.fixture
-def db(url: str) -> Iterator[redis.Redis]:
-    with connect(url) as client:
-        yield client
-
-
-async def aside(release: Blueque, command: str, *arguments: Any) -> Any:
+async def aside(release: Release, command: str, *arguments: Any) -> Any:
     """Have the release do something while our event loop runs."""
     return await asyncio.to_thread(release, command, *arguments)
 
@@ -96,7 +79,7 @@ def lists(db: redis.Redis, queue: str) -> dict[str, list[str]]:
 class Role:
     """Either side, with the same words."""
 
-    def __init__(self, client: TaskClient, release: Blueque, queue: str, ours: bool) -> None:
+    def __init__(self, client: TaskClient, release: Release, queue: str, ours: bool) -> None:
         self.client, self.release, self.queue, self.ours = client, release, queue, ours
 
     async def enqueue(self, text: str) -> str:
@@ -132,7 +115,7 @@ class Role:
 @pytest.mark.parametrize("listens", [True, False], ids=["ours listens", "release listens"])
 @pytest.mark.parametrize("enqueues", [True, False], ids=["ours enqueues", "release enqueues"])
 async def test_either_side_in_each_role(
-    client: TaskClient, release: Blueque, db: redis.Redis, enqueues: bool, listens: bool, processes: bool, fail: bool
+    client: TaskClient, release: Release, db: redis.Redis, enqueues: bool, listens: bool, processes: bool, fail: bool
 ) -> None:
     queue = "a_b:c {d} ü 🎬"
 
@@ -147,7 +130,7 @@ async def test_either_side_in_each_role(
             assert lists(db, queue) == {"reserved": [task_id]}
             theirs, ours = release("task", task_id), await client.task(task_id)
             assert theirs["status"] == ours.status == "reserved"
-            assert theirs["node"] == ours.node == (OURS if listens else release.node)
+            assert theirs["node"] == ours.node == (HERE if listens else release.node)
             await role(processes).process(task_id, fail)
             assert lists(db, queue) == {"failed" if fail else "complete": [task_id]}
             theirs, ours = release("task", task_id), await client.task(task_id)
@@ -162,7 +145,7 @@ async def test_either_side_in_each_role(
             assert release("task", task_id)["status"] is None
 
 
-async def test_texts_and_names_pass_unchanged(client: TaskClient, release: Blueque) -> None:
+async def test_texts_and_names_pass_unchanged(client: TaskClient, release: Release) -> None:
     """Ours writes a string that is JSON as a JSON string, and reads JSON of the release as what it stands for."""
     for queue in QUEUES:
         for text in TEXTS:
@@ -182,7 +165,7 @@ async def test_texts_and_names_pass_unchanged(client: TaskClient, release: Blueq
     assert sorted(await client.queues()) == sorted(QUEUES)
 
 
-async def test_the_release_reads_our_parameters_and_results_as_json(client: TaskClient, release: Blueque) -> None:
+async def test_the_release_reads_our_parameters_and_results_as_json(client: TaskClient, release: Release) -> None:
     parameters = {"file": "a ü.mov", "sizes": [1, 2.5, None, True]}
     task_id = await client.queue("jobs").enqueue(parameters)
     assert json.loads(release("poll", "jobs")["parameters"]) == parameters
@@ -194,7 +177,7 @@ async def test_the_release_reads_our_parameters_and_results_as_json(client: Task
 
 @pytest.mark.parametrize("ours", [True, False], ids=["ours schedules", "release schedules"])
 async def test_either_side_enqueues_what_the_other_one_scheduled(
-    client: TaskClient, release: Blueque, db: redis.Redis, ours: bool
+    client: TaskClient, release: Release, db: redis.Redis, ours: bool
 ) -> None:
     queue, eta = client.queue("jobs"), time.time() + 1.5
     task_id = await queue.schedule("x", eta) if ours else release("schedule", "jobs", "x", eta)
@@ -218,7 +201,7 @@ async def test_either_side_enqueues_what_the_other_one_scheduled(
     assert (await client.task(task_id)).status == release("task", task_id)["status"] == "pending"
 
 
-async def test_a_waiting_listener_finds_what_the_release_enqueues(client: TaskClient, release: Blueque) -> None:
+async def test_a_waiting_listener_finds_what_the_release_enqueues(client: TaskClient, release: Release) -> None:
     """The release publishes nothing."""
     async with client.listener("jobs") as listener:
         waiting = asyncio.create_task(reserve(listener))
@@ -234,15 +217,15 @@ async def test_the_counts_of_nodes(client: TaskClient, start: Start, db: redis.R
     first = start()
     first("register", "jobs")
     async with client.listener("jobs"):
-        assert nodes() == (2, {first.node, OURS})
-        assert OURS.rpartition("_")[0] == first.node.rpartition("_")[0]
+        assert nodes() == (2, {first.node, HERE})
+        assert HERE.rpartition("_")[0] == first.node.rpartition("_")[0]
         second = start()
         assert second("claim_orphan", "jobs") is None  # both of us are alive
-        assert nodes() == (3, {first.node, second.node, OURS})
+        assert nodes() == (3, {first.node, second.node, HERE})
     assert nodes() == (2, {first.node, second.node})
     first.kill()
     async with client.listener("jobs"):
-        await eventually(lambda: nodes() == (2, {second.node, OURS}))
+        await eventually(lambda: nodes() == (2, {second.node, HERE}))
     assert nodes() == (1, {second.node})
 
 
@@ -261,7 +244,7 @@ async def test_a_hundred_tasks_in_all_directions(client: TaskClient, start: Star
             await aside(releases[0], "enqueue", "jobs", f"theirs {number}")
             await queue.enqueue(f"ours {number}")
 
-    async def theirs(release: Blueque) -> None:
+    async def theirs(release: Release) -> None:
         while not done.is_set():
             task = await aside(release, "poll", "jobs")
             if task is None:
@@ -440,7 +423,7 @@ async def test_its_runner_runs_our_tasks(client: TaskClient, start: Start) -> No
 
 
 async def test_it_claims_the_newest_task_of_our_dead_listener(
-    url: str, client: TaskClient, release: Blueque, db: redis.Redis
+    url: str, client: TaskClient, release: Release, db: redis.Redis
 ) -> None:
     """Ours runs the others when their leases end, and leaves the one that the release has claimed alone."""
     queue = client.queue("jobs")
@@ -470,7 +453,7 @@ async def test_its_runner_runs_what_our_dead_listener_reserved(
     assert lists(db, "jobs") == {"complete": [task_id]}
 
 
-async def test_what_the_release_deletes_meanwhile(client: TaskClient, release: Blueque, db: redis.Redis) -> None:
+async def test_what_the_release_deletes_meanwhile(client: TaskClient, release: Release, db: redis.Redis) -> None:
     """A task without a hash is dropped, and the others go on."""
     queue = client.queue("jobs")
     gone, there = await queue.enqueue("gone"), await queue.enqueue("there")
@@ -482,7 +465,7 @@ async def test_what_the_release_deletes_meanwhile(client: TaskClient, release: B
     assert lists(db, "jobs") == {}
 
 
-async def test_it_refuses_to_delete_what_is_not_finished(client: TaskClient, release: Blueque) -> None:
+async def test_it_refuses_to_delete_what_is_not_finished(client: TaskClient, release: Release) -> None:
     """So do we."""
     queue = client.queue("jobs")
     task_id = await queue.enqueue("x")

@@ -13,10 +13,11 @@ import typer
 from apressure.cli.commands.tasks import views
 from apressure.cli.commands.tasks.options import Ids, Queue
 from apressure.cli.commands.tasks.watching import Bars, View
-from apressure.cli.exits import Exit, UsageError
+from apressure.cli.exits import Exit, UsageError, message_of
 from apressure.cli.options import Common, Interval, Progress, Timeout, Watch, complain, seconds_between
-from apressure.cli.show import plain, print_json
+from apressure.cli.show import plain, print_json, printable
 from apressure.cli.streams.meter import is_shown
+from apressure.exceptions import ServerError
 from apressure.tasks import Task, TaskClient, TaskStatistics
 
 Status = Literal["scheduled", "pending", "reserved", "started", "complete", "failed"]
@@ -43,7 +44,10 @@ async def ls(
         raise UsageError("--status needs the name of a queue")
     async with common.tasks() as client:
         if queue is None:
-            await _queues(client).show(common, seconds)
+            damaged: set[str] = set()
+            await _queues(client, damaged).show(common, seconds)
+            if damaged:
+                raise typer.Exit(int(Exit.ERROR))
         else:
             await _tasks(client, queue, status, limit).show(common, seconds)
 
@@ -125,9 +129,17 @@ async def wait(common: Common, ids: Ids, timeout: Timeout = None, progress: Prog
         raise typer.Exit(int(Exit.ERROR))
 
 
-def _queues(client: TaskClient) -> View[list[TaskStatistics]]:
+def _queues(client: TaskClient, damaged: set[str]) -> View[list[TaskStatistics]]:
     async def look() -> list[TaskStatistics]:
-        return [await client.queue(name).statistics() for name in await client.queues()]
+        found = []
+        for name in await client.queues():
+            try:
+                found.append(await client.queue(name).statistics())
+            except (ServerError, ValueError) as error:
+                if name not in damaged:
+                    complain(f"apressure: {printable(name)}: {message_of(error)}")
+                damaged.add(name)
+        return found
 
     return View(
         look,

@@ -161,7 +161,10 @@ def _cells(task: Task, longest: int | None = None) -> tuple[str, ...]:
 
 
 def _iso(moment: float | None) -> str | None:
-    return None if moment is None else datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
+    try:
+        return None if moment is None else datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
+    except (OSError, OverflowError, ValueError):  # another program has written it
+        return None
 
 
 def _age(moment: float | None) -> str:

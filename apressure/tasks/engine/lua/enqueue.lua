@@ -1,7 +1,7 @@
 -- Enqueue as many tasks as there is room for, in order, or schedule them (specification: Submission, Schedule Task).
 -- KEYS: those of the prelude
--- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 '1' if the queue must have been created, 4 the time at which they are
---       due or '', 5... tasks (id, parameters)
+-- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 '1' if the queue must have been created, 4... tasks (id, parameters,
+--       the time at which it is due or '')
 -- Returns: {'put', number of tasks that are in the queue} (fewer than were given: it is full) | {'missing'} |
 --          {'corrupt', why} | {'closed'}
 local before, text, closed = begin(ARGV[1], ARGV[2])
@@ -9,33 +9,43 @@ if before then return {'put', before} end
 local bound, created = state(ARGV[3] == '1', text)
 if not bound then return created end
 if closed then return {'closed'} end
-local eta = ARGV[4]
-local later = eta ~= '' and tonumber(eta) > tonumber(stamp())
-local count = (#ARGV - 4) / 2
-if bound > 0 and not later then count = math.min(count, math.max(0, bound - call('LLEN', PENDING))) end
-if count > 0 then
-  local ids = {}
-  local first = later and call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]
-  if not later then
-    tell()
-  elseif not first or tonumber(eta) < tonumber(first) then
-    call('PUBLISH', SCHEDULERS, NAME)
+local room = bound > 0 and math.max(0, bound - call('LLEN', PENDING)) or math.huge
+local ids, pending, scheduled, earliest = {}, {}, {}, math.huge
+for i = 4, #ARGV, 3 do
+  local eta = ARGV[i + 2] ~= '' and tonumber(ARGV[i + 2])
+  if eta and eta > tonumber(stamp()) then
+    scheduled[#scheduled + 1], scheduled[#scheduled + 2] = ARGV[i + 2], ARGV[i]
+    earliest = math.min(earliest, eta)
+  else
+    if #pending >= room then break end
+    pending[#pending + 1] = ARGV[i]
   end
-  for i = 1, count do ids[i] = ARGV[3 + 2 * i] end
-  if not later then push('LPUSH', PENDING, ids) end  -- an error here, and nothing has been written
-  local status = later and 'scheduled' or 'pending'
-  for i = 1, count do
-    local task = TASK .. ids[i]
-    if later then call('ZADD', SCHEDULED, eta, ids[i]) end
+  ids[#ids + 1] = ARGV[i]
+end
+if #ids > 0 then
+  if #pending > 0 then tell() end
+  if #scheduled > 0 then
+    local first = call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]
+    if not first or earliest < tonumber(first) then call('PUBLISH', SCHEDULERS, NAME) end
+  end
+  push('LPUSH', PENDING, pending)  -- an error here, and nothing has been written
+  push('ZADD', SCHEDULED, scheduled)
+  local later = 2  -- where in `scheduled` the next id is
+  for i = 1, #ids do
+    local task, at = TASK .. ids[i], 1 + 3 * i
+    local waits = scheduled[later] == ids[i]
     call(
-      'HSET', task, 'status', status, 'queue', NAME, 'parameters', ARGV[4 + 2 * i],
+      'HSET', task, 'status', waits and 'scheduled' or 'pending', 'queue', NAME, 'parameters', ARGV[at + 1],
       'created', stamp(), 'updated', stamp()
     )
-    if later then call('HSET', task, 'eta', eta) end
+    if waits then
+      call('HSET', task, 'eta', ARGV[at + 2])
+      later = later + 2
+    end
   end
   -- Lists for people: nothing depends on them.
   redis.pcall('ZINCRBY', QUEUES, 0, NAME)
-  for i = 1, count, CHUNK do redis.pcall('LPUSH', TASKS, unpack(ids, i, math.min(i + CHUNK - 1, count))) end
-  record(ARGV[1], count)
+  for i = 1, #ids, CHUNK do redis.pcall('LPUSH', TASKS, unpack(ids, i, math.min(i + CHUNK - 1, #ids))) end
+  record(ARGV[1], #ids)
 end
-return {'put', tostring(count)}
+return {'put', tostring(#ids)}

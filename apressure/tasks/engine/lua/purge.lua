@@ -14,7 +14,7 @@ local what, most = ARGV[3], tonumber(ARGV[4])
 local before_time = ARGV[5] ~= '' and tonumber(stamp()) - tonumber(ARGV[5])
 local KNOWN = {scheduled = 1, pending = 1, reserved = 1, started = 1, complete = 1, failed = 1}
 local lists = {pending = PENDING, complete = COMPLETE, failed = FAILED}
-local ids, deleted, looked = {}, 0, 0
+local ids, holders, deleted, looked = {}, {}, 0, 0
 if what == 'scheduled' then
   ids = call('ZRANGE', SCHEDULED, 0, most - 1)
 elseif what == 'held' then
@@ -23,7 +23,10 @@ elseif what == 'held' then
   for i = 1, #listeners do
     if #ids < most then
       local some = call('LRANGE', RESERVED .. listeners[i], 0, most - 1)
-      for j = 1, #some do ids[#ids + 1] = some[j] end
+      for j = 1, #some do
+        ids[#ids + 1] = some[j]
+        holders[#ids] = listeners[i]
+      end
     end
   end
 else
@@ -36,6 +39,7 @@ for i = 1, #ids do
   looked = looked + 1
   if what == 'held' then
     call('ZREM', LEASES, id)
+    if holders[i] then call('LREM', RESERVED .. holders[i], 1, id) end  -- the task may not say who has it
     if task[3] then release(id, task[3], task[4]) end
   elseif what == 'scheduled' then
     call('ZREM', SCHEDULED, id)
