@@ -205,7 +205,7 @@ def test_a_signal_lets_the_task_finish_and_a_second_one_ends_it(tasks: Tasks) ->
         code, output, _ = ended(node)
     assert (code, output) == (130, b"tasks of jobs: 1 complete, 0 failed, 0 given back, 0 lost\n")
     (other,) = tasks.enqueue("sleep 1000")
-    with tasks.running(*tasks.of("run", "jobs", "--", "sh", "-c")) as node:
+    with tasks.running(*tasks.of("run", "jobs", "--grace", "1", "--", "sh", "-c")) as node:
         wait_until(tasks.has(other, "started"))
         node.send_signal(signal.SIGTERM)
         node.send_signal(signal.SIGINT)
