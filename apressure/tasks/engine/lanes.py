@@ -264,19 +264,22 @@ class _Change:
 
     Attributes:
         change: As given.
+        ended: Its outcome is known.
         on_settled: Called with the outcome; None where somebody waits for `outcome`.
         outcome: Replaced when whoever waits for it is cancelled.
     """
 
-    __slots__ = ("change", "on_settled", "outcome")
+    __slots__ = ("change", "ended", "on_settled", "outcome")
 
     def __init__(self, change: Change, on_settled: OnSettled | None) -> None:
         self.change = change
+        self.ended = False
         self.on_settled = on_settled
         self.outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def end(self, outcome: str | Exception) -> None:
         """Tell whoever waits for it."""
+        self.ended = True
         if self.on_settled is not None:
             self.on_settled(outcome)
         elif not self.outcome.done():
@@ -326,7 +329,7 @@ class Settler:
         try:
             return await made.outcome
         except asyncio.CancelledError:
-            if not made.outcome.cancelled():
+            if made.ended:
                 raise  # the outcome came in this very turn of the event loop
             made.outcome = loop.create_future()
             await wait_shielded(made.outcome, self._steps.settle_timeout)

@@ -235,7 +235,8 @@ async def test_sentinels(kind: str) -> None:
 async def test_cancellations_lose_nothing(open_queue: Open, db: redis.Redis) -> None:
     """Operations are cancelled at every moment: tasks are where the keys say, and each completes once."""
     chosen = random.Random()
-    queue, other = await open_queue(bound=30), await open_queue()
+    # A cancelled operation learns its outcome: none of them waits for as long as this.
+    queue, other = await open_queue(bound=30, settle_timeout=600), await open_queue(settle_timeout=600)
     done: Counter[int] = Counter()
 
     async def put(number: int) -> None:
@@ -260,7 +261,7 @@ async def test_cancellations_lose_nothing(open_queue: Open, db: redis.Redis) -> 
             await asyncio.sleep(chosen.uniform(0, 0.01))
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        await in_time(asyncio.wait(tasks))
         for task in tasks:
             error = None if task.cancelled() else task.exception()
             assert error is None or isinstance(error, PressureError)
