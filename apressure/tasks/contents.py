@@ -92,7 +92,7 @@ class Contents(Administration, Generic[T]):
         """Cancel a task. One that waits fails, with the error `cancelled`. The node that has it is asked to end it.
 
         A `Runner` ends its process. Other processors see it by `TaskDelivery.cancel_requested`, and nodes of the
-        released blueque go on.
+        released blueque go on. If the task goes back, since its node gives it back or dies, it fails then.
 
         Returns:
             Whether it has failed now; otherwise a node was asked.

@@ -13,12 +13,16 @@ from typing import Final
 
 from apressure.tasks import processes
 from apressure.tasks.core import Core
-from apressure.tasks.engine.answers import Fields, text
+from apressure.tasks.engine.answers import Fields, raw, text
 from apressure.tasks.engine.steps import MAX_TASKS, load_many
 from apressure.tasks.task import number, whole
 
 ADOPTED: Final = 15.0
 """Seconds for which a task stays with a process that runs on after its listener has died, at each look."""
+
+
+Orphan = tuple[bytes, bool, bytes]
+"""A task of a listener that has died: its id, whether its process runs, and its token."""
 
 
 class Orphans:
@@ -78,15 +82,16 @@ class Orphans:
             tasks = await load_many(core.client, ids)
             looked_at = await asyncio.to_thread(_look, parsed[1], ids, dict(tasks))
             if looked_at is not None:
-                moved += (await steps.adopt(listener, core.on_orphan, ADOPTED, looked_at))[0]
+                moved += (await steps.adopt(listener, core.on_orphan, ADOPTED, *looked_at))[0]
         return moved
 
 
-def _look(pid: int, ids: Sequence[bytes], tasks: dict[bytes, Fields]) -> list[tuple[bytes, bool]] | None:
-    """Return the tasks of a listener, and whether their processes run; None if the listener lives.
+def _look(pid: int, ids: Sequence[bytes], tasks: dict[bytes, Fields]) -> tuple[bool, list[Orphan]] | None:
+    """Return whether no process has a listener's number, and its orphans; None if the listener lives.
 
     The released blueque writes `updated` by this host's clock. Our nodes write the server's time, which cannot be
-    compared with the start of a process here. Their tasks have leases.
+    compared with the start of a process here. Their tasks have leases, which tell when another process has the number:
+    this one perhaps, where each process of a container has the same.
 
     Reading about processes may start one (`ps`), so this is called in a thread.
     """
@@ -97,8 +102,11 @@ def _look(pid: int, ids: Sequence[bytes], tasks: dict[bytes, Fields]) -> list[tu
     for task_id in ids:
         fields = tasks.get(task_id, {})
         updated, began = number(fields, "updated"), number(fields, "process_started")
-        if alive and ("token" in fields or processes.is_same(pid, None, updated)):
+        token = raw(fields.get("token", ""))
+        if alive and token:
+            continue
+        if alive and processes.is_same(pid, None, updated):
             return None
         runs = fields.get("status") == "started" and processes.is_same(whole(fields, "pid") or 0, began, updated)
-        found.append((task_id, runs))
-    return found
+        found.append((task_id, runs, token))
+    return None if alive and not found else (not alive, found)

@@ -49,7 +49,7 @@ CALLS: dict[str, Callable[[TaskSteps], Any]] = {
     "cancel": lambda steps: steps.cancel(b"id"),
     "retry": lambda steps: steps.retry(b"id", expected=True),
     "remove": lambda steps: steps.remove(b"id"),
-    "adopt": lambda steps: steps.adopt(b"host_1", "retry", 5.0, [(b"id", True)]),
+    "adopt": lambda steps: steps.adopt(b"host_1", "retry", 5.0, True, [(b"id", True, b"token")]),
 }
 each = pytest.mark.parametrize("name", sorted(CALLS))
 

@@ -338,7 +338,7 @@ class SettleLane(Lane[Settling]):
         return self._submit(Settling(ids, how), len(ids), 0)
 
     def _fits(self, first: Job[Settling], job: Job[Settling]) -> bool:
-        return first.work.how == job.work.how
+        return first.work.how == job.work.how == "ack"  # of what is given back, the last one is the first again
 
     def _send(self, series: Series, jobs: Sequence[Job[Settling]]) -> Request:
         claims = [(one, b"") for job in jobs for one in job.work.ids]

@@ -210,9 +210,9 @@ class Operations:
         lane = self._queues[acks[0].queue].settling
         if len(ids) > MAX_EVENTS:
             return in_task(self._ack_chunks(lane, acks[0]))
-        for arguments in calls:
+        for arguments in calls if not redo else ():  # what goes back later comes first
             ack = Ack.read(arguments)
-            if ack.redo != redo or len(ids) + len(ack.ids) > MAX_EVENTS:
+            if ack.redo or len(ids) + len(ack.ids) > MAX_EVENTS:
                 break
             acks.append(ack)
             ids += ack.ids

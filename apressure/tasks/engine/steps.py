@@ -246,15 +246,23 @@ class TaskSteps:
         return await self._numbered("remove", task_id)  # type: ignore[no-any-return]
 
     async def adopt(
-        self, listener: bytes, on_orphan: str, lease: float, tasks: Sequence[tuple[bytes, bool]]
+        self, listener: bytes, on_orphan: str, lease: float, gone: bool, tasks: Sequence[tuple[bytes, bool, bytes]]
     ) -> tuple[int, int]:
-        """Take over tasks of a listener that has died, given with whether their processes still run.
+        """Take over tasks of a listener that has died.
+
+        Args:
+            listener: The listener.
+            on_orphan: What happens to its tasks.
+            lease: Seconds for which those stay whose processes run.
+            gone: Whether no process has its number.
+            tasks: Their ids, whether their processes run, and the tokens that they had.
 
         Returns:
             How many went back or failed, and how many still run.
         """
-        pairs = itertools.chain.from_iterable((task_id, _flag(runs)) for task_id, runs in tasks)
-        answer = await self._numbered("adopt", listener, on_orphan, int(lease * 1000), *pairs) or "0:0"
+        pairs = itertools.chain.from_iterable((task_id, _flag(runs), token) for task_id, runs, token in tasks)
+        milliseconds = int(lease * 1000)
+        answer = await self._numbered("adopt", listener, on_orphan, milliseconds, _flag(gone), *pairs) or "0:0"
         moved, _, kept = answer.partition(":")
         return int(moved), int(kept)
 

@@ -133,6 +133,14 @@ async def test_a_count_that_finds_nothing_is_an_empty_array(wire: Wire) -> None:
     await wire.raw(packed("QRPOP", "foo", "COUNT", 3), b"*0\r\n")
 
 
+async def test_pipelined_redos_are_carried_out_one_after_the_other(wire: Wire) -> None:
+    """The last one that went back is the next one, and each says what it has done."""
+    assert await wire("QLPUSH", "foo", "a", "1", "b", "2", "c", "3") == b"OK"
+    assert len(await wire("QRPOP", "foo", "COUNT", 3)) == 3
+    await wire.raw(b"".join(packed("QACK", "foo", one, "REDO") for one in "abca"), b":1\r\n:1\r\n:1\r\n:0\r\n")
+    assert [event for event, _ in await wire("QRPOP", "foo", "COUNT", 3)] == [b"c", b"b", b"a"]
+
+
 async def test_an_event_may_be_called_redo(wire: Wire) -> None:
     assert await wire("QLPUSH", "foo", "REDO", "x") == b"OK"
     assert await wire("QRPOP", "foo") == [b"REDO", b"x"]

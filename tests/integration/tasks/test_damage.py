@@ -19,6 +19,7 @@ from apressure import (
     TaskDoesNotExistError,
     TaskQueue,
 )
+from apressure.tasks import Scheduler
 from tests.integration.tasks.conftest import Blueque, Open, consistent, in_time
 from tests.servers import SERVERS
 from tests.topologies import cluster, must_be_empty
@@ -43,6 +44,14 @@ async def test_an_id_that_is_twice_in_the_list_runs_once(queue: TaskQueue[Any], 
     delivery = await queue.receive()
     with pytest.raises(QueueEmptyError):
         await queue.receive(timeout=0)
+    await delivery.complete()
+    consistent(db)
+
+
+async def test_an_id_that_is_twice_in_the_list_is_once_in_a_batch(queue: TaskQueue[Any], db: redis.Redis) -> None:
+    task_id = await queue.enqueue("a")
+    db.lpush("blueque_pending_tasks_jobs", task_id, task_id)
+    (delivery,) = await queue.receive_many(9)
     await delivery.complete()
     consistent(db)
 
@@ -102,6 +111,19 @@ async def test_unknown_statuses_are_shown_as_they_are(
     blueque.enqueue("b", status="odd")
     assert await queue.purge() == 1
     assert not blueque.db.exists("blueque_task_b")
+
+
+@pytest.mark.parametrize("status", ["odd", "pending"])
+async def test_a_scheduled_task_with_another_status_is_enqueued(
+    queue: TaskQueue[Any], blueque: Blueque, client: TaskClient, status: str
+) -> None:
+    blueque.schedule("a", time.time() - 1)
+    blueque.db.hset("blueque_task_a", "status", status)
+    await Scheduler(client, ["jobs"]).round()
+    delivery = await queue.receive(timeout=0)
+    assert delivery.id == "a"
+    await delivery.complete()
+    consistent(blueque.db)
 
 
 async def test_tasks_that_do_not_exist(queue: TaskQueue[Any], client: TaskClient) -> None:
@@ -165,6 +187,30 @@ async def test_a_key_of_another_type_is_a_clear_error_and_loses_nothing(
     found = {task.parameters async for task in queue.tasks()}
     assert {"first", "second"} <= found
     assert await queue.qsize() == 0
+
+
+@pytest.mark.parametrize("how", ["complete", "nack", "reserve"])
+@pytest.mark.parametrize("word", ["reserved_tasks", "started_tasks"])
+async def test_a_key_of_a_node_with_another_type_changes_nothing(
+    queue: TaskQueue[Any], blueque: Blueque, db: redis.Redis, word: str, how: str
+) -> None:
+    await queue.enqueue("a")
+    held = await queue.receive()
+    await held.start()
+    key = blueque.key(word, *([held.task.node or ""] if word == "reserved_tasks" else []))
+    saved = db.dump(key)
+    db.delete(key)
+    db.hset(key, "a", "b")
+    if how == "reserve":
+        db.zadd("apressure:blueque:leases:jobs", {held.id: 0})
+    for _ in range(2):
+        with pytest.raises(ServerError, match="WRONGTYPE"):
+            await (queue.receive(timeout=0) if how == "reserve" else getattr(held, how)())
+    db.delete(key)
+    db.restore(key, 0, saved)
+    consistent(db)
+    await held.complete("done")
+    consistent(db)
 
 
 async def finish(queue: TaskQueue[Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from apressure import LeaseLostError, TaskClient, TaskQueue
+from apressure import LeaseLostError, QueueEmptyError, TaskClient, TaskQueue
 from apressure.tasks import consumer, processes
 from apressure.tasks.orphans import Orphans
 from tests.integration.tasks.conftest import HERE, Blueque, Open, consistent, eventually, in_time
@@ -196,6 +196,69 @@ async def test_a_number_that_was_used_again_is_another_process(
     assert delivery.id == "a"
     await delivery.complete()
     consistent(db)
+
+
+async def test_a_node_that_has_the_number_of_its_dead_predecessor(
+    queue: TaskQueue[Any], blueque: Blueque, db: redis.Redis
+) -> None:
+    """As in containers, where each process is number 1. It stays registered, and what was leased keeps its lease."""
+    leased = await queue.enqueue("leased")
+    await queue.receive()
+    began = processes.started_at(os.getpid())
+    assert began is not None
+    blueque.listen(HERE)
+    for name in ("reserved", "started"):
+        blueque.enqueue(name, name)
+        blueque.dequeue(HERE, updated=began - 60)
+    blueque.start("started", HERE, os.getpid(), updated=began - 60)
+    async with queue.consumer("manual", prefetch=9) as consuming:
+        assert db.smembers("blueque_listeners_jobs") == {HERE.encode()}
+        assert db.zscore("blueque_queues", "jobs") == 1
+        assert db.zcard("apressure:blueque:nodes:jobs") == 1
+        got = [await in_time(anext(consuming)) for _ in range(2)]
+        assert sorted(one.item for one in got) == ["reserved", "started"]
+        for one in got:
+            await one.complete()
+    assert db.zrange("apressure:blueque:leases:jobs", 0, -1) == [leased.encode()]
+    consistent(db)
+
+
+async def test_what_was_reserved_again_while_a_node_looked_at_orphans_stays(
+    queue: TaskQueue[Any], db: redis.Redis
+) -> None:
+    """A process that got the number of the dead one has reserved the task meanwhile."""
+    task_id = await queue.enqueue("a")
+    before = await queue.receive()
+    await before.release()
+    now = await queue.receive()
+    assert now.claim.node == before.claim.node
+    moved = await queue.steps.adopt(
+        now.claim.node, "retry", 15.0, True, [(task_id.encode(), False, before.claim.token)]
+    )
+    assert moved == (0, 0)
+    await now.complete("done")
+    consistent(db)
+
+
+@pytest.mark.parametrize("how", ["lease", "nack", "release"])
+async def test_a_task_that_is_to_be_cancelled_does_not_run_again(
+    queue: TaskQueue[Any], client: TaskClient, db: redis.Redis, how: str
+) -> None:
+    await queue.enqueue("a")
+    delivery = await queue.receive()
+    await queue.cancel(delivery.id)
+    if how == "lease":
+        db.zadd("apressure:blueque:leases:jobs", {delivery.id: 0})
+    else:
+        await getattr(delivery, how)()
+    with pytest.raises(QueueEmptyError):
+        await queue.receive(timeout=0)
+    task = await client.task(delivery.id)
+    assert (task.status, task.error) == ("failed", "cancelled")
+    consistent(db)
+    await queue.retry(delivery.id)
+    await (await queue.receive()).nack()
+    assert (await queue.receive()).id == delivery.id
 
 
 async def test_an_orphan_that_runs_is_waited_for(

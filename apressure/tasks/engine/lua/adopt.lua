@@ -2,20 +2,20 @@
 -- processes still run get a lease, and are taken over when it ends.
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 listener, 4 'fail' or 'retry', 5 milliseconds of the leases,
---       6... tasks in its list (id, '1' if its process runs)
+--       6 '1' if no process has its number, 7... tasks in its list (id, '1' if its process runs, the token that it had)
 -- Returns: {'moved', 'number that went back or failed:number that run'}
 local before = recall(ARGV[1], ARGV[2])
 if before then return {'moved', before} end
 check_types()
 ignore_memory_limit()
 local listener, policy, moved, kept = ARGV[3], ARGV[4], 0, 0
-if #ARGV > 5 then tell() end
-for i = #ARGV - 1, 6, -2 do
+if #ARGV > 6 then tell() end
+for i = #ARGV - 2, 7, -3 do
   local id = ARGV[i]
-  local task = some_of(id, 'status', 'node', 'pid', 'attempts', 'max_attempts', 'reclaimed_node', 'on_orphan')
+  local task = some_of(id, 'status', 'node', 'pid', 'attempts', 'max_attempts', 'reclaimed_node', 'on_orphan', 'token')
   local held = task[1] == 'reserved' or task[1] == 'started'
-  if task[1] and (held and task[2] ~= listener or reclaimed(task[6])) then
-    -- Another node has it.
+  if (task[8] or '') ~= ARGV[i + 2] or task[1] and (held and task[2] ~= listener or reclaimed(task[6])) then
+    -- Another node has it, or this one again: a process that has the number now.
   elseif held and ARGV[i + 1] == '1' then
     call('ZADD', LEASES, now() + tonumber(ARGV[5]), id)
     if policy == 'fail' then call('HSET', TASK .. id, 'on_orphan', policy) end
@@ -32,7 +32,7 @@ for i = #ARGV - 1, 6, -2 do
 end
 call('ZREMRANGEBYSCORE', NODES, '-inf', now())
 local nodes = call('ZRANGE', NODES, 0, -1)
-for i = 1, #nodes do
+for i = 1, ARGV[6] == '1' and #nodes or 0 do
   if string.sub(nodes[i], 1, #listener + 1) == listener .. ' ' then call('ZREM', NODES, nodes[i]) end
 end
 leave(listener)

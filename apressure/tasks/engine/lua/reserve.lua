@@ -47,14 +47,15 @@ reclaim()
 if paused then return {'paused', due(), created} end
 
 -- First it reads.
-local most, found, dead, looked, bytes = tonumber(ARGV[3]), {}, {}, 0, 0
+local most, found, dead, looked, bytes, seen = tonumber(ARGV[3]), {}, {}, 0, 0, {}
 while #found < most and looked < 2 * CHUNK and bytes < 1048576 do
   local some = call('LRANGE', PENDING, -looked - math.min(most - #found, 100), -looked - 1)
   for i = #some, 1, -1 do
     local fields = fields_of(some[i])
     local status = fields and fields['status'] or 'pending'
     looked = looked + 1
-    if fields and status ~= 'reserved' and status ~= 'started' and status ~= 'complete' and status ~= 'failed' then
+    if fields and not seen[some[i]] and status ~= 'reserved' and status ~= 'started' and status ~= 'complete' and status ~= 'failed' then
+      seen[some[i]] = true
       local attempts = (natural(fields['attempts']) or 0) + 1
       if limit > 0 and attempts > limit then
         dead[#dead + 1] = some[i]

@@ -6,6 +6,7 @@
 --           or '', milliseconds until a lease ends or -1}
 check_types()
 ignore_memory_limit()
+local DONE = {reserved = true, started = true, complete = true, failed = true}
 local time, most, moved, more = ARGV[1], tonumber(ARGV[3]), 0, false
 local ids = call('ZRANGEBYSCORE', SCHEDULED, '-inf', time, 'LIMIT', 0, most)
 if #ids > 0 then
@@ -13,8 +14,8 @@ if #ids > 0 then
   tell()
   for i = 1, #ids do
     local fields = redis.pcall('HMGET', TASK .. ids[i], 'status', 'queue')
-    -- It may have been deleted, or is not scheduled any more.
-    if not fields.err and (fields[1] == 'scheduled' or (not fields[1] and fields[2])) then
+    -- It may have been deleted, or a node has it, or had it. A status that nobody knows is no reason to lose it.
+    if not fields.err and (fields[1] or fields[2]) and not DONE[fields[1]] then
       call('HSET', TASK .. ids[i], 'status', 'pending', 'updated', time)
       pending[#pending + 1] = ids[i]
     end

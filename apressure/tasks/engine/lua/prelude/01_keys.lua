@@ -94,10 +94,17 @@ local function release(id, node, pid)
   if pid then call('SREM', STARTED, node .. ' ' .. pid .. ' ' .. id) end
 end
 
+-- Check what `release` works with, before the first write.
+local function check_holder(node, pid)
+  if node then call('LLEN', RESERVED .. node) end
+  if pid then call('SCARD', STARTED) end
+end
+
 -- A task has ended: note how, and tell those who wait for it. Where a key is not of its type, an early command raises the
 -- error, and the task goes on.
 -- node, pid: where it was, if it was in the hands of a node
 local function finish(id, status, field, text, node, pid)
+  check_holder(node, pid)
   call('PUBLISH', TASK .. id, status)
   call('LPUSH', status == 'complete' and COMPLETE or FAILED, id)
   release(id, node, pid)
@@ -122,13 +129,19 @@ local function reason(id)
   return (string.gsub(kept, '\t', ': '))
 end
 
--- A task goes back, first in line.
+-- A task goes back, first in line. One that somebody has asked to cancel has failed instead.
 local function put_back(id, node, pid)
+  if call('HEXISTS', TASK .. id, 'cancel_requested') == 1 then
+    finish(id, 'failed', 'error', 'cancelled', node, pid)
+    call('HDEL', TASK .. id, 'token')
+    return
+  end
+  check_holder(node, pid)
   call('PUBLISH', TASK .. id, 'pending')
   call('RPUSH', PENDING, id)
   release(id, node, pid)
   call('HSET', TASK .. id, 'status', 'pending', 'updated', stamp())
-  call('HDEL', TASK .. id, 'token', 'cancel_requested', 'reclaimed_node')
+  call('HDEL', TASK .. id, 'token', 'reclaimed_node')
 end
 
 -- A listener is gone, unless another one of its name lives, or tasks are still in its list.
