@@ -97,7 +97,8 @@ def _group(name: str, help: str, commands: Iterable[Callable[..., None]]) -> Non
 
 _TASKS: Final = (
     tasks.enqueue, tasks.schedule, tasks.run, tasks.ls, tasks.show, tasks.wait, tasks.stat, tasks.cancel, tasks.retry,
-    tasks.purge, tasks.pause, tasks.resume, tasks.close, tasks.listen, tasks.complete, tasks.fail, tasks.progress,
+    tasks.purge, tasks.pause, tasks.resume, tasks.close, tasks.delete, tasks.listen, tasks.complete, tasks.fail,
+    tasks.progress,
 )  # fmt: skip
 _FILES: Final = (
     files.pump, files.sink, files.stat, files.pause, files.resume, files.dead, files.requeue, files.purge,
@@ -149,7 +150,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _wrong_usage(error: Any, *, as_json: bool) -> int:
-    message = one_line(error.format_message())
+    message = one_line(error.format_message()).replace("Value error, ", "")
+    if not message:  # a command with commands was named alone: its help has been printed
+        return int(Exit.USAGE)
     if as_json:
         complain(jsons.dumps({"error": "UsageError", "message": message, "exit_code": int(Exit.USAGE)}))
     else:

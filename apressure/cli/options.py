@@ -130,7 +130,7 @@ LengthPrefixed = Annotated[
 ]
 MaxSize = Annotated[int, typer.Option("--max-size", metavar="BYTES", min=1, help="The largest item to accept.")]
 Number = Annotated[
-    int | None, typer.Option("-n", "--number", metavar="N", min=1, help="Get N items and end.", show_default="all")
+    int | None, typer.Option("-n", "--number", metavar="N", min=1, help="End after N items.", show_default="all")
 ]
 Follow = Annotated[
     bool,
@@ -149,9 +149,7 @@ MaxAttempts = Annotated[
         show_default="no limit",
     ),
 ]
-Most = Annotated[
-    int | None, typer.Option("--max", metavar="N", min=1, help="Move at most N items.", show_default="all")
-]
+Most = Annotated[int | None, typer.Option("--max", metavar="N", min=1, help="Move at most N.", show_default="all")]
 Progress = Annotated[
     bool | None,
     typer.Option("--progress/--no-progress", help="Show the progress on standard error.", show_default=False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import ssl
 from typing import Final
 
@@ -52,13 +53,15 @@ class Listener:
             ValueError: The certificate or the key is not valid.
         """
         listen, tls = self._settings.listen, self._settings.tls
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self),
-            listen.host or None,
-            listen.port,
-            ssl=context_of(tls) if tls else None,
-            backlog=_BACKLOG,
-        )
+        context = context_of(tls) if tls else None
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: Connection(self), listen.host or None, listen.port, ssl=context, backlog=_BACKLOG
+            )
+        except OSError as error:
+            # The event loops put the address into strerror, in words of their own; a host's name has no errno above 0.
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+            raise OSError(f"cannot listen on {listen}: {reason}. Choose another --listen-addr") from error
         self.address = Address(listen.host, self._server.sockets[0].getsockname()[1])
 
     async def look_after(self) -> None:

@@ -133,6 +133,14 @@ def test_wrong_options_are_refused(options: list[str], code: int, error: str) ->
     assert error in done.stderr.decode()
 
 
+def test_an_address_in_use_is_refused(url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        done = Commands(url)("events", "serve", "--redis-addr", url, "--listen-addr", address, code=1)
+    error = f"apressure: cannot listen on {address}: Address already in use. Choose another --listen-addr\n"
+    assert done.stderr.decode() == error
+
+
 def test_health_of_a_server_that_is_not_there() -> None:
     done = Commands("")("events", "health", "--addr", "127.0.0.1:1", "--json", code=7)
     assert json.loads(done.stderr)["error"] == "ServerUnavailableError"

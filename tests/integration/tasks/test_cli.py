@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import pytest
 import redis
 
@@ -266,7 +267,36 @@ def test_what_a_listener_holds_goes_back(tasks: Tasks) -> None:
 def test_wrong_usage(tasks: Tasks, arguments: list[str]) -> None:
     errors = tasks.error(2, *arguments)
     assert errors.startswith("apressure: ")
+    assert "Value error" not in errors
     assert errors.count("\n") == 1
+
+
+@pytest.mark.usefixtures("url")
+def test_without_a_command_it_shows_the_help(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["tasks"]) == 2
+    output, errors = capfd.readouterr()
+    assert "enqueue" in output
+    assert errors == ""
+
+
+def test_a_deleted_queue_is_open_again(tasks: Tasks) -> None:
+    (task_id,) = tasks.enqueue("x")
+    tasks.run("close", "jobs")
+    assert "is closed" in tasks.error(5, "enqueue", "jobs", "y")
+    assert tasks.data("delete", "jobs") == {"name": "jobs", "deleted": True}
+    assert "there is no task" in tasks.error(3, "show", task_id)
+    assert tasks.data("ls") == []
+    assert "does not exist" in tasks.error(3, "delete", "jobs")
+    assert len(tasks.data("enqueue", "jobs", "y")["ids"]) == 1
+
+
+def test_deleting_a_queue_ends_what_its_nodes_run(tasks: Tasks) -> None:
+    (task_id,) = tasks.enqueue("1000")
+    with tasks.running(*tasks.of("run", "jobs", "--lease", "1", "--", "sleep")):
+        wait_until(tasks.has(task_id, "started"))
+        command = psutil.Process(tasks.task(task_id).pid)  # it lives for as long as anything of the task
+        tasks.run("delete", "jobs")
+        wait_until(lambda: not command.is_running())
 
 
 def test_errors(tasks: Tasks) -> None:

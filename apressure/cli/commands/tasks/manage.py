@@ -1,4 +1,4 @@
-"""`apressure tasks retry`, `cancel`, `purge`, `pause`, `resume` and `close`."""
+"""`apressure tasks retry`, `cancel`, `purge`, `pause`, `resume`, `close` and `delete`."""
 
 from __future__ import annotations
 
@@ -108,3 +108,10 @@ async def close(common: Common, queue: Queue) -> None:
     async with common.tasks() as client:
         await client.queue(queue).close()
     answer({"name": queue, "closed": True}, f"closed {queue}", as_json=common.json)
+
+
+async def delete(common: Common, queue: Queue) -> None:
+    """Delete a queue with all its tasks and their results. Nodes that run a task of it end it."""
+    async with common.tasks() as client:
+        await client.queue(queue).delete()
+    answer({"name": queue, "deleted": True}, f"deleted {queue}", as_json=common.json)

@@ -24,9 +24,7 @@ Parameters = Annotated[
         metavar="PARAMETERS", help="The parameters, one task each. Without any: the lines of standard input."
     ),
 ]
-Parse = Annotated[
-    bool, typer.Option("--parse", help="Read the parameters as JSON. Without it, they are plain strings.")
-]
+Parse = Annotated[bool, typer.Option("--parse", help="Read the values as JSON. Without it, they are plain strings.")]
 
 
 def parameters_of(text: str, parse: bool) -> Any:
@@ -37,7 +35,7 @@ def parameters_of(text: str, parse: bool) -> Any:
         return jsons.loads(text)
     except ValueError as error:
         raise UsageError(
-            f"the parameters {text[:80]!r} are not JSON: {error}. Leave out --parse, or correct them"
+            f"--parse cannot read {text[:80]!r} as JSON: {error}. Leave out --parse, or correct it"
         ) from None
 
 

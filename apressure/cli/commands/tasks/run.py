@@ -32,7 +32,7 @@ async def run(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="COMMAND", help="What to run, without a shell. The parameters of the task become arguments.",
+            metavar="COMMAND", help="What to run, after --, without a shell. The task's parameters become arguments.",
             show_default=False,
         ),
     ] = None,
