@@ -1,8 +1,8 @@
 """Tasks in the format of Blueque, for work that runs for minutes or days."""
 
 from apressure.tasks.client import TaskClient
-from apressure.tasks.consumer import Listener, TaskConsumer
 from apressure.tasks.delivery import TaskDelivery
+from apressure.tasks.nodes.consumer import Listener, TaskConsumer
 from apressure.tasks.processor import Processor
 from apressure.tasks.producer import TaskProducer
 from apressure.tasks.queue import TaskQueue

@@ -8,8 +8,8 @@ from apressure import validation
 from apressure.codecs import Codec
 from apressure.connection.client import Client
 from apressure.connection.settings import OtherOptions
-from apressure.tasks.consumer import Listener
 from apressure.tasks.engine.steps import queue_names
+from apressure.tasks.nodes.consumer import Listener
 from apressure.tasks.options import DEFAULT_RESULT_TTL, lease_of, ttl_of
 from apressure.tasks.processor import Processor
 from apressure.tasks.queue import TaskQueue, refuse_unfit

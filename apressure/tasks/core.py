@@ -10,12 +10,12 @@ from apressure import background
 from apressure.connection.client import Client
 from apressure.exceptions import ClientClosedError, OperationUnblockedError, PressureError
 from apressure.lifetime import AsyncClosing
-from apressure.tasks import processes
 from apressure.tasks.delivery import Hand
 from apressure.tasks.engine.answers import Claim
 from apressure.tasks.engine.lanes import PutLane, ReserveLane, Settler
 from apressure.tasks.engine.steps import Policy, TaskSteps
 from apressure.tasks.engine.waits import TaskWaits
+from apressure.tasks.nodes import processes
 
 
 class Block(Protocol):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from apressure import dead_letters, validation
 from apressure.exceptions import LeaseLostError, PressureError, TaskDoesNotExistError
-from apressure.tasks import processes
 from apressure.tasks.codec import TaskCodec
 from apressure.tasks.engine.steps import Change
+from apressure.tasks.nodes import processes
 from apressure.tasks.task import Task
 
 if TYPE_CHECKING:

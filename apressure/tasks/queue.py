@@ -17,12 +17,12 @@ from apressure.deadline import within
 from apressure.exceptions import QueueEmptyError
 from apressure.items import Items, Progress
 from apressure.tasks.codec import TaskCodec
-from apressure.tasks.consumer import TaskConsumer
 from apressure.tasks.contents import Contents
 from apressure.tasks.delivery import Hand, TaskDelivery
 from apressure.tasks.engine.answers import Reserved, Wait, text
 from apressure.tasks.engine.lanes import Put, Reserve
 from apressure.tasks.engine.steps import MAX_TASKS, New
+from apressure.tasks.nodes.consumer import TaskConsumer
 from apressure.tasks.options import DEFAULT_RESULT_TTL, lease_of, time_of, ttl_of
 from apressure.tasks.producer import TaskProducer
 from apressure.tasks.task import Task

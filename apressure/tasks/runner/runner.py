@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from anyio import CancelScope
 
     from apressure.tasks.client import TaskClient
-    from apressure.tasks.consumer import TaskConsumer
     from apressure.tasks.delivery import TaskDelivery
+    from apressure.tasks.nodes.consumer import TaskConsumer
 
 logger = logging.getLogger("apressure")
 

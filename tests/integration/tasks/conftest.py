@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from apressure import QueueDoesNotExistError, TaskClient, TaskQueue
-from apressure.tasks import processes
+from apressure.tasks.nodes import processes
 
 PATIENCE = 90.0
 """Seconds after which an operation that should have ended has failed."""

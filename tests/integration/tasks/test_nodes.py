@@ -14,7 +14,7 @@ import redis
 
 from apressure import LeaseLostError, QueueEmptyError, TaskClient, TaskQueue
 from apressure.tasks import consumer, processes
-from apressure.tasks.orphans import Orphans
+from apressure.tasks.nodes.orphans import Orphans
 from tests.integration.tasks.conftest import HERE, Blueque, Open, consistent, eventually, in_time
 
 HOST = processes.host()

@@ -14,7 +14,7 @@ import pytest
 
 from apressure.embedded import EmbeddedServer
 from apressure.tasks import Ran, TaskClient, processes
-from apressure.tasks.orphans import Orphans
+from apressure.tasks.nodes.orphans import Orphans
 from tests.integration.commands import PATIENCE, ended, environment, running
 from tests.integration.tasks.runner.jobs import LONG, Jobs, runner
 

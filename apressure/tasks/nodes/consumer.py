@@ -26,8 +26,8 @@ from apressure.tasks.delivery import Hand, TaskDelivery
 from apressure.tasks.engine.answers import Reservation, Wait
 from apressure.tasks.engine.lanes import tell_of_dropped
 from apressure.tasks.engine.steps import Change
-from apressure.tasks.orphans import Orphans
-from apressure.tasks.renewing import Renewing
+from apressure.tasks.nodes.orphans import Orphans
+from apressure.tasks.nodes.renewing import Renewing
 from apressure.tasks.task import Task
 
 if TYPE_CHECKING:

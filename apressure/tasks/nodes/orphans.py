@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from apressure.tasks import processes
 from apressure.tasks.core import Core
 from apressure.tasks.engine.answers import Fields, raw, text
 from apressure.tasks.engine.steps import MAX_TASKS, load_many
+from apressure.tasks.nodes import processes
 from apressure.tasks.task import number, whole
 
 ADOPTED: Final = 15.0
