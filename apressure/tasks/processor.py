@@ -21,10 +21,13 @@ OURS: Final = frozenset(
     {
         "status", "queue", "parameters", "result", "error", "node", "pid", "created", "updated", "eta", "attempts",
         "max_attempts", "on_orphan", "token", "progress", "progress_message", "process_started", "cancel_requested",
-        "reclaimed_node", "failure", "failed_attempt",
+        "reclaimed_node", "returned", "failure", "failed_attempt",
     }
 )  # fmt: skip
 """The fields of a task that have a meaning already."""
+
+MAX_FIELDS: Final = 100
+"""The most fields of a program in one step, which are arguments of one command there."""
 
 _CODEC: Final = TaskCodec()
 
@@ -177,9 +180,11 @@ def checked_fields(fields: Mapping[str, str] | None) -> dict[str, str]:
 
     Raises:
         TypeError: A name or a value is not a string.
-        ValueError: A name has a meaning of its own, or a text cannot be encoded.
+        ValueError: A name has a meaning of its own, a text cannot be encoded, or there are too many fields.
     """
     checked = dict(fields or {})
+    if len(checked) > MAX_FIELDS:
+        raise ValueError(f"a task takes at most {MAX_FIELDS} fields of a program at a time, not {len(checked)}")
     for name, value in checked.items():
         validation.text(name, "the name of a field")
         validation.text(value, f"the field {name!r}")

@@ -146,6 +146,9 @@ async def test_deliveries(queue: TaskQueue[Any], db: redis.Redis) -> None:
         await again.progress(fields={"status": "complete"})
     with pytest.raises(TypeError):
         await again.progress(fields={"a": 1})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="at most 100 fields"):
+        await again.progress(fields={str(number): "" for number in range(101)})
+    await again.progress(fields={str(number): "" for number in range(100)})
     await again.ack()
     consistent(db)
 
