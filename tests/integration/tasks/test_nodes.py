@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from apressure import LeaseLostError, QueueEmptyError, TaskClient, TaskQueue
-from apressure.tasks import consumer, processes
+from apressure.tasks.nodes import consumer, processes
 from apressure.tasks.nodes.orphans import Orphans
 from tests.integration.tasks.conftest import HERE, Blueque, Open, consistent, eventually, in_time
 

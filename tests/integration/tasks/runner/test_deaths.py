@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from apressure.embedded import EmbeddedServer
-from apressure.tasks import Ran, TaskClient, processes
+from apressure.tasks import Ran, TaskClient
+from apressure.tasks.nodes import processes
 from apressure.tasks.nodes.orphans import Orphans
 from tests.integration.commands import PATIENCE, ended, environment, running
 from tests.integration.tasks.runner.jobs import LONG, Jobs, runner
