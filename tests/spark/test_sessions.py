@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -147,8 +148,14 @@ async def test_the_code_in_the_docs_runs_as_it_is(ground: Ground, tmp_path: Path
     ground.create("billed")
     ground.create("orders")
     await ground.put([b"a", b"b"], "orders", close=True)
-    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    exec(block.replace("/data/billing", str(tmp_path / "billing")), {"URL": ground.url})
+    text = DOCUMENT.read_text().replace("/data/", f"{tmp_path}/")
+    whole, *parts = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {"URL": ground.url, "json": json}
+    exec(whole, names)
+    names["rows"] = names["orders"].selectExpr("body", "2000 AS amount")
+    assert len(parts) == 3
+    for part in parts:
+        exec(part, names)
     assert ground.waiting("billed") == ground.waiting("copies") == [b"A", b"B"]
     for queue in ("billed", "copies"):
         assert ground.steps(queue).measure() == (0, 2, True)
