@@ -157,7 +157,7 @@ class Administration(Core):
     async def delete(self, timeout: float | None = None) -> None:
         """Delete the queue with all its tasks, those in hand and those that have ended included.
 
-        Whoever waits for it gets QueueDoesNotExistError, if the queue was created. It works in steps of up to 1,000
+        Waiting clients get QueueDoesNotExistError, if the queue was created. It works in steps of up to 1,000
         tasks. Nodes of the released blueque that run a task meanwhile leave its end behind.
 
         Args:

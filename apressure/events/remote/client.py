@@ -108,7 +108,7 @@ class OkqClient(LoopBound):
 async def _caught(work: Awaitable[T]) -> T | Exception:
     try:
         return await work
-    except Exception as error:  # noqa: BLE001 (whoever waits for the task raises it)
+    except Exception as error:  # noqa: BLE001 (the caller that waits for the task raises it)
         return error
 
 

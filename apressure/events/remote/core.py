@@ -280,7 +280,7 @@ class RemoteCore(AsyncClosing):
         waiting = [future for future in self._waiting if not future.done()]
         for future in waiting:
             future.set_exception(copy.copy(error))
-            future.exception()  # whoever waits may be cancelled in this very moment
+            future.exception()  # the caller that waits may be cancelled in this very moment
         return len(waiting)
 
     def _empty(self) -> QueueEmptyError:

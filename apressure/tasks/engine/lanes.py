@@ -266,7 +266,7 @@ class _Change:
         change: As given.
         ended: Its outcome is known.
         on_settled: Called with the outcome; None where somebody waits for `outcome`.
-        outcome: Replaced when whoever waits for it is cancelled.
+        outcome: Replaced when the caller that waits for it is cancelled.
     """
 
     __slots__ = ("change", "ended", "on_settled", "outcome")
@@ -278,7 +278,7 @@ class _Change:
         self.outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def end(self, outcome: str | Exception) -> None:
-        """Tell whoever waits for it."""
+        """Tell the caller that waits for it."""
         self.ended = True
         if self.on_settled is not None:
             self.on_settled(outcome)

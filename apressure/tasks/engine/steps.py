@@ -267,7 +267,7 @@ class TaskSteps:
         return int(moved), int(kept)
 
     async def end_queue(self) -> None:
-        """Begin to delete the queue: whoever waits learns that it is gone.
+        """Begin to delete the queue: waiting clients learn that it is gone.
 
         Raises:
             QueueDoesNotExistError: There is no such queue.

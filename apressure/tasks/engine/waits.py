@@ -1,7 +1,7 @@
 """What an operation on tasks waits for: a message on a channel, or at most a second.
 
-Blueque's released nodes publish nothing, so whoever waits tries again every second. What our own nodes do is published,
-so their tasks are found at once. A client has one connection that listens, for all its queues and tasks.
+Blueque's released nodes publish nothing, so a waiting client tries again every second. What our own nodes do is
+published, so their tasks are found at once. A client has one connection that listens, for all its queues and tasks.
 """
 
 from __future__ import annotations

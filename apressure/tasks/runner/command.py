@@ -41,7 +41,7 @@ class Command:
       `--KEY` with each value of a list;
     * null: none.
 
-    Lists and objects further inside become JSON. Whoever may enqueue tasks chooses these arguments, also ones that
+    Lists and objects further inside become JSON. Anyone who may enqueue tasks chooses these arguments, also ones that
     begin with `-`: end the command with `"--"` if the program knows that, or use `"stdin"`.
 
     With `parameters="stdin"`, the command reads the parameters as JSON from its standard input.

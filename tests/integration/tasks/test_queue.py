@@ -100,7 +100,7 @@ async def test_waiting_for_a_task(client: TaskClient) -> None:
 
 
 async def test_a_claim_that_is_over_changes_nothing(queue: TaskQueue[Any], url: str, db: redis.Redis) -> None:
-    """Whoever was given the task before cannot end it: not the delivery, and no processor made from its snapshot."""
+    """A node that had the task before cannot end it: not the delivery, and no processor made from its snapshot."""
     await queue.enqueue("x")
     first = await queue.receive()
     async with TaskClient(url) as client:
