@@ -255,8 +255,8 @@ class TaskConsumer(Generic[T]):
         self._queue.check()
         if self._registration is None:
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
-        self._iterating.check()
-        self._renewing.note_task()
+        if self._iterating.check():
+            self._renewing.note_task()
         self._acknowledge()
         self._raise_failure()
 
