@@ -189,7 +189,8 @@ class Administration(Core):
 
         Args:
             status: `"pending"`, `"scheduled"`, `"complete"` or `"failed"`. Tasks in hand stay.
-            older_than: Only tasks that have not changed for so many seconds, by the server's clock; None for all.
+            older_than: Only tasks that have not changed for so many seconds, by the server's clock; None for all. A
+                task without a valid time of its latest change counts as old.
             on_progress: Called after each step with how many were deleted so far.
 
         Returns:
