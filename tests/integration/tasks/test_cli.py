@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -297,6 +298,43 @@ def test_deleting_a_queue_ends_what_its_nodes_run(tasks: Tasks) -> None:
         command = psutil.Process(tasks.task(task_id).pid)  # it lives for as long as anything of the task
         tasks.run("delete", "jobs")
         wait_until(lambda: not command.is_running())
+
+
+def test_a_function_of_a_module_in_this_folder(tasks: Tasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "encoding.py").write_text("def double(number): return 2 * number")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    ids = tasks.data("enqueue", "jobs", "--parse", "21")["ids"]
+    assert "cannot be called: AttributeError" in tasks.error(2, "run", "jobs", "--call", "encoding:missing")
+    assert tasks.task(ids[0]).status == "pending"
+    tasks.run("close", "jobs")
+    tasks.run("run", "jobs", "--call", "encoding:double")
+    assert tasks.task(ids[0]).result == 42
+
+
+@pytest.mark.parametrize("command", ["stat", "ls", "retry", "purge"])
+def test_a_queue_that_does_not_exist(tasks: Tasks, command: str) -> None:
+    assert tasks.error(3, command, "unknown") == "apressure: the queue 'unknown' does not exist\n"
+    tasks.enqueue("x", name="unknown")
+    tasks.run("purge", "unknown", "--status", "pending")
+    tasks.run(command, "unknown")  # an empty one
+
+
+def test_a_bound_makes_enqueueing_wait(tasks: Tasks) -> None:
+    assert tasks.run("create", "jobs", "--bound", "1") == "created jobs (bound 1)\n"
+    assert "exists already" in tasks.error(4, "create", "jobs")
+    assert tasks.data("create", "jobs", "--exist-ok") == {"name": "jobs", "bound": 1, "created": False}
+    assert "is full; 1 tasks were enqueued" in tasks.error(6, "enqueue", "jobs", "a", "b", "--timeout", "0")
+    assert tasks.data("stat", "jobs")["bound"] == 1
+
+
+@pytest.mark.parametrize("command", [["ls"], ["tasks", "ls"], ["events", "stat", "x"]], ids=" ".join)
+@pytest.mark.usefixtures("url")
+def test_a_server_that_cannot_be_reached(capfd: pytest.CaptureFixture[str], command: list[str]) -> None:
+    assert main(["--url", "redis://127.0.0.1:1", *command]) == 7
+    errors = capfd.readouterr().err
+    assert errors.startswith("apressure: cannot reach the server at 127.0.0.1:1 ")
+    assert errors.endswith(" --url or APRESSURE_URL names another server\n")
 
 
 def test_errors(tasks: Tasks) -> None:
