@@ -13,7 +13,7 @@ from apressure.items import Items
 from apressure.settle import note_accepted
 from apressure.tasks.administration import Administration
 from apressure.tasks.engine.answers import FULL, Wait, raw, text
-from apressure.tasks.engine.steps import MAX_TASKS, load_many
+from apressure.tasks.engine.steps import MAX_DELETED, load_many
 from apressure.tasks.task import Task, number
 
 T = TypeVar("T")
@@ -222,7 +222,7 @@ class Contents(Administration, Generic[T]):
             async def attempt() -> int | Wait:
                 nonlocal moved, left
                 most = left if max_items is None else min(left, max_items - moved)
-                step, looked = await self.steps.requeue(min(most, MAX_TASKS), self._expected)
+                step, looked = await self.steps.requeue(min(most, MAX_DELETED), self._expected)
                 moved += step
                 left -= looked
                 return looked or FULL

@@ -199,11 +199,12 @@ def test_a_running_task_is_cancelled(tasks: Tasks) -> None:
     assert tasks.task(task_id).error == "cancelled"
 
 
-def test_a_signal_lets_the_task_finish_and_a_second_one_ends_it(tasks: Tasks) -> None:
-    (task_id,) = tasks.enqueue("sleep 1; echo finished")
+def test_a_signal_lets_the_task_finish_and_a_second_one_ends_it(tasks: Tasks, tmp_path: Path) -> None:
+    (task_id,) = tasks.enqueue(f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo finished")
     with tasks.running(*tasks.of("run", "jobs", "--", "sh", "-c")) as node:
         wait_until(tasks.has(task_id, "started"))
         node.send_signal(signal.SIGINT)
+        (tmp_path / "go").touch()
         code, output, _ = ended(node)
     assert (code, output) == (130, b"tasks of jobs: 1 complete, 0 failed, 0 given back, 0 lost\n")
     (other,) = tasks.enqueue("sleep 1000")
@@ -363,7 +364,7 @@ def test_damaged_queues_and_tasks_are_listed(tasks: Tasks, db: redis.Redis) -> N
 def test_tables_at_a_terminal(tasks: Tasks) -> None:
     name = "jobs" + OBEYED.decode()
     (task_id,) = tasks.enqueue("[bold]x[/bold]" + OBEYED.decode(), name=name)
-    for arguments in (["ls"], ["ls", name], ["show", task_id], ["stat", name]):
+    for arguments in (["ls", name], ["show", task_id], ["stat", name]):  # `ls` shows a table as `stat` does
         shown = at_a_terminal(tasks, "tasks", *arguments)
         assert OBEYED not in shown
         assert rb"\x1b]2;obeyed\x07" in shown
