@@ -110,12 +110,6 @@ class EventQueue(Taking[T]):
             raise ValueError("an EventQueue needs scripts on the server: leave out scripting=False")
         super().__init__(chosen, client is None, name, max_attempts, keep_errors, codec)
 
-    async def __aenter__(self) -> Self:
-        if self._owns_client:
-            await self.client.__aenter__()
-        self._check()
-        return self
-
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
         deadline: float | None = None,

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import datetime
-from typing import Any, Final, Generic, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Final, Generic, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, codec_for
@@ -118,12 +118,6 @@ class TaskQueue(Contents[T], Generic[T]):
         super().__init__(chosen, client is None, name, max_attempts, on_orphan, ttl_of(result_ttl))
         used: Codec[Any] = TaskCodec() if codec is None else codec_for(codec)
         self._items = Items(name, _UTF8(used), chosen.settings.max_message_size)
-
-    async def __aenter__(self) -> Self:
-        if self._owns_client:
-            await self.client.__aenter__()
-        self.check()
-        return self
 
     async def enqueue(self, parameters: T, timeout: float | None = None, *, deadline: float | None = None) -> str:
         """Enqueue a task, waiting while the queue is full (specification: Submission).

@@ -94,12 +94,12 @@ class RemoteEventConsumer(Generic[T]):
             if self._owned is not None:
                 await stack.enter_async_context(self._owned)
             for queue in self._queues:
-                queue._check()
+                queue.check()
             self._extended = await self._client.commands.extends()
             await self._notices.hold()
             stack.pop_all()
         for queue in self._queues:
-            queue._blocks.add(self)
+            queue.blocks.add(self)
         return self
 
     async def __aexit__(
@@ -129,7 +129,7 @@ class RemoteEventConsumer(Generic[T]):
         self._left = True
         self._renewing.end()
         for queue in self._queues:
-            queue._blocks.discard(self)
+            queue.blocks.discard(self)
         self._notices.release()
         try:
             await self._client.step(self._give_back())
@@ -217,7 +217,7 @@ class RemoteEventConsumer(Generic[T]):
     def _begin(self) -> None:
         """An iteration begins: acknowledge the item before."""
         for queue in self._queues:
-            queue._check()
+            queue.check()
         if not self._began or self._left:
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
         self._iterating.check()

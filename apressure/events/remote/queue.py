@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec
@@ -97,12 +97,6 @@ class RemoteEventQueue(RemoteTaking[T]):
                     "which works on the same queue"
                 )
             raise AttributeError(text, name=name, obj=self)
-
-    async def __aenter__(self) -> Self:
-        self._check()
-        if self._owns_client:
-            await self._client.__aenter__()
-        return self
 
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
