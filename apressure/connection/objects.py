@@ -147,9 +147,7 @@ class QueueObject(AsyncClosing, ABC, Generic[C, B]):
         error = self._closed_by = ClientClosedError("the queue object was closed (aclose) while the operation waited")
         try:
             if self._client.on_its_loop:
-                for block in list(self.blocks):
-                    with contextlib.suppress(PressureError):  # what it has comes back when the leases end
-                        await block.end()
+                await self._give_back()
         finally:
             self.client_closed(error)
             if self._owns_client:
@@ -164,6 +162,11 @@ class QueueObject(AsyncClosing, ABC, Generic[C, B]):
                 self._finish(block.end(), "giving back what a closed client had in hand")
         self._release(error)
         self._client.detach(self)
+
+    async def _give_back(self) -> None:
+        for block in list(self.blocks):
+            with contextlib.suppress(PressureError):  # what it has comes back when the leases end
+                await block.end()
 
     @abstractmethod
     def _end(self, error: PressureError) -> int:

@@ -123,7 +123,7 @@ class AsyncQueue(Administration[T], AsyncClosing):
             self._engine = Plain(self.client, keys, name, client is None)
 
     async def __aenter__(self) -> Self:
-        await self._engine.open()
+        await self._engine.__aenter__()
         return self
 
     async def aclose(self) -> None:

@@ -172,10 +172,10 @@ class Plain(Engine):
 
         await self._locks.run("producer", step, timeout, Wait("producer", self.client.id))
 
-    def end(self, error: PressureError) -> int:
+    def _end(self, error: PressureError) -> int:
         return self._locks.end(error) + self.waits.end(error)
 
-    def release(self, error: PressureError) -> None:
+    def _release(self, error: PressureError) -> None:
         self.waits.close(error)
         self._locks.connections.release()
 
