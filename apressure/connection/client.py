@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Unpack
 
+from apressure.connection.leases.renewer import Renewer
 from apressure.connection.objects import SharedClient
-from apressure.connection.renewer import Renewer
-from apressure.connection.rounds import Rounds
 from apressure.connection.server import Node, Server
 from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions, settings_from
+from apressure.connection.waiting.rounds import Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.script import Script
 from apressure.settle import wait_shielded

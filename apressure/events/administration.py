@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from apressure import validation
+from apressure.connection.waiting.waits import Wait
 from apressure.dead_letters import Requeued, checked_ids
 from apressure.deadline import within
 from apressure.events.core import Core
-from apressure.events.engine.answers import Status, Wait
+from apressure.events.engine.answers import Status
 from apressure.events.engine.letters import Oldest, choose, requeue
 from apressure.events.engine.steps import MAX_EVENTS
 from apressure.events.statistics import EventQueueStatistics

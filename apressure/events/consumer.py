@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from apressure import background
 from apressure.connection.leases.clock import Clock, since_boot
+from apressure.connection.waiting.waits import Wait
 from apressure.events.delivery import EventDelivery, Hand
-from apressure.events.engine.answers import Popped, Wait
+from apressure.events.engine.answers import Popped
 from apressure.events.renewing import Renewing
 from apressure.exceptions import (
     DurabilityError,

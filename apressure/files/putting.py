@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from apressure.exceptions import QueueClosedError, StorageError
-from apressure.files.storage import marks, names
+from apressure.files.storage import names
 from apressure.files.storage.directory import Directory, Reservation
+from apressure.files.storage.messages import marks
 from apressure.files.storage.store import Store
 
 

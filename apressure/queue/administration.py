@@ -13,7 +13,7 @@ from apressure.exceptions import QueueAlreadyExistsError
 
 if TYPE_CHECKING:
     from apressure.items import Items
-    from apressure.queue.engine.plain import Plain
+    from apressure.queue.engine.plain.engine import Plain
     from apressure.queue.engine.scripted import Scripted
     from apressure.queue.statistics import QueueStatistics
 

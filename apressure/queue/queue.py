@@ -23,7 +23,7 @@ from apressure.queue.engine.scripted import Scripted
 if TYPE_CHECKING:
     from apressure.queue.consumer import Consumer
     from apressure.queue.delivery import Delivery
-    from apressure.queue.engine.plain import Plain
+    from apressure.queue.engine.plain.engine import Plain
     from apressure.queue.producer import Producer
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ class AsyncQueue(Administration[T], AsyncClosing):
         if settings.scripting:
             self._engine = Scripted(self.client, keys, name, client is None, dead)
         else:
-            from apressure.queue.engine.plain import Plain  # here, since few servers refuse scripts
+            from apressure.queue.engine.plain.engine import Plain  # here, since few servers refuse scripts
 
             self._engine = Plain(self.client, keys, name, client is None)
 

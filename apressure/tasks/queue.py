@@ -13,13 +13,14 @@ from apressure.codecs import Codec, codec_for
 from apressure.connection.client import Client
 from apressure.connection.leases.clock import since_boot
 from apressure.connection.settings import ClientOptions
+from apressure.connection.waiting.waits import Wait
 from apressure.deadline import within
 from apressure.exceptions import QueueEmptyError
 from apressure.items import Items, Progress
 from apressure.tasks.codec import TaskCodec
 from apressure.tasks.contents import Contents
 from apressure.tasks.delivery import Hand, TaskDelivery
-from apressure.tasks.engine.answers import Reserved, Wait, text
+from apressure.tasks.engine.answers import Reserved, text
 from apressure.tasks.engine.lanes import Put, Reserve
 from apressure.tasks.engine.steps import MAX_TASKS, New
 from apressure.tasks.nodes.consumer import TaskConsumer

@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, Client, QueueDoesNotExistError
-from apressure.connection import rounds
-from apressure.connection.waiter import Waiter
+from apressure.connection.waiting import rounds
+from apressure.connection.waiting.waiter import Waiter
 from apressure.connection.wire.script import Script
 from apressure.queue.engine import sending, waits
 from tests.integration.commands import Commands

@@ -20,7 +20,7 @@ from apressure import (
     QueueFullError,
 )
 from apressure.embedded import EmbeddedServer
-from apressure.queue.engine.plain import Plain
+from apressure.queue.engine.plain.engine import Plain
 from tests.chaos.support import no_complaints
 from tests.integration.conftest import PATIENCE, Opener, cancelled, eventually, fails, in_time
 from tests.servers import SERVERS, frozen

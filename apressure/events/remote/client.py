@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from apressure import background
+from apressure.connection.leases.renewer import Renewer
 from apressure.connection.objects import SharedClient
-from apressure.connection.renewer import Renewer
 from apressure.connection.settings import Settings
 from apressure.events.remote.commands import Commands
 from apressure.settle import wait_shielded

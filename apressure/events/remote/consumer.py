@@ -265,10 +265,10 @@ class RemoteEventConsumer(Generic[T]):
             for event in events:
                 delivery = queue._delivery(event, sent + self._lease, self._notices, self._hand)
                 self._buffer.append(delivery)
-                self._hand[delivery] = None
-            if events:
+                self._hand[delivery] = delivery
                 if self._extended:
-                    self._renewing.arrived()
+                    self._renewing.arrived(delivery, sent)
+            if events:
                 return
         if self._open:
             self._asked = 0.0  # the next chunk says nothing about how quick the body is
@@ -301,7 +301,7 @@ class RemoteEventConsumer(Generic[T]):
             commands = self._client.commands
             (extended,) = await self._client.step(commands.extend(delivery.queue, [delivery.event], self._lease))
         if extended:
-            delivery.until = sent + self._lease
+            delivery.certain_until = sent + self._lease
         else:
             self._hand.pop(delivery, None)
 

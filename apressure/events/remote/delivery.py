@@ -57,7 +57,7 @@ class Seen:
         self._counts.pop(event, None)
 
 
-class Hand(dict["RemoteEventDelivery[Any]", None]):
+class Hand(dict["RemoteEventDelivery[Any]", "RemoteEventDelivery[Any]"]):
     """A consumer's deliveries that are neither settled nor lost, in order.
 
     Args:
@@ -90,8 +90,8 @@ class RemoteEventDelivery(Generic[T]):
     """
 
     __slots__ = (
-        "_client", "_decode", "_in_hand", "_notices", "_seen", "attempts", "event", "id", "queue", "raw", "settled",
-        "until",
+        "_client", "_decode", "_in_hand", "_notices", "_seen", "attempts", "certain_until", "event", "id", "queue",
+        "raw", "settled",
     )  # fmt: skip
 
     def __init__(
@@ -110,7 +110,7 @@ class RemoteEventDelivery(Generic[T]):
         self.id = self.event.decode(errors="surrogateescape")
         self.attempts = seen.delivered(self.event)
         self.settled = False
-        self.until = until  # the lease has certainly not ended before that, by the clock `since_boot`
+        self.certain_until = until  # the lease has certainly not ended before that, by the clock `since_boot`
         self._client = client
         self._decode = decode
         self._seen = seen
@@ -137,7 +137,7 @@ class RemoteEventDelivery(Generic[T]):
     @property
     def certain(self) -> bool:
         """Whether its lease has certainly not ended."""
-        return since_boot() < self.until
+        return since_boot() < self.certain_until
 
     async def ack(self) -> None:
         """Acknowledge the event: it never comes again (specification: QACK).
@@ -199,7 +199,7 @@ class RemoteEventDelivery(Generic[T]):
         sent = since_boot()
         (extended,) = await self._client.step(commands.extend(self.queue, [self.event], seconds))
         if extended:
-            self.until = max(self.until, sent + seconds)
+            self.certain_until = max(self.certain_until, sent + seconds)
         elif not self.settled:
             raise self.lost("extended")
 
@@ -218,7 +218,7 @@ class RemoteEventDelivery(Generic[T]):
         except Exception:
             self.settled = False  # another try may succeed
             if self._in_hand is not None:
-                self._in_hand[self] = None
+                self._in_hand[self] = self
             raise
         if not done:
             raise self.lost("given back" if redo else "acknowledged")

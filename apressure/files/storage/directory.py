@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from apressure.exceptions import StorageError
-from apressure.files.storage import contents, reasons
-from apressure.files.storage.marks import handed_out, mark
+from apressure.files.storage.messages import contents, reasons
+from apressure.files.storage.messages.marks import handed_out, mark
+from apressure.files.storage.messages.reasons import Reason
+from apressure.files.storage.messages.renaming import Renaming
+from apressure.files.storage.messages.writers import has_died, lock
 from apressure.files.storage.names import id_of, new_name
 from apressure.files.storage.noting import Noting
 from apressure.files.storage.place import opened
-from apressure.files.storage.reasons import Reason
-from apressure.files.storage.renaming import Renaming
 from apressure.files.storage.state import CLOSED, PAUSED
-from apressure.files.storage.writers import has_died, lock
 
 _READ: Final = os.O_NONBLOCK | os.O_NOFOLLOW
 _CREATE: Final = os.O_CREAT | os.O_EXCL | os.O_WRONLY

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from apressure.connection.asking import OnAnswer, ask
 from apressure.connection.client import Client
+from apressure.connection.waiting.waits import Wait
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
@@ -23,7 +24,7 @@ from apressure.connection.wire.script import Call
 from apressure.connection.wire.series import Series
 from apressure.exceptions import QueueAlreadyExistsError, QueueClosedError, ServerError
 from apressure.settle import set_result_once
-from apressure.tasks.engine.answers import Claim, Fields, Reserved, Status, Tended, Wait, fields_of, read
+from apressure.tasks.engine.answers import Claim, Fields, Reserved, Status, Tended, fields_of, read
 from apressure.tasks.engine.keys import QUEUES, TaskKeys, task_key
 from apressure.tasks.engine.sending import NOT_DURABLE, changed, script
 
