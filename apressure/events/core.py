@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from apressure import validation
 from apressure.connection.client import Client
 from apressure.connection.objects import Block, QueueObject
@@ -12,11 +10,6 @@ from apressure.events.engine.batching import Pop, PopLane, Push, PushLane, Settl
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps
 from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import PressureError
-from apressure.protocols import DEFAULT_LEASE
-
-SHORTEST_LEASE: Final = 0.1
-LONGEST_LEASE: Final = 86400.0
-"""Seconds."""
 
 
 class Core(QueueObject[Client, Block]):
@@ -65,10 +58,3 @@ class Core(QueueObject[Client, Block]):
         self.check()
         pop = Pop(min(max_events, MAX_EVENTS), int(seconds * 1000), self._expected)
         return await self._pops.run(pop, timeout, False)  # type: ignore[no-any-return]
-
-
-def lease_of(lease: float | None, name: str = "lease") -> float:
-    """Return a lease in seconds, checked; None for the default."""
-    if lease is None:
-        return DEFAULT_LEASE
-    return validation.seconds(lease, name, SHORTEST_LEASE, LONGEST_LEASE, none=True)

@@ -7,28 +7,24 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from apressure import validation
+from apressure.connection.leases import arguments
 from apressure.connection.leases.clock import since_boot
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import no_extend
 from apressure.events.remote.notices import Notices
 from apressure.exceptions import LeaseLostError
-from apressure.protocols import LONGEST_LEASE
 
 T = TypeVar("T")
 
 DEFAULT_LEASE: Final = 30.0
 """Seconds; okq's own default. The released okq cannot extend it."""
-SHORTEST_LEASE: Final = 0.1
 
 _REMEMBERED: Final = 10_000
 
 
 def lease_of(lease: float | None, name: str = "lease") -> float:
     """Return a lease in seconds, checked; None for the default."""
-    if lease is None:
-        return DEFAULT_LEASE
-    return validation.seconds(lease, name, SHORTEST_LEASE, LONGEST_LEASE, none=True)
+    return arguments.lease_of(lease, name, DEFAULT_LEASE)
 
 
 class Seen:
