@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from apressure import background
 from apressure.connection.leases.clock import Clock, since_boot
+from apressure.connection.waiting.waits import Wait
 from apressure.events.delivery import EventDelivery, Hand
-from apressure.events.engine.answers import Popped, Wait
+from apressure.events.engine.answers import Popped
 from apressure.events.renewing import Renewing
 from apressure.exceptions import (
     DurabilityError,
@@ -96,9 +97,9 @@ class EventConsumer(Generic[T]):
         if self._registration is not None:
             raise RuntimeError("this consumer's block has begun already: make one for each block")
         queue = self._queue
-        queue._check()
+        queue.check()
         await queue._steps.register(self._id)
-        queue._blocks.add(self)
+        queue.blocks.add(self)
         self._registration = background.start(self._stay_registered(), f"registering a consumer of {queue.name!r}")
         return self
 
@@ -134,7 +135,7 @@ class EventConsumer(Generic[T]):
         """
         registration, self._registration = self._registration, None
         self._renewing.end()
-        self._queue._blocks.discard(self)
+        self._queue.blocks.discard(self)
         if registration is None:
             return
         registration.cancel()
@@ -235,7 +236,7 @@ class EventConsumer(Generic[T]):
 
     def _begin(self) -> None:
         """An iteration begins: acknowledge the item before."""
-        self._queue._check()
+        self._queue.check()
         if self._registration is None:
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
         if self._iterating.check():

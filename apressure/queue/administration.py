@@ -9,11 +9,11 @@ from apressure import validation
 from apressure.connection.client import Client
 from apressure.dead_letters import DeadLetter, Requeued, checked_ids
 from apressure.deadline import within
-from apressure.exceptions import OperationUnblockedError, QueueAlreadyExistsError
+from apressure.exceptions import QueueAlreadyExistsError
 
 if TYPE_CHECKING:
     from apressure.items import Items
-    from apressure.queue.engine.plain import Plain
+    from apressure.queue.engine.plain.engine import Plain
     from apressure.queue.engine.scripted import Scripted
     from apressure.queue.statistics import QueueStatistics
 
@@ -360,7 +360,4 @@ class Administration(Generic[T]):
         Returns:
             How many operations were blocked.
         """
-        self._engine.check()
-        return self._engine.end(
-            OperationUnblockedError(f"the operation on the queue {self.name!r} was unblocked", name=self.name)
-        )
+        return await self._engine.unblock()

@@ -15,9 +15,9 @@ from apressure.exceptions import ExactlyOnceError, PressureError, QueueClosedErr
 from apressure.protocols import AtomicSource, Delivery, Destination, Move, Mover, Source
 from apressure.service import handlers
 from apressure.service.dispatcher import Arguments
-from apressure.service.results import Many
 from apressure.service.serve import Service
-from apressure.service.stage import Plan, Stage
+from apressure.service.stages.results import Many
+from apressure.service.stages.stage import Plan, Stage
 
 logger = logging.getLogger("apressure")
 

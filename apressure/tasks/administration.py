@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from apressure import validation
+from apressure.connection.waiting.waits import Wait
 from apressure.exceptions import QueueDoesNotExistError
 from apressure.tasks.core import Core
-from apressure.tasks.engine.answers import Status, Wait
+from apressure.tasks.engine.answers import Status
 from apressure.tasks.engine.steps import MAX_DELETED
 from apressure.tasks.statistics import TaskStatistics
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from apressure.codecs import Codec
+
 _JSON_BEGINS: Final = frozenset(' \t\n\r{["-0123456789tfn')
 
 
@@ -63,3 +65,25 @@ def _is_json(text: str) -> bool:
     except RecursionError:  # it depends on how deep the reader's stack is
         return True
     return True
+
+
+class UTF8Codec:
+    """A codec whose messages Blueque can read.
+
+    Args:
+        codec: The codec.
+    """
+
+    def __init__(self, codec: Codec[Any]) -> None:
+        self._codec = codec
+        self.decode = codec.decode
+
+    def encode(self, item: Any, /) -> bytes:
+        message: bytes = self._codec.encode(item)
+        try:
+            message.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"tasks are UTF-8, which every node of Blueque reads: {error}. Use another codec"
+            ) from None
+        return message

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from apressure.connection.leases.arguments import lease_of
 from apressure.connection.leases.clock import since_boot
 from apressure.items import Items
 from apressure.protocols import LONGEST_LEASE
@@ -13,7 +14,6 @@ from apressure.tasks.engine.answers import Claim, raw
 from apressure.tasks.engine.keys import task_key
 from apressure.tasks.engine.steps import Change
 from apressure.tasks.engine.waits import channels_of
-from apressure.tasks.options import lease_of
 from apressure.tasks.processor import Processor, why
 from apressure.tasks.task import Task
 

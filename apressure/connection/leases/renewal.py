@@ -14,8 +14,8 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, Protocol
 
 from apressure.connection.leases.clock import Term
+from apressure.connection.leases.renewer import RETRY, Renewer
 from apressure.connection.leases.stacks import stacks
-from apressure.connection.renewer import RETRY, Renewer
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.exceptions import LeaseLostError
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from apressure.connection.lanes import Entry, Lane
-from apressure.events.engine.answers import EMPTY, FULL, Event, Popped, Wait
+from apressure.connection.waiting.waits import EMPTY, FULL, Wait
+from apressure.events.engine.answers import Event, Popped
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps
 from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import DuplicateEventError, DurabilityError, OutcomeUnknownError, PressureError

@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from apressure.connection.waiting.waits import Reason, Wait
 from apressure.exceptions import (
     DurabilityError,
-    PressureError,
     QueueClosedError,
     QueueDoesNotExistError,
-    QueueEmptyError,
-    QueueFullError,
-    QueueOpenError,
     ServerError,
 )
-
-Reason = Literal["full", "empty", "paused", "draining", "open"]
-
-
-class Wait(NamedTuple):
-    """A step's answer "not now".
-
-    Attributes:
-        reason: Why the step cannot go on: the queue is full, empty, paused or still open. `"draining"`: it is closed
-            and empty, but tasks are scheduled, or others have tasks that may come back.
-        lease: Milliseconds until another try is worth it in any case; None where there is no such time.
-        created: Whether the queue was created: then a wait ends when it is deleted.
-    """
-
-    reason: Reason
-    lease: int | None = None
-    created: bool = False
-
-    def error(self, name: str, accepted: int = 0) -> PressureError:
-        """Return the error for an operation that may not wait any longer."""
-        if self.reason == "full":
-            return QueueFullError(f"the queue {name!r} is full", name=name, accepted=accepted)
-        if self.reason == "open":
-            return QueueOpenError(f"the queue {name!r} is still open", name=name)
-        return QueueEmptyError(f"the queue {name!r} is {'paused' if self.reason == 'paused' else 'empty'}", name=name)
-
-
-EMPTY: Final = Wait("empty")
-FULL: Final = Wait("full", created=True)
 
 Fields = dict[str, str]
 """The fields of a task's hash. What is not UTF-8 has surrogates."""

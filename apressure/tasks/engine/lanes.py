@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from apressure.connection.lanes import Entry, Lane
+from apressure.connection.waiting.waits import EMPTY, FULL, Wait
 from apressure.exceptions import DurabilityError, PressureError
 from apressure.items import MAX_BYTES
 from apressure.settle import note_sent, set_result_once, wait_shielded
-from apressure.tasks.engine.answers import EMPTY, FULL, Reservation, Reserved, Wait
+from apressure.tasks.engine.answers import Reservation, Reserved
 from apressure.tasks.engine.steps import MAX_TASKS, Change, New, Policy, TaskSteps
 from apressure.tasks.engine.waits import TaskWaits
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from apressure import background
 from apressure.connection.leases.clock import Clock, since_boot
+from apressure.connection.waiting.waits import Wait
 from apressure.exceptions import (
     DurabilityError,
     LeaseLostError,
@@ -23,7 +24,7 @@ from apressure.lifetime import IteratingTask
 from apressure.protocols import DEFAULT_MAX_HOLD
 from apressure.settle import set_result_once, wait_for_answer, wait_shielded
 from apressure.tasks.delivery import Hand, TaskDelivery
-from apressure.tasks.engine.answers import Reservation, Wait
+from apressure.tasks.engine.answers import Reservation
 from apressure.tasks.engine.lanes import tell_of_dropped
 from apressure.tasks.engine.steps import Change
 from apressure.tasks.nodes.orphans import Orphans

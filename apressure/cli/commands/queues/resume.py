@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apressure.cli.commands.pause import set_paused
+from apressure.cli.commands.queues.pause import set_paused
 from apressure.cli.options import Common, Name
 
 

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from apressure import EventQueue
-from apressure.cli.commands.dead import Limit, show
-from apressure.cli.commands.pause import set_paused
-from apressure.cli.commands.requeue import report
+from apressure.cli.commands.queues.dead import Limit, show
+from apressure.cli.commands.queues.pause import set_paused
+from apressure.cli.commands.queues.requeue import report
 from apressure.cli.exits import UsageError
 from apressure.cli.options import Common, Interval, Most, Name, Timeout, Watch, seconds_between
 from apressure.cli.show import plain, print_json, printable

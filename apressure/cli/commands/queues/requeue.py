@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from apressure import AsyncQueue
+from apressure.cli.commands.queues.dead import Source
 from apressure.cli.exits import Exit, UsageError
 from apressure.cli.options import Common, Most, Name, Progress, Timeout, complain
 from apressure.cli.running import Remains, execute
@@ -24,10 +25,7 @@ _CHUNK: Final = 1000
 def requeue(
     common: Common,
     name: Name,
-    source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="DEAD", help="The name of the dead-letter queue.", show_default="NAME:dead"),
-    ] = None,
+    source: Source = None,
     ids: Annotated[
         list[str] | None,
         typer.Option(

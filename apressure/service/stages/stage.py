@@ -16,9 +16,10 @@ from typing import Any, Final
 from apressure.backoff import Backoff
 from apressure.exceptions import LeaseLostError, PressureError
 from apressure.protocols import BufferedConsumer, Consumer, Delivery, Mover
-from apressure.service import handlers, results
+from apressure.service import handlers
 from apressure.service.dispatcher import Arguments, Dispatcher, wait
-from apressure.service.flow import Outbox, ReadAhead
+from apressure.service.stages import results
+from apressure.service.stages.flow import Outbox, ReadAhead
 
 _PAUSES: Final = Backoff(0.5, 30.0)
 """Before results are moved again after an outage of the destination."""

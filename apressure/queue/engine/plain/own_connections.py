@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from apressure.connection.client import Client
 from apressure.connection.server import Node
-from apressure.connection.waiter import SLICE
+from apressure.connection.waiting.waiter import SLICE
 from apressure.connection.wire.channel import Channel
 from apressure.exceptions import ServerError
 

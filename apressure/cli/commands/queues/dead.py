@@ -18,16 +18,17 @@ from apressure.queue.engine.dead_letters import SUFFIX
 _SHOWN: Final = 40
 """Bytes of a message in the table."""
 
+Source = Annotated[
+    str | None,
+    typer.Option("--from", metavar="DEAD", help="The name of the dead-letter queue.", show_default="NAME:dead"),
+]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show the N oldest ones.")]
 
 
 async def dead(
     common: Common,
     name: Name,
-    source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="DEAD", help="The name of the dead-letter queue.", show_default="NAME:dead"),
-    ] = None,
+    source: Source = None,
     limit: Limit = 100,
 ) -> None:
     """Show dead letters and why each is one, the oldest first. Nothing is moved.

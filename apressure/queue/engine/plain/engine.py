@@ -30,7 +30,7 @@ from apressure.queue.engine.answers import already_exists, closed, collides, mis
 from apressure.queue.engine.batching import MAX_MESSAGES, Put
 from apressure.queue.engine.engine import Engine
 from apressure.queue.engine.keys import Keys
-from apressure.queue.engine.role_lock import Interrupted, RoleLock, RoleLocks
+from apressure.queue.engine.plain.role_lock import Interrupted, RoleLock, RoleLocks
 from apressure.queue.engine.waits import Wait, Waits
 from apressure.settle import note_sent
 
@@ -172,10 +172,10 @@ class Plain(Engine):
 
         await self._locks.run("producer", step, timeout, Wait("producer", self.client.id))
 
-    def end(self, error: PressureError) -> int:
+    def _end(self, error: PressureError) -> int:
         return self._locks.end(error) + self.waits.end(error)
 
-    def release(self, error: PressureError) -> None:
+    def _release(self, error: PressureError) -> None:
         self.waits.close(error)
         self._locks.connections.release()
 

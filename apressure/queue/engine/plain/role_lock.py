@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from apressure import background
 from apressure.connection.client import Client
-from apressure.connection.waiter import SLICE
+from apressure.connection.waiting.waiter import SLICE
 from apressure.connection.wire.channel import Channel
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.exceptions import (
@@ -28,7 +28,7 @@ from apressure.exceptions import (
 from apressure.queue.engine import notices
 from apressure.queue.engine.answers import missing
 from apressure.queue.engine.keys import Keys
-from apressure.queue.engine.own_connections import OwnConnections
+from apressure.queue.engine.plain.own_connections import OwnConnections
 from apressure.queue.engine.waits import Wait
 from apressure.settle import note_sent, wait_shielded
 
