@@ -7,6 +7,7 @@ the same, and so must be what is in the keys afterwards.
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -20,11 +21,11 @@ from tests.property.test_usual_cases import mostly
 
 KEYS = TaskKeys("jobs")
 NAMES = [key.decode() for key in KEYS.for_script("series")]
-FAR, LONG_AGO = "9999999999.5", "5.0"
+NOW, FAR, LONG_AGO = f"{time.time():.0f}.5", "9999999999.5", "5.0"
 OURS = {"status": "started", "node": "host_1", "token": "mine", "pid": "7", "attempts": "1", "updated": LONG_AGO}
 RESERVED = {name: value for name, value in OURS.items() if name != "pid"} | {"status": "reserved"}
-ENDED = {"status": "complete", "result": "x", "updated": FAR}
-FAILED = {"status": "failed", "error": "x", "updated": FAR}
+ENDED = {"status": "complete", "result": "x", "updated": NOW}
+FAILED = {"status": "failed", "error": "x", "updated": NOW}
 
 # What each key has: the first value is the usual one.
 VALUES: dict[str, tuple[Any, ...]] = {
@@ -44,8 +45,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "a": (OURS, RESERVED, ENDED, None, {**OURS, "token": "theirs"}, {**OURS, "node": "host_2"},
           {**RESERVED, "reclaimed_node": "host_2"}, {**OURS, "reclaimed_node": "host_1"}, {**RESERVED, "pid": "7"},
           {name: value for name, value in OURS.items() if name != "pid"}, {"status": "pending"}, "x"),
-    "old": (ENDED, {**ENDED, "updated": LONG_AGO}, {"status": "complete"}, {**ENDED, "updated": "x"}, OURS, None, "x"),
-    "bad": (FAILED, {**FAILED, "updated": LONG_AGO}, {"status": "failed"}, ENDED, None, "x"),
+    "old": (ENDED, {**ENDED, "updated": LONG_AGO}, {"status": "complete"}, {**ENDED, "updated": "nan"}, OURS, None, "x"),
+    "bad": (FAILED, {**FAILED, "updated": LONG_AGO}, {"status": "failed"}, {**FAILED, "updated": FAR}, ENDED, None, "x"),
 }  # fmt: skip
 WHERE: dict[str, str] = {
     "queues": NAMES[0], "pending": NAMES[1], "started": NAMES[3], "listeners": NAMES[4], "complete": NAMES[5],

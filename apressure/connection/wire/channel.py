@@ -40,6 +40,9 @@ FULL = "max number of clients reached"
 WORKS_WITH = "redis>=5.0.2,<9"
 """The versions of redis-py that have the private attribute of `_transport_of`; the same as in pyproject.toml."""
 
+MUCH = 1 << 13
+"""A command of at least this many bytes leaves at once: the server works on it while this turn of the loop goes on."""
+
 PIECE = 1 << 18
 """How many bytes of a large argument a transport is given at a time."""
 
@@ -140,7 +143,9 @@ class RESPChannel(asyncio.Protocol):
             self._transport.write(pieces[0])
         else:
             self._outgoing += pieces
-            if self._turn is None:
+            if len(pieces[0]) >= MUCH:
+                self._write()
+            elif self._turn is None:
                 self._turn = self._loop.call_soon(self._write)
         self._pending.append((on_reply, self._loop.time()))
         if self._watchdog is None:

@@ -8,7 +8,7 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from apressure.connection.lanes import Entry, Lane
 from apressure.exceptions import DurabilityError, PressureError
@@ -259,6 +259,13 @@ def tell_of_dropped(answer: Reservation, name: str) -> None:
         )  # fmt: skip
 
 
+MANY: Final = 128
+"""How many changes make a step that leaves at once."""
+
+MOST_STEPS: Final = 8
+"""The most steps with changes that are on their way at a time."""
+
+
 class _Change:
     """A change on its way.
 
@@ -293,7 +300,10 @@ OnSettled = Callable[[str | Exception], None]
 
 
 class Settler:
-    """Notes what happens to tasks: one step at a time; changes that are made meanwhile form the next one.
+    """Notes what happens to tasks. Changes that are made while a step is on its way form the next one.
+
+    Where many are made, the next steps leave before that one is answered: so the server works while the client reads
+    the answers. One connection keeps their order.
 
     Args:
         steps: The queue's steps.
@@ -304,19 +314,22 @@ class Settler:
         self._steps = steps
         self._ttl = ttl
         self._waiting: deque[_Change] = deque()
-        self._busy = False
+        self._on_their_way = 0
         self._idle: asyncio.Future[None] | None = None
 
     def soon(self, change: Change, on_settled: OnSettled | None) -> _Change:
         """Make a change; `on_settled` is called once, with a letter as in `lua/settle.lua`, or the error."""
         made = _Change(change, on_settled)
         self._waiting.append(made)
-        if not self._busy:
-            self._busy = True
+        if not self._on_their_way:
+            self._on_their_way = 1
             if on_settled is None:
                 self._send()  # somebody waits for it; what comes meanwhile is the next step
             else:
                 asyncio.get_running_loop().call_soon(self._send)  # others may follow in this turn of the event loop
+        elif len(self._waiting) >= MANY and self._on_their_way < MOST_STEPS:
+            self._on_their_way += 1
+            self._send()
         return made
 
     async def settle(self, change: Change) -> str:
@@ -341,19 +354,20 @@ class Settler:
         """Return a future that completes when everything so far has been settled, or has failed."""
         if self._idle is None or self._idle.done():
             self._idle = asyncio.get_running_loop().create_future()
-            if not self._busy:
+            if not self._on_their_way:
                 self._idle.set_result(None)
         return self._idle
 
     def _send(self) -> None:
-        if not self._waiting:
-            self._busy = False
-            if self._idle is not None:
+        """Send the next step, in place of one that was answered."""
+        if not self._waiting or (self._on_their_way > 1 and len(self._waiting) < MANY):
+            self._on_their_way -= 1
+            if self._idle is not None and not self._on_their_way:
                 set_result_once(self._idle, None)
             return
         batch: list[_Change] = []
         size = 0
-        while self._waiting and len(batch) < MAX_TASKS and size < MAX_BYTES:
+        while self._waiting and len(batch) < MANY and size < MAX_BYTES:
             batch.append(self._waiting.popleft())
             size += len(batch[-1].change.value)
 

@@ -31,7 +31,8 @@ for status, list in pairs({complete = COMPLETE, failed = KEYS[7]}) do
   if ttl > 0 and oldest[1] then
     local was = redis.pcall('HMGET', KEYS[15] .. oldest[1], 'status', 'updated')
     local updated = tonumber(was[2] or '')
-    if was[1] ~= status or not updated or updated <= time[1] - ttl + 1 then return nil end
+    local recent = updated and updated > time[1] - ttl + 1 and updated < time[1] + 3000
+    if was[1] ~= status or not recent then return nil end
   end
 end
 -- These keys must be of their types.
