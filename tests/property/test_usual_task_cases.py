@@ -45,8 +45,10 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "a": (OURS, RESERVED, ENDED, None, {**OURS, "token": "theirs"}, {**OURS, "node": "host_2"},
           {**RESERVED, "reclaimed_node": "host_2"}, {**OURS, "reclaimed_node": "host_1"}, {**RESERVED, "pid": "7"},
           {name: value for name, value in OURS.items() if name != "pid"}, {"status": "pending"}, "x"),
-    "old": (ENDED, {**ENDED, "updated": LONG_AGO}, {"status": "complete"}, {**ENDED, "updated": "nan"}, OURS, None, "x"),
-    "bad": (FAILED, {**FAILED, "updated": LONG_AGO}, {"status": "failed"}, {**FAILED, "updated": FAR}, ENDED, None, "x"),
+    "old": (ENDED, {**ENDED, "updated": LONG_AGO}, {"status": "complete"}, {**ENDED, "updated": "nan"}, OURS,
+            None, "x"),
+    "bad": (FAILED, {**FAILED, "updated": LONG_AGO}, {"status": "failed"}, {**FAILED, "updated": FAR}, ENDED,
+            None, "x"),
 }  # fmt: skip
 WHERE: dict[str, str] = {
     "queues": NAMES[0], "pending": NAMES[1], "started": NAMES[3], "listeners": NAMES[4], "complete": NAMES[5],

@@ -218,7 +218,8 @@ def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each k
             return answer[1].decode()
         case b"tasks":
             claim = fields_of(answer[4])
-            return Reservation([Reserved(one, fields_of(flat) | claim) for one, flat in answer[1]], answer[2], answer[3])
+            reserved = [Reserved(one, fields_of(flat) | claim) for one, flat in answer[1]]
+            return Reservation(reserved, answer[2], answer[3])
         case b"task":
             return Reserved(answer[1], {"parameters": text(answer[2])})
         case b"extended":

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from apressure.connection.lanes import Entry, Lane
-from apressure.exceptions import DurabilityError, PressureError
+from apressure.connection.putting import Putting, PuttingLane
+from apressure.connection.wire.request import Request
+from apressure.exceptions import DurabilityError
 from apressure.items import MAX_BYTES
-from apressure.settle import note_sent, set_result_once, wait_shielded
+from apressure.settle import set_result_once, wait_shielded
 from apressure.tasks.engine.answers import EMPTY, FULL, Reservation, Reserved, Wait
 from apressure.tasks.engine.steps import MAX_TASKS, Change, New, Policy, TaskSteps
 from apressure.tasks.engine.waits import TaskWaits
@@ -21,107 +23,20 @@ from apressure.tasks.engine.waits import TaskWaits
 logger = logging.getLogger("apressure")
 
 
-class Put(Entry[None]):
-    """Tasks on their way into the queue.
-
-    Attributes:
-        tasks: A chunk, small enough for one step.
-        expected: The queue must have been created.
-        done: How many of the tasks are in the queue, also when the operation failed or was cancelled.
-    """
-
-    done = 0
-
-    def __init__(self, tasks: Sequence[New], expected: bool = False) -> None:
-        self.tasks = tasks
-        self.expected = expected
-
-    def fail(self, error: Exception) -> None:
-        if isinstance(error, PressureError):
-            error.accepted = self.done
-        super().fail(error)
+class Put(Putting[New]):
+    """Tasks on their way into the queue."""
 
 
-class PutLane(Lane[Put]):
+class PutLane(PuttingLane[Put]):
     """The puts of a client's tasks."""
 
-    _role = "producer"
     _wait_type = Wait
+    _most = MAX_TASKS
+    _full = FULL
     _steps: TaskSteps
 
-    def __init__(self, steps: TaskSteps, waits: TaskWaits) -> None:
-        super().__init__(steps, waits)
-        self._series = steps.series()
-        self._window = MAX_TASKS
-        self._batch: list[tuple[Put, int]] = []
-        self._served = 0
-
-    def _send(self) -> None:
-        tasks: list[New] = []
-        size = 0
-        self._batch = []
-        waiting, served = len(self._entries), self._served
-        # If all tasks that put in a loop shared one step, the server would be idle while they prepare their next puts.
-        # So half of them leave; the others' puts are the next step.
-        most = waiting if waiting <= served else (waiting + served + 1) // 2
-        expected = self._first.expected
-        for entry in self._entries:
-            if len(self._batch) == most or entry.expected != expected:
-                break
-            if entry.future.cancelled():
-                continue
-            begin = len(tasks)
-            # The window: a nearly full queue accepts few tasks, and the others would be sent again and again.
-            for task in entry.tasks[entry.done : entry.done + self._window - begin]:
-                size += len(task[1])
-                if size > MAX_BYTES and tasks:
-                    break
-                tasks.append(task)
-            if len(tasks) == begin:
-                break
-            entry.in_flight = True
-            self._batch.append((entry, len(tasks) - begin))
-            if len(tasks) >= self._window or size > MAX_BYTES:
-                break
-        self._request = self._steps.send_enqueue(self._series, tasks, expected, self._answered)
-
-    def _accept(self, answer: int) -> Wait | None:
-        full = answer < sum(sent for _, sent in self._batch)
-        self._window = max(16, 2 * answer) if full else MAX_TASKS
-        batch, self._batch, self._served = self._batch, [], 0
-        for entry, sent in batch:
-            accepted = min(sent, answer)
-            answer -= accepted
-            entry.done += accepted
-            if entry.done == len(entry.tasks):
-                self._served += 1
-                self._remove(entry)
-                entry.succeed(None)
-        return FULL if full else None
-
-    def _fail(self, in_flight: Sequence[Put], error: Exception) -> None:
-        if isinstance(error, DurabilityError):
-            # Those that found room are in the queue, and not durable: they fail. The others go on waiting.
-            accepted, unsure = error.answer, []
-            for entry, sent in self._batch:
-                if accepted > 0:
-                    unsure.append(entry)
-                accepted -= sent
-            in_flight = unsure
-        self._batch, self._served = [], 0
-        super()._fail(in_flight, error)
-
-    def _wait(self, wait: Wait) -> None:
-        for entry in self._entries:
-            entry.expected = True  # it has a bound
-        super()._wait(wait)
-
-    def _timeout(self, entry: Put) -> Exception:
-        return FULL.error(self._steps.name, entry.done)
-
-    def _recover(self, entry: Put) -> None:
-        if entry.done:
-            note_sent()  # the tasks are in the queue
+    def _put(self, items: Sequence[New], expected: bool) -> Request:
+        return self._steps.send_enqueue(self._series, items, expected, self._answered)
 
 
 class Reserve(Entry[list[Reserved]]):
