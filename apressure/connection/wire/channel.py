@@ -67,7 +67,8 @@ class Channel(Protocol):
     def call(self, command: Sequence[Argument], on_reply: OnReply, head: Head = NO_HEAD) -> None:
         """Send a command; `on_reply` is called exactly once, never from within this call.
 
-        A command goes out at once if no other one is pending; others leave together, once per iteration of the loop.
+        A command goes out at once if no other one is pending, or if it is large; others leave together, once per
+        iteration of the loop.
 
         Args:
             command: The command, or the rest of it after the head.
