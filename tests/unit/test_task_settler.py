@@ -1,4 +1,4 @@
-"""How changes of tasks become steps: none is sent twice or overtaken, and each caller gets the outcome of its change."""
+"""How changes of tasks become steps: none is sent twice or overtaken, and each caller gets its outcome."""
 
 from __future__ import annotations
 
