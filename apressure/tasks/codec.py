@@ -18,6 +18,10 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_decode: Final = json.JSONDecoder(parse_constant=_refuse).decode
+
+
 class TaskCodec:
     """Items are JSON, or strings as they are; see the module."""
 
@@ -31,7 +35,7 @@ class TaskCodec:
         if isinstance(item, str) and not _is_json(item):
             return item.encode()
         try:
-            return json.dumps(item, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+            return _encode(item).encode()
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
 
@@ -49,7 +53,7 @@ def decoded(text: str) -> Any:
     if text[:1] not in _JSON_BEGINS:
         return text
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return _decode(text)
     except (ValueError, RecursionError):
         return text
 
@@ -59,7 +63,7 @@ def _is_json(text: str) -> bool:
     if text[:1] not in _JSON_BEGINS:
         return False
     try:
-        json.loads(text, parse_constant=_refuse)
+        _decode(text)
     except ValueError:
         return False
     except RecursionError:  # it depends on how deep the reader's stack is

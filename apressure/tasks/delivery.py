@@ -227,21 +227,15 @@ class TaskDelivery(Processor, Generic[T]):
             raise self._lost("extended")
         self.renewed(sent + seconds)
 
-    async def _settle(self, change: Change, what: str) -> None:
-        self._begin(what)
-        self.settled = False
-        try:
-            await super()._settle(change, what)
-        finally:
-            if not self.settled and self._in_hand is not None:
-                self._in_hand[self.claim] = self
-
     def _begin(self, what: str) -> None:
-        if self.settled:
-            raise RuntimeError(f"the task {self.id} cannot be {what}: it was settled before")
-        self.settled = True
+        super()._begin(what)
         if self._in_hand is not None and self._in_hand.pop(self.claim, None) is None:
             raise self._lost(what)
+
+    def _reopen(self) -> None:
+        super()._reopen()
+        if self._in_hand is not None:
+            self._in_hand[self.claim] = self
 
     def _acked(self, outcome: str | Exception) -> None:
         error = outcome if isinstance(outcome, Exception) else self._refusal(outcome, "completed")
