@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from apressure.blocked import Blocked
 from apressure.connection.waiter import LONG_SLICE, SLICE, Parked, Waiter, park
 from apressure.events.engine.answers import Reason, Wait
 from apressure.events.engine.steps import EventSteps
@@ -29,11 +30,13 @@ class EventWaits:
         steps: The queue's steps.
 
     Attributes:
+        blocked: For how long operations waited here.
         place: This client's place in the line of those that wait for events.
     """
 
     def __init__(self, steps: EventSteps) -> None:
         node, keys = steps.connection.node, steps.keys
+        self.blocked = Blocked()
         self._steps = steps
         self._node = node
         self.place = secrets.token_hex(8).encode()
@@ -89,6 +92,7 @@ class EventWaits:
         future = park(waiters, [noted[self._all.index(waiter)] for waiter in waiters], seconds)
         self._parked.add(future)
         future.add_done_callback(self._parked.discard)
+        self.blocked.until(wait.reason, future)
         return future
 
     def drop(self, wait: Wait) -> None:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal, NamedTuple, TypeVar
 
+from apressure.blocked import Blocked
 from apressure.connection.rounds import OVERDUE, Look, Rounds
 from apressure.connection.server import Node
 from apressure.connection.waiter import LONG_SLICE, SLICE, Parked, Waiter, park
@@ -91,6 +92,7 @@ class Waits:
         rounds: Look at the queue for those that wait. None, and each of them tries its step again after a slice.
 
     Attributes:
+        blocked: For how long operations waited here.
         place: This client's place in the line, as the server knows it.
         in_line: After `close`: the server may still wait for this client to watch, or give it a turn.
     """
@@ -115,6 +117,7 @@ class Waits:
         def claim(role: Role) -> Waiter:
             return Waiter(node, keys.free(role), keys.claim(role), on_unwanted=lambda: hand_back(role))
 
+        self.blocked = Blocked()
         self._closed = peek(keys.closed, LONG_SLICE)
         self._messages = line(keys.messages, keys.messages, False)
         self._turns = line(keys.line()[0], None, True)
@@ -178,6 +181,7 @@ class Waits:
         future = park(waiters, [noted[self._all.index(waiter)] for waiter in waiters], seconds)
         self._parked[future] = self._look(wait.reason, token) if patient else None
         future.add_done_callback(self._parked.pop)
+        self.blocked.until(wait.reason, future)
         return future
 
     def looks(self) -> Sequence[Look]:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from apressure import background
+from apressure.blocked import Blocked
 from apressure.connection.client import Client
 from apressure.connection.subscription import Subscriber
 from apressure.connection.waiter import Parked
@@ -157,9 +158,13 @@ class TaskWaits:
     Args:
         client: The client.
         steps: The queue's steps.
+
+    Attributes:
+        blocked: For how long operations waited here.
     """
 
     def __init__(self, client: Client, steps: TaskSteps) -> None:
+        self.blocked = Blocked()
         self._channels = channels_of(client)
         self._names = (steps.keys.channel, steps.keys.room)
         self._parked: set[Parked] = set()
@@ -180,6 +185,7 @@ class TaskWaits:
         future = self._channels.park(self._names[which], noted[which], seconds)
         self._parked.add(future)
         future.add_done_callback(self._parked.discard)
+        self.blocked.until(wait.reason, future)
         return future
 
     def drop(self, wait: Wait) -> None:
