@@ -20,6 +20,7 @@ from apressure.cli.commands.demo import demo
 from apressure.cli.commands.doctor import doctor
 from apressure.cli.commands.get import get
 from apressure.cli.commands.ls import ls
+from apressure.cli.commands.metrics import metrics
 from apressure.cli.commands.pause import pause
 from apressure.cli.commands.pipeline import pipeline
 from apressure.cli.commands.put import put
@@ -76,7 +77,23 @@ def common_options(
         raise typer.Exit(int(Exit.USAGE))
 
 
-for function in (create, put, get, dead, requeue, ls, stat, pause, resume, close, delete, doctor, demo, pipeline):
+for function in (
+    create,
+    put,
+    get,
+    dead,
+    requeue,
+    ls,
+    stat,
+    metrics,
+    pause,
+    resume,
+    close,
+    delete,
+    doctor,
+    demo,
+    pipeline,
+):
     app.command(epilog=_SEE)(command(function))
 
 

@@ -27,8 +27,6 @@ _PATIENCE: Final = 10.0
 _AT_A_TIME: Final = 16
 """So many requests are answered side by side; further connections are closed."""
 
-_TEXT: Final = [("Content-Type", "text/plain; charset=utf-8")]
-
 
 class MetricsServer:
     """The HTTP server of a `Metrics`. Requests are limited as in Python's `http.server`: 64 KiB a line, 100 headers.
@@ -93,12 +91,14 @@ class MetricsServer:
         path = environ.get("PATH_INFO")
         if path == "/metrics":
             return self._show(environ, start_response)
-        if path == "/healthz":
-            seconds = self._metrics.stalled
-            start_response("503 Service Unavailable" if seconds else "200 OK", _TEXT)
-            return [b"the event loop has not run for %.1f s\n" % seconds if seconds else b"ok\n"]
-        start_response("404 Not Found", _TEXT)
-        return [b"There are only /metrics and /healthz.\n"]
+        if path != "/healthz":
+            status, text = "404 Not Found", b"There are only /metrics and /healthz.\n"
+        elif seconds := self._metrics.stalled:
+            status, text = "503 Service Unavailable", b"the event loop has not run for %.1f s\n" % seconds
+        else:
+            status, text = "200 OK", b"ok\n"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [text]
 
 
 class _Server(ThreadingMixIn, WSGIServer):

@@ -67,7 +67,7 @@ class Metrics:
     ) -> None:
         self.interval = validation.seconds(interval, "interval", above=True)
         self.timeout = interval if timeout is None else validation.seconds(timeout, "timeout", above=True, none=True)
-        self._buckets = tuple(validation.seconds(limit, "a bucket", above=True) for limit in buckets)
+        self._buckets = tuple(float(validation.seconds(limit, "a bucket", above=True)) for limit in buckets)
         if not self._buckets or list(self._buckets) != sorted(set(self._buckets)):
             raise ValueError(f"buckets must be ascending seconds, not {list(buckets)}")
         self._local = local

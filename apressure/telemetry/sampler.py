@@ -79,7 +79,7 @@ class Sampler:
         except QueueDoesNotExistError:
             sample = Sample(began)
         except TimeoutError as error:
-            sample = Sample(began, error=str(error) or f"no answer within {timeout:g} s")
+            sample = Sample(began, error=str(error) or "it did not answer in time")
         except Exception as error:  # noqa: BLE001 (a queue of somebody else may raise anything, and metrics go on)
             sample = Sample(began, error=str(error) or type(error).__name__)
         if sample.error and not (self.latest is not None and self.latest.error):
@@ -88,6 +88,8 @@ class Sampler:
 
     async def _look(self, began: float) -> Sample:
         statistics = await self.queue.statistics()
+        if getattr(statistics, "length", None) is None:
+            return Sample(began, "", statistics)
         now = time.monotonic()
         oldest = await self._oldest(now, statistics)
         return Sample(began, "", statistics, oldest, self._trend.drain(now, statistics.length))
