@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _AT_A_TIME: Final = 32
 """So many queues are looked at side by side."""
 
+_TIMEOUT: Final = 5.0
+"""Seconds: the least default of `timeout`."""
+
 OnDuration = Callable[[tuple[str, str, str], float], None]
 """Called with the labels of a handler, and the seconds of one call."""
 
@@ -40,7 +43,7 @@ class Metrics:
     Args:
         *queues: Queues of any kind: what has a `name` and `statistics()`. They are neither opened nor closed.
         interval: Seconds between two looks.
-        timeout: Seconds for a look at all queues; None for as long as the interval.
+        timeout: Seconds for a look at all queues; None for the interval, and at least 5.
         port: Serve `/metrics` and `/healthz` there while the block is open; 0 for a free port, None for no server.
         host: The address to listen at. The default can be reached from this machine only.
         buckets: The upper limits of the buckets of durations, in seconds, ascending.
@@ -66,7 +69,11 @@ class Metrics:
         local: bool = True,
     ) -> None:
         self.interval = validation.seconds(interval, "interval", above=True)
-        self.timeout = interval if timeout is None else validation.seconds(timeout, "timeout", above=True, none=True)
+        self.timeout = (
+            max(interval, _TIMEOUT)
+            if timeout is None
+            else validation.seconds(timeout, "timeout", above=True, none=True)
+        )
         self._buckets = tuple(float(validation.seconds(limit, "a bucket", above=True)) for limit in buckets)
         if not self._buckets or list(self._buckets) != sorted(set(self._buckets)):
             raise ValueError(f"buckets must be ascending seconds, not {list(buckets)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +21,11 @@ from apressure.connection.leases.renewal import Renewal
 from apressure.embedded import EmbeddedServer
 from apressure.tasks import Runner
 from apressure.telemetry import Metrics
+from apressure.telemetry.families import FAMILIES, Kind
 from tests.integration.commands import Commands, wait_until
 from tests.integration.conftest import Opener, in_time
+
+ROOT = Path(__file__).parents[2]
 
 Series = dict[tuple[str, ...], float]
 
@@ -117,7 +121,7 @@ async def test_handlers_failures_retries_and_dead_letters_are_counted(open_queue
     await AsyncQueue("jobs:dead", client=queue.client).delete()
 
 
-async def test_batches_keys_pipes_and_runners_are_observed(open_queue: Opener, url: str) -> None:
+async def test_batches_pipes_and_runners_are_observed(open_queue: Opener, url: str) -> None:
     source = await open_queue("source", codec="text")
     middle = await open_queue("middle", codec="text", client=source.client)
     await source.put_many(list("abcd"))
@@ -171,7 +175,7 @@ async def test_a_server_that_goes_down_is_down_at_once_and_comes_back(
             await asyncio.sleep(0.02)
         return found
 
-    async with AsyncQueue("jobs", url=url) as queue, Metrics(queue, interval=0.1, port=0) as metrics:
+    async with AsyncQueue("jobs", url=url) as queue, Metrics(queue, interval=0.1, timeout=0.5, port=0) as metrics:
         assert (await in_time(state(metrics.port, 1)))["queue_exists", "AsyncQueue", "jobs"] == 0
         await queue.create()
         await queue.put(b"x")
@@ -311,3 +315,35 @@ def test_the_exporter_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> 
     assert run(["metrics", "--events", "x*", "--pattern"]) == 2
     assert "event queues cannot be listed. Name each one" in capsys.readouterr().err
     assert run(["metrics", "orders", "--port", "70000"]) == 2
+
+
+def test_the_page_names_every_metric_and_its_code_runs(
+    make_server: Callable[..., EmbeddedServer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "operate.md").read_text()
+    suffix = {Kind.COUNTER: "_total"}
+    for family in FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in family.labels[2:])
+        cells = (f"`apressure_{family.name}{suffix.get(family.kind, '')}`", family.kind.value, labels)
+        row = f"| {' | '.join(cells)} | {family.help.rstrip('.')} |".replace("|  |", "| |")
+        assert row in page
+    known = {f"apressure_{family.name}{suffix.get(family.kind, '')}" for family in FAMILIES}
+    assert set(re.findall(r"\bapressure_\w+", page)) <= known
+
+    url = make_server().url
+
+    async def prepare(*names: str) -> None:
+        async with Client(url) as client:
+            for name in names:
+                queue = AsyncQueue(name, client=client, codec="text")
+                await queue.create(exist_ok=True)
+                if name != "shouts":
+                    await queue.put(name)
+                    await queue.close()
+
+    asyncio.run(prepare("orders", "words", "shouts"))
+    names: dict[str, Any] = {"__name__": __name__}
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(code.replace("redis://127.0.0.1:6379/0", url).replace("=9100", "=0"), names)
+    asyncio.run(names["main"](url))
+    assert capsys.readouterr().out == "WORDS\n"

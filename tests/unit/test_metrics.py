@@ -164,7 +164,7 @@ async def test_a_look_that_fails_or_hangs_is_shown_and_does_not_delay_the_others
 
 async def test_a_look_that_is_out_of_date_does_not_count(monkeypatch: pytest.MonkeyPatch):
     queue = Queue("jobs", Snapshot(7))
-    metrics = Metrics(queue, interval=10)
+    metrics = Metrics(queue, interval=10, timeout=10)
     series = ("apressure_up", (("kind", "Queue"), ("queue", "jobs")))
     assert values(metrics)[series] == 0
     await metrics.sample()
