@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from apressure import AsyncQueue, Client, EventQueue, FileQueue, QueueFullError, TaskClient, pipe, serve
+from apressure import AsyncQueue, Client, EventQueue, FileQueue, QueueFullError, TaskClient, TaskQueue, pipe, serve
 from apressure.cli.app import run
 from apressure.connection.leases.renewal import Renewal
 from apressure.embedded import EmbeddedServer
@@ -23,7 +23,8 @@ from apressure.tasks import Runner
 from apressure.telemetry import Metrics
 from apressure.telemetry.families import FAMILIES, Kind
 from tests.integration.commands import Commands, wait_until
-from tests.integration.conftest import Opener, in_time
+from tests.integration.conftest import Opener, cancelled, in_time
+from tests.integration.events.remote.conftest import serving
 
 ROOT = Path(__file__).parents[2]
 
@@ -247,6 +248,42 @@ async def test_every_kind_of_queue_has_its_metrics(open_queue: Opener, url: str,
             await queue.purge()
             await queue.delete()
         await queues[3].client.aclose()
+
+
+async def test_every_kind_of_queue_counts_blocked_seconds(
+    make_server: Callable[..., EmbeddedServer], tmp_path: Path
+) -> None:
+    url = make_server().url
+
+    async def blocks(queue: Any, operation: Any, reason: str) -> None:
+        blocked = asyncio.create_task(operation)
+        async with asyncio.timeout(60):
+            while not getattr((await queue.statistics()).blocked, reason) > 0.01:
+                await asyncio.sleep(0.01)
+        assert not blocked.done()
+        await cancelled(blocked)
+        seconds = (await queue.statistics()).blocked
+        assert seconds == (await queue.statistics()).blocked
+
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(TaskClient(url))
+        events = EventQueue("events", url=url)
+        remote = EventQueue("events", url=await stack.enter_async_context(serving(url)))
+        queues: list[Any] = [
+            AsyncQueue("scripts", url=url), AsyncQueue("plain", url=url, scripting=False), client.queue("tasks"),
+            FileQueue("files", directory=tmp_path), events, remote,
+        ]  # fmt: skip
+        for queue in queues:
+            await stack.enter_async_context(queue)
+            if queue is not remote:
+                await queue.create(bound=1)
+        for queue in queues:
+            await blocks(queue, queue.get() if isinstance(queue, AsyncQueue) else queue.receive(), "empty")
+        for queue in queues:
+            item = 1 if isinstance(queue, TaskQueue) else b"x"
+            if queue is not remote:  # it is the same queue as `events`
+                await queue.put(item)
+            await blocks(queue, queue.put(item), "full")
 
 
 async def test_a_renewal_that_comes_late_is_counted(open_queue: Opener, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from apressure import validation
 from apressure.backoff import Backoff
+from apressure.blocked import Blocked
 from apressure.connection.leases.clock import since_boot
 from apressure.connection.settings import MAX_NAME
 from apressure.events.remote.client import OkqClient
@@ -70,6 +71,7 @@ class RemoteCore(AsyncClosing):
         self._seen = Seen()
         self._waiting: set[asyncio.Future[None]] = set()
         self._busy: Counter[Role] = Counter()  # operations under way
+        self._blocked = Blocked()
         self._blocks: set[Block] = set()
         self._is_closed = False  # a server of ours has said so
         self._closed_by: PressureError | None = None
@@ -113,6 +115,8 @@ class RemoteCore(AsyncClosing):
             consumers=counts.consumers,
             waiting_putters=self._busy["producer"],
             waiting_receivers=self._busy["consumer"],
+            blocked=self._blocked.seconds(),
+            late_renewals=self._client.renewer.late[self.name],
         )
 
     async def purge(self) -> int:
@@ -212,7 +216,8 @@ class RemoteCore(AsyncClosing):
             if remaining is not None and remaining <= 0:
                 raise QueueFullError(f"the queue {self.name!r} is full", name=self.name, accepted=done)
             pause = _ROOM.pause(failures)
-            await self._wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
+            with self._blocked.by("full"):
+                await self._wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
 
     async def _pop(self, most: int, lease: float) -> list[Pair]:
         """Pop events, without waiting. Cancelled, nothing was taken, or it goes back."""
@@ -249,7 +254,9 @@ class RemoteCore(AsyncClosing):
             remaining = None if deadline is None else deadline - began
             if remaining is not None and remaining <= 0:
                 raise self._empty()
-            if not await self._wait(self._notices.park(generation), remaining):
+            with self._blocked.by("empty"):
+                woken = await self._wait(self._notices.park(generation), remaining)
+            if not woken:
                 raise self._empty()
             await misses.note(loop.time() - began)
 
