@@ -29,6 +29,9 @@ _AT_A_TIME: Final = 32
 _TIMEOUT: Final = 5.0
 """Seconds: the least default of `timeout`."""
 
+_HEARTBEAT: Final = 1.0
+"""Seconds after which the task notes that the event loop runs."""
+
 OnDuration = Callable[[tuple[str, str, str], float], None]
 """Called with the labels of a handler, and the seconds of one call."""
 
@@ -82,6 +85,7 @@ class Metrics:
         self._handlers: dict[tuple[str, str, str], Handler] = {}
         self._on_duration: list[OnDuration] = []
         self._turned_at = 0.0
+        self._added = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._server: MetricsServer | None = None
         if port is not None:
@@ -126,6 +130,7 @@ class Metrics:
         """Show this queue, too. A queue that was added twice has to be discarded twice."""
         sampler, count = self._samplers.get(id(queue)) or (Sampler(queue), 0)
         self._samplers[id(queue)] = sampler, count + 1
+        self._added.set()
 
     def discard(self, queue: Monitored) -> None:
         """Show this queue no more."""
@@ -134,14 +139,17 @@ class Metrics:
             self._samplers[id(queue)] = sampler, count - 1
 
     async def run(self) -> None:
-        """Look at all queues, again and again. The block does this in a task of its own."""
+        """Look at all queues, again and again, and at once when one was added. The block does this in a task."""
         loop = asyncio.get_running_loop()
         while True:
             next_at = loop.time() + self.interval
+            self._added.clear()
             await self.sample()
-            while (pause := next_at - loop.time()) > 0:
+            while (pause := next_at - loop.time()) > 0 and not self._added.is_set():
                 self._turned_at = time.monotonic()
-                await asyncio.sleep(min(pause, 1.0))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(pause, _HEARTBEAT)):
+                        await self._added.wait()
 
     async def sample(self) -> None:
         """Look at all queues once, for up to `timeout` seconds in all.

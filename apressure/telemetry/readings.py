@@ -39,9 +39,11 @@ def readings_of(key: tuple[str, str], samples: Iterable[Sample | None], oldest: 
         oldest: Samples from before this time, in seconds since 1970, are out of date.
         own: Yield what the queue objects of this process do, too.
     """
-    samples = list(samples)
-    good = [sample for sample in samples if sample is not None and not sample.error and sample.at >= oldest]
-    yield Reading(UP, key, float(bool(good) and len(good) == len(samples)))
+    looked = [sample for sample in samples if sample is not None]
+    if not looked:
+        return  # it was added just now
+    good = [sample for sample in looked if not sample.error and sample.at >= oldest]
+    yield Reading(UP, key, float(len(good) == len(looked)))
     if not good:
         return
     latest = max(good, key=lambda sample: sample.at)

@@ -14,7 +14,8 @@ from apressure.telemetry.history import Arrivals, Head, Trend
 
 logger = logging.getLogger("apressure")
 
-_MOST_NAME: Final = 200
+_LONGEST: Final = 1000
+"""Characters of a label."""
 
 
 class Monitored(Protocol):
@@ -117,4 +118,4 @@ class Sampler:
 
 def label(text: str) -> str:
     """Return a text as the value of a label: valid UTF-8, and not endless. Names may come from other programs."""
-    return text.encode(errors="backslashreplace").decode()[:_MOST_NAME]
+    return text.encode(errors="backslashreplace").decode()[:_LONGEST]
