@@ -8,6 +8,7 @@ import json
 import re
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +123,10 @@ async def test_handlers_failures_retries_and_dead_letters_are_counted(open_queue
     await AsyncQueue("jobs:dead", client=queue.client).delete()
 
 
-async def test_batches_pipes_and_runners_are_observed(open_queue: Opener, url: str) -> None:
+async def test_batches_keys_pipes_and_runners_are_observed(open_queue: Opener, url: str) -> None:
     source = await open_queue("source", codec="text")
     middle = await open_queue("middle", codec="text", client=source.client)
+    last = await open_queue("last", codec="text", client=source.client)
     await source.put_many(list("abcd"))
     await source.close()
     metrics = Metrics()
@@ -134,6 +136,7 @@ async def test_batches_pipes_and_runners_are_observed(open_queue: Opener, url: s
         return item.upper()
 
     async def take(items: list[str]) -> None: ...
+    def take_one(item: str) -> None: ...
     async def work(parameters: Any) -> None:
         if parameters == 2:
             raise ValueError
@@ -147,6 +150,10 @@ async def test_batches_pipes_and_runners_are_observed(open_queue: Opener, url: s
 
     await in_time(pipe(source, upper, middle, close=True, observer=metrics))
     await in_time(serve(take, middle, batch=3, observer=metrics))
+    await last.put_many(list("abc"))
+    await last.close()
+    with ThreadPoolExecutor() as executor:
+        await in_time(serve(take_one, last, key=str, executor=executor, observer=metrics))
     async with TaskClient(url) as client:
         tasks = client.queue("tasks")
         await tasks.create()
@@ -158,8 +165,9 @@ async def test_batches_pipes_and_runners_are_observed(open_queue: Opener, url: s
         await tasks.delete()
     assert {key: value for key, value in totals.items() if "duration" not in key} == {
         "upper handled_messages": 4, "take handled_messages": 4, "work handled_messages": 2, "work failed_messages": 1,
-        "work dead_lettered_messages": 1,
+        "work dead_lettered_messages": 1, "take_one handled_messages": 3,
     }  # fmt: skip
+    assert totals["take_one duration_seconds"] == 3
     assert totals["upper duration_seconds"] == 4
     assert totals["take duration_seconds"] >= 2
     assert totals["work duration_seconds"] == 3

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import errno
+import http.client
 import itertools
 import math
 import socket
@@ -276,3 +278,48 @@ async def test_health_is_about_the_event_loop_and_a_scrape_needs_no_turn_of_it(m
         assert text.startswith(b"the event loop has not run for ")
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{base}/healthz", timeout=60)
+
+
+async def test_clients_that_send_nothing_take_no_more_than_their_places():
+    async with Metrics(port=0) as metrics:
+        address = "127.0.0.1", metrics.port
+        idle = [socket.create_connection(address, timeout=60) for _ in range(16)]
+        try:
+            while True:  # until all of them have their threads
+                with socket.create_connection(address, timeout=60) as further:
+                    further.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+                    with contextlib.suppress(ConnectionResetError):
+                        if await asyncio.to_thread(further.recv, 1) != b"":
+                            continue
+                    break
+        finally:
+            for each in idle:
+                each.close()
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    if (await asyncio.to_thread(get, f"http://127.0.0.1:{metrics.port}/healthz"))[0] == 200:
+                        break
+
+
+async def test_metrics_that_are_cancelled_end_their_task_and_their_server():
+    entered = asyncio.Event()
+    metrics = Metrics(Queue("jobs", Snapshot(1)), port=0)
+
+    async def use() -> None:
+        async with metrics:
+            entered.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(use())
+    await entered.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()  # while it waits for the end of the server
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(urllib.error.URLError):
+        await asyncio.to_thread(urllib.request.urlopen, f"http://127.0.0.1:{metrics.port}/healthz", timeout=60)
+    assert not [each.get_name() for each in asyncio.all_tasks() if "metrics" in each.get_name()]
+    async with metrics:  # again
+        assert (await asyncio.to_thread(get, f"http://127.0.0.1:{metrics.port}/healthz"))[0] == 200
