@@ -13,6 +13,7 @@ import typer
 from apressure.cli.command import command
 from apressure.cli.commands import events, files, queues, tasks
 from apressure.cli.commands.demo import demo
+from apressure.cli.commands.metrics import metrics
 from apressure.cli.commands.pipeline import pipeline
 from apressure.cli.exits import MEANINGS, Exit, one_line
 from apressure.cli.options import Common, Json, Prefix, Url, complain
@@ -64,7 +65,7 @@ def common_options(
         raise typer.Exit(int(Exit.USAGE))
 
 
-for function in (*queues.COMMANDS, demo, pipeline):
+for function in (*queues.COMMANDS, metrics, demo, pipeline):
     app.command(epilog=_SEE)(command(function))
 
 

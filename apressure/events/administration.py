@@ -98,6 +98,8 @@ class Administration(Core):
             next_expiry=None if status.due is None else status.due / 1000,
             waiting_putters=sum(lane.waiting for lane in self._lanes.values()),
             waiting_receivers=self._pops.waiting,
+            blocked=self._waits.blocked.seconds(),
+            late_renewals=self.client.renewer.late[self.name],
         )
 
     async def close(self, *, deadline: float | None = None) -> None:

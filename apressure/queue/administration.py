@@ -117,7 +117,14 @@ class Administration(Generic[T]):
         engine = self._engine
         engine.check()
         snapshot = await engine.inspect()
-        return from_snapshot(self.name, snapshot, engine.waiting_putters, engine.waiting_getters)
+        return from_snapshot(
+            self.name,
+            snapshot,
+            waiting_putters=engine.waiting_putters,
+            waiting_getters=engine.waiting_getters,
+            blocked=engine.waits.blocked.seconds(),
+            late_renewals=self.client.renewer.late[self.name],
+        )
 
     async def purge(self, *, deadline: float | None = None) -> int:
         """Delete the messages that wait in the queue; they count as consumed.

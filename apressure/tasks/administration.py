@@ -96,6 +96,8 @@ class Administration(Core):
             next_expiry=None if status.due is None else status.due / 1000,
             waiting_putters=self._puts.waiting,
             waiting_receivers=self._reservations.waiting,
+            blocked=self._waits.blocked.seconds(),
+            late_renewals=self.client.renewer.late[self.name],
         )
 
     async def close(self) -> None:

@@ -19,6 +19,7 @@ import math
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -84,12 +85,14 @@ class Renewer:
         home: The client's event loop.
         home_thread: The thread that runs it.
         turned_at: When the client's event loop is known to have turned, by the monotonic clock.
+        late: How many renewals came too late, by the name of the queue; see `Renewal`.
     """
 
     def __init__(self, server: Server) -> None:
         self.home: asyncio.AbstractEventLoop | None = None
         self.home_thread: threading.Thread | None = None
         self.turned_at = 0.0
+        self.late: Counter[str] = Counter()
         self._server = server
         self._renewals: dict[Renewable, None] = {}
         self._here = server.settings.fake is not None  # the client's event loop looks after the leases

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
+from apressure.blocked import Blocked
 from apressure.connection.waiting.waiter import Parked
 from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError, QueueOpenError
 
@@ -60,12 +61,17 @@ W = TypeVar("W", bound=NotNow)
 
 
 class Waits(ABC, Generic[W]):
-    """The waits of one queue object."""
+    """The waits of one queue object.
+
+    Attributes:
+        blocked: For how long operations waited here.
+    """
 
     _wait_type: ClassVar[type[Any]]
     """The type of the answer "not now"."""
 
     def __init__(self) -> None:
+        self.blocked = Blocked()
         self._parked: dict[Parked, Any] = {}
         self._closed_by: PressureError | None = None
 
@@ -144,8 +150,9 @@ class Waits(ABC, Generic[W]):
         ended.set_exception(copy.copy(self._closed_by))
         return ended
 
-    def _admitted(self, future: Parked, look: Any = None) -> Parked:
-        """Have `end` fail this future, too."""
+    def _admitted(self, reason: str, future: Parked, look: Any = None) -> Parked:
+        """Have `end` fail this future, too, and count its operation as blocked."""
         self._parked[future] = look
         future.add_done_callback(self._parked.pop)
+        self.blocked.until(reason, future)
         return future

@@ -25,6 +25,7 @@ class EventWaits(Waits[Wait]):
         steps: The queue's steps.
 
     Attributes:
+        blocked: For how long operations waited here.
         place: This client's place in the line of those that wait for events.
     """
 
@@ -76,7 +77,7 @@ class EventWaits(Waits[Wait]):
         waiters = self._waiters[wait.reason]
         # Time alone may end a wait: leases, other clients that die, and FLUSHALL, which wakes nobody.
         generations = [noted[self._all.index(waiter)] for waiter in waiters]
-        return self._admitted(park(waiters, generations, wait.seconds(SLICE)))
+        return self._admitted(wait.reason, park(waiters, generations, wait.seconds(SLICE)))
 
     def drop(self, wait: Wait) -> None:
         """A step has been answered with this, and nobody waits for it: another client watches the queue."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from apressure import validation
 from apressure.backoff import Backoff
+from apressure.blocked import Blocked
 from apressure.connection.leases.clock import since_boot
 from apressure.connection.objects import Block, QueueObject
 from apressure.connection.settings import MAX_NAME
@@ -55,6 +56,7 @@ class RemoteCore(QueueObject[OkqClient, Block]):
         self._seen = Seen()
         self._waiting: set[asyncio.Future[None]] = set()
         self._busy: Counter[Role] = Counter()  # operations under way
+        self._blocked = Blocked()
         self._is_closed = False  # a server of ours has said so
 
     def __repr__(self) -> str:
@@ -96,6 +98,8 @@ class RemoteCore(QueueObject[OkqClient, Block]):
             consumers=counts.consumers,
             waiting_putters=self._busy["producer"],
             waiting_receivers=self._busy["consumer"],
+            blocked=self._blocked.seconds(),
+            late_renewals=self._client.renewer.late[self.name],
         )
 
     async def purge(self) -> int:
@@ -167,7 +171,8 @@ class RemoteCore(QueueObject[OkqClient, Block]):
             if remaining is not None and remaining <= 0:
                 raise QueueFullError(f"the queue {self.name!r} is full", name=self.name, accepted=done)
             pause = _ROOM.pause(failures)
-            await self._wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
+            with self._blocked.by("full"):
+                await self._wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
 
     async def _pop(self, most: int, lease: float) -> list[Pair]:
         """Pop events, without waiting. Cancelled, nothing was taken, or it goes back."""
@@ -204,7 +209,9 @@ class RemoteCore(QueueObject[OkqClient, Block]):
             remaining = None if deadline is None else deadline - began
             if remaining is not None and remaining <= 0:
                 raise self._empty()
-            if not await self._wait(self._notices.park(generation), remaining):
+            with self._blocked.by("empty"):
+                woken = await self._wait(self._notices.park(generation), remaining)
+            if not woken:
                 raise self._empty()
             await misses.note(loop.time() - began)
 

@@ -91,6 +91,7 @@ class Waits(waits.Waits[Wait]):
         rounds: Look at the queue for those that wait. None, and each of them tries its step again after a slice.
 
     Attributes:
+        blocked: For how long operations waited here.
         place: This client's place in the line, as the server knows it.
         in_line: After `close`: the server may still wait for this client to watch, or give it a turn.
     """
@@ -174,7 +175,7 @@ class Waits(waits.Waits[Wait]):
         self._watching = self._watching or wait.reason == "watch"
         waiters = self._waiters[wait.reason]
         future = park(waiters, [noted[self._all.index(waiter)] for waiter in waiters], seconds)
-        return self._admitted(future, self._look(wait.reason, token) if patient else None)
+        return self._admitted(wait.reason, future, self._look(wait.reason, token) if patient else None)
 
     def looks(self) -> Sequence[Look]:
         """Return what those that are parked want to know of the queue."""

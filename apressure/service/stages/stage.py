@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections import deque
 from collections.abc import Sequence
 from types import CoroutineType
@@ -55,6 +56,10 @@ class Stage(Dispatcher):
         self._transforming = 0
         self._moving = False
 
+    @property
+    def in_hand(self) -> int:
+        return self._open
+
     async def _receive(self, consumer: Consumer[Delivery[Any]]) -> None:
         """Receive until the source is drained, and everything is moved or dead."""
         tasks, ready = self.tasks, self._ready
@@ -69,6 +74,8 @@ class Stage(Dispatcher):
             if delivery is not None:
                 ready.append(delivery)
                 more = () if take_ready is None else take_ready(self._read_ahead.limit - len(ready))
+                if self._arguments.observe is not None:
+                    self.outcomes["redelivered"] += sum(each.redelivered for each in more)
                 ready.extend(more)
                 self._open += 1 + len(more)
                 self._begin_to_transform(1 + len(more))
@@ -97,6 +104,7 @@ class Stage(Dispatcher):
 
     async def _transform_next(self) -> None:
         transform, encode = self._arguments.handler, self._plan.mover.encode
+        observe = self._arguments.observe
         deliveries: Sequence[Delivery[Any]]
         batch: list[Any] | None = None
         if self._plan.batch is None:
@@ -105,6 +113,7 @@ class Stage(Dispatcher):
             deliveries, batch = self._take_batch()
             if not batch:
                 return
+        began = time.perf_counter()
         try:
             if batch is None:
                 returned = transform(deliveries[0].item)
@@ -118,6 +127,9 @@ class Stage(Dispatcher):
                 raise  # the consumer's block gives the messages back
             self._failed_with(error, deliveries)
             return
+        finally:
+            if observe is not None:
+                observe(time.perf_counter() - began)
         self._outbox.add(deliveries, encoded)
         if not self._moving:
             self._moving = True

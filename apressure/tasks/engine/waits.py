@@ -154,6 +154,9 @@ class TaskWaits(Waits[Wait]):
     Args:
         client: The client.
         steps: The queue's steps.
+
+    Attributes:
+        blocked: For how long operations waited here.
     """
 
     _wait_type = Wait
@@ -170,7 +173,7 @@ class TaskWaits(Waits[Wait]):
         if (refused := self._refused()) is not None:
             return refused
         which = 1 if wait.reason == "full" else 0
-        return self._admitted(self._channels.park(self._names[which], noted[which], wait.seconds(POLL)))
+        return self._admitted(wait.reason, self._channels.park(self._names[which], noted[which], wait.seconds(POLL)))
 
     def hand_back(self, role: str) -> None:
         """Nothing came for operations which have ended: messages reach everybody."""

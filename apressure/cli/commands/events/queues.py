@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -18,6 +18,9 @@ from apressure.cli.options import Common, Interval, Most, Name, Timeout, Watch, 
 from apressure.cli.show import plain, print_json, printable
 from apressure.exceptions import QueueDoesNotExistError
 
+_OWN: Final = ("waiting_putters", "waiting_receivers", "blocked", "late_renewals")
+"""What statistics say of the command's own object."""
+
 
 async def stat(common: Common, name: Name, watch: Watch = False, interval: Interval = None) -> None:
     """Show how full a queue is: one line for each value, or with --watch one line each time."""
@@ -26,7 +29,7 @@ async def stat(common: Common, name: Name, watch: Watch = False, interval: Inter
         while True:
             await _must_exist(queue)
             found = dataclasses.asdict(await queue.statistics())
-            shown = {key: value for key, value in found.items() if not key.startswith("waiting_")}  # this object's own
+            shown = {key: value for key, value in found.items() if key not in _OWN}
             if common.json:
                 print_json(shown)
             elif watch:

@@ -194,7 +194,8 @@ class Plain(Engine):
         # A forced put takes the permit, too, if there is one: in a queue that is now full it would let the next put in.
         permit = await role_lock.ask(b"RPOP", keys.not_full) is not None
         if not permit and not force:
-            popped = await role_lock.pop(keys.not_full)
+            with self.waits.blocked.by("full"):
+                popped = await role_lock.pop(keys.not_full)
             if not await role_lock.exists():
                 raise missing(self.name)
             if popped is not None and role_lock.interrupted:
@@ -227,7 +228,8 @@ class Plain(Engine):
         keys = self.keys
         messages = list(await role_lock.ask(b"RPOP", keys.messages, max_items) or ())
         if not messages and not await role_lock.ask(b"EXISTS", keys.closed):
-            popped = await role_lock.pop(keys.messages, keys.closed)
+            with self.waits.blocked.by("empty"):
+                popped = await role_lock.pop(keys.messages, keys.closed)
             if popped is not None and popped[0] == keys.closed:
                 await role_lock.ask(b"LPUSH", keys.closed, 0)  # or two such getters would open the queue again
             elif popped is not None:
