@@ -50,7 +50,7 @@ async def test_a_batch_read_shows_waiting_messages_and_takes_none(ground: Ground
 
 
 async def test_a_batch_read_has_no_message_twice_and_no_new_one(ground: Ground) -> None:
-    from apressure.spark.source.decoding import RAW
+    from apressure.spark.columns import RAW
     from apressure.spark.source.slices import QueueReader
 
     ground.create()
@@ -79,7 +79,7 @@ async def test_a_batch_read_has_no_message_twice_and_no_new_one(ground: Ground) 
 async def test_a_batch_read_of_a_busy_queue_needs_one_request_more(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from apressure.spark.source.decoding import RAW
+    from apressure.spark.columns import RAW
     from apressure.spark.source.slices import QueueReader
 
     steps = ground.create()
@@ -403,7 +403,7 @@ async def test_an_old_checkpoint_ends_no_other_query(ground: Ground, now: bool) 
     """Spark's calls, made here: a query reads on, and then one begins with an old copy of its checkpoint."""
     from pyspark.sql.streaming.datasource import ReadMaxRows
 
-    from apressure.spark.source.decoding import RAW
+    from apressure.spark.columns import RAW
     from apressure.spark.source.stream import QueueStream
 
     options = Options.of({"url": ground.url, "queues": "a,b", "group": "g"})

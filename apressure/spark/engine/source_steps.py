@@ -108,6 +108,17 @@ class SourceSteps(QueueSteps):
         numbers = answer[1]
         return list(zip(numbers[::2], numbers[1::2], strict=True))
 
+    def count_attempts(self, epoch: int, first: int, last: int) -> int:
+        """Count that Spark is about to read sealed batches, and return how often it has, at least for one of them.
+
+        If a reply is lost, the number is higher.
+
+        Raises:
+            GroupTakenError: Another query reads for this group.
+        """
+        _, times = self._run("count_attempts", (self.state,), epoch, first, last)
+        return int(times)
+
     def note_failures(self, number: int, begin: int, end: int, positions: Sequence[int]) -> int:
         """Note the rows of a slice of a batch that cannot be decoded.
 
@@ -131,7 +142,7 @@ class SourceSteps(QueueSteps):
         """
         dead = self.keys.dead_letters
         keys = (self.state, self.batch(number), *dead.as_dead_letters(), *dead.collisions())
-        why = encode(f"Spark's group {self.group!r} cannot decode it: it is no JSON object that fits the schema")
+        why = encode(f"Spark's group {self.group!r} cannot decode it: it does not fit the format and the schema")
         left = 1
         while left:
             _, left = self._run("bury", keys, epoch, number, limit, why, _MOST_DEAD)

@@ -53,6 +53,16 @@ class NoRoom(NamedTuple):
     """The queue is full."""
 
 
+class Look(NamedTuple):
+    """A queue at one moment."""
+
+    length: int
+    """How many messages wait in it."""
+    closed: bool
+    full: bool
+    """Its producers wait, or it does not exist."""
+
+
 @functools.cache
 def script(name: str, package: str = "apressure.spark.engine") -> Script:
     """Return the script of that name. Each one is read once."""
@@ -158,6 +168,15 @@ class QueueSteps:
         """Return how many messages have ever left the queue, how many wait in it, and whether it is closed."""
         _, left, length, closed = self._run("measure", ())
         return left, length, bool(closed)
+
+    def look(self) -> Look:
+        """Return how many messages wait, and whether more can come."""
+        keys = self.keys.queue
+        length, closed, bound = self.server.together(
+            (b"LLEN", keys.messages), (b"EXISTS", keys.closed), (b"GET", keys.bound)
+        )
+        limit = int(bound) if bound is not None and bound.isdigit() else 0
+        return Look(length, bool(closed), bound is None or 0 < limit <= length)
 
     def backlog(self) -> tuple[int, int | None]:
         """Return how many messages wait in the queue, and their bytes; None if its clients do not count them."""

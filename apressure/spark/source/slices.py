@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -33,6 +32,7 @@ class Slice(InputPartition):
         rows: How many rows the whole batch has, so that a changed batch is noticed.
         first: What to add to a position for the user's `sequence`.
         left: For a queue, how many messages had left it when it was measured.
+        attempts: How often Spark has begun to read the batch, if the schema has that column.
     """
 
     queue: str
@@ -42,11 +42,12 @@ class Slice(InputPartition):
     rows: int
     first: int
     left: int = 0
+    attempts: int = 1
 
 
 def tasks_per_queue(options: Options, queues: int) -> int:
     """Return the most tasks that read a batch of one of so many queues."""
-    return max(1, (options.num_partitions or os.cpu_count() or 1) // max(1, queues))
+    return max(1, options.tasks // max(1, queues))
 
 
 def read(options: Options, decoder: Decoder, piece: Slice) -> Iterator[Any]:
@@ -154,6 +155,8 @@ class QueueReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._decoder = Decoder(options, schema)
+        if self._decoder.counts_attempts:
+            raise ValueError("the column attempts is for streams: spark.read takes no messages, so it has none")
 
     def partitions(self) -> list[Slice]:  # type: ignore[override]
         """Measure the queues and split them into slices."""

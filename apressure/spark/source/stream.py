@@ -8,12 +8,14 @@ are on the server; Spark's log of offsets decides which of them count.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import math
 import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -22,6 +24,7 @@ from apressure.exceptions import PressureError, QueueInUseError
 from apressure.spark.engine.source_steps import SourceSteps
 from apressure.spark.engine.steps import fair_shares, find_queues, server_of, split_rows
 from apressure.spark.options import Options
+from apressure.spark.source.admission import Admission
 from apressure.spark.source.decoding import Decoder
 from apressure.spark.source.slices import Slice, read, tasks_per_queue
 
@@ -87,6 +90,10 @@ class _Queue:
             for begin, upto in split_rows(rows, limit)
         ]
 
+    def count_attempts(self, start: int, end: int) -> int:
+        """Count that Spark reads the batches after `start` up to `end`, and return how often it has."""
+        return self.steps.count_attempts(self._epoch, start + 1, end)
+
     def commit(self, end: int) -> None:
         """Delete all batches up to `end`: Spark has processed them."""
         if end > self.committed:
@@ -113,6 +120,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._group = options.group
         self._decoder = Decoder(options, schema)
+        self._admission = Admission(options)
         self._opened: dict[str, _Queue] = {}
         self._found: tuple[str, ...] = options.names
         self._look_at = -math.inf  # when to look for queues that match the pattern
@@ -152,6 +160,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         If all queues are closed and empty, and this process has had no batch yet, this seals an empty one: Spark
         finishes the last windows in a batch without data, and after a crash it makes none by itself.
 
+        With `minRowsPerBatch` this returns `start` while there are too few messages, unless AvailableNow asks.
+
         With `stopAtEnd` this waits for messages, and returns `start` only when all queues are closed and empty:
         AvailableNow ends with the first call that returns `start`.
 
@@ -172,9 +182,13 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Spark has processed what is below `start`: its commit was lost in a crash, or AvailableNow sent none.
             if queue.fresh or self._available_now:
                 queue.commit(start.get(name, 0))
+        if rows and not self._available_now and self._waits(queues):
+            return start
         end = self._next(queues, start, rows)
         while not end and self._options.stop_at_end and not all(queue.ended for queue in queues.values()):
             end = self._next(queues, start, rows)
+        if end or not self._admission.begun:
+            self._admission.sealed()
         if end:
             self._begun, self._report = True, (-math.inf, None)
         return {**start, **end} if end else start
@@ -209,12 +223,19 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces: list[Slice] = []
         for name, number in changed.items():
             queue = self._queue(name, start.get(name))
-            pieces += queue.slices(start.get(name, queue.committed), number, limit)
+            begin = start.get(name, queue.committed)
+            found = queue.slices(begin, number, limit)
+            if self._decoder.counts_attempts and found:
+                attempts = queue.count_attempts(begin, number)
+                found = [dataclasses.replace(piece, attempts=attempts) for piece in found]
+            pieces += found
         return pieces
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read one slice."""
         assert isinstance(partition, Slice)
+        context = TaskContext.get()
+        self._decoder.attempts = partition.attempts + (context.attemptNumber() if context else 0)
         return read(self._options, self._decoder, partition)
 
     def commit(self, end: Offset) -> None:
@@ -226,6 +247,12 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(self) -> bool:
         """Whether the query reads only what was there at its start."""
         return self._available_now and not self._options.stop_at_end
+
+    def _waits(self, queues: dict[str, _Queue]) -> bool:
+        """Wait for more messages, at most for `pollWait`, and return whether to wait longer (`minRowsPerBatch`)."""
+        left = self._admission.seconds_left(lambda: [queue.steps.look() for queue in queues.values()])
+        time.sleep(min(left, self._options.poll_wait))
+        return left > 0
 
     def _next(self, queues: dict[str, _Queue], start: Offset, rows: int) -> Offset:
         """Seal the next batches, and return their numbers. If there is no message, this waits for `pollWait`."""
