@@ -171,3 +171,44 @@ def test_an_empty_batch() -> None:
 def test_schemas_that_do_not_fit(ddl: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         decoder(ddl, format="json")
+
+
+def messages(ddl: str, row: dict[str, Any], **options: str) -> list[bytes]:
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    from apressure.spark.encoding import Encoder
+
+    schema = StructType.fromDDL(ddl)
+    made = pickle.loads(pickle.dumps(Encoder(Options.of({"queue": "jobs", **options}), schema)))
+    batch = pa.RecordBatch.from_pylist([row], to_arrow_schema(schema, timezone="UTC"))
+    return [bytes(one) for one in made.messages(batch).cast(pa.binary()).to_pylist()]
+
+
+def test_rows_become_events() -> None:
+    row = {"body": b"\xff", "queue": "elsewhere", "sequence": 7, "attempts": 3, "put_time": None, "to": "x"}
+    ddl = "body BINARY, queue STRING, sequence BIGINT, attempts INT, put_time TIMESTAMP, to STRING"
+    (message,) = messages(ddl, row, format="cloudevents", queueColumn="to")
+    event = json.loads(message)
+    assert abs(dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(event["time"])) < dt.timedelta(minutes=5)
+    assert event.keys() == {"specversion", "id", "source", "type", "time", "data_base64"}
+    (message,) = messages("body STRING", {"body": None}, format="cloudevents")
+    assert json.loads(message).keys() == {"specversion", "id", "source", "type", "time"}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "format", "says"),
+    [
+        ("key STRING", "", "cloudevents", "a row cannot be a CloudEvent: key must not be empty"),
+        ("headers MAP<STRING,STRING>", [("Trace-Id", "x")], "cloudevents", "'Trace-Id' cannot be the name of a header"),
+        ("key INT", 1, "cloudevents", "the column 'key' must be STRING, not INT"),
+        ("other INT", 1, "cloudevents", "unknown column 'other': with format=cloudevents"),
+        ("key STRING", "k", "raw", "'key' comes from the envelope of a message: it needs format=cloudevents"),
+        ("other INT", 1, "raw", "unknown column 'other': with format=raw"),
+        ("m MAP<STRING,STRING>", [], "json", "maps cannot be written"),
+    ],
+)
+def test_rows_that_cannot_be_messages(column: str, value: Any, format: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        messages(f"body STRING, {column}", {"body": "a", column.split(maxsplit=1)[0]: value}, format=format)

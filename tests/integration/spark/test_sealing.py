@@ -374,3 +374,32 @@ def test_queues_are_found_by_a_pattern(jobs: Jobs) -> None:
     for name in ("orders:0", "orders:1", "other"):
         QueueSteps(jobs.server, name).create(0)
     assert find_queues(jobs.server, "orders:*") == ["orders:0", "orders:1"]
+
+
+def test_attempts_are_counted_until_the_batches_are_committed(jobs: Jobs) -> None:
+    epoch = jobs.begin(texts(9))
+    assert jobs.drain(epoch, 0, 3) == [1, 2, 3]
+    assert jobs.source.count_attempts(epoch, 1, 1) == 1
+    assert jobs.source.count_attempts(epoch, 1, 2) == 2
+    assert jobs.source.count_attempts(epoch, 2, 3) == 2
+    jobs.source.commit(epoch, 1, 3)
+    assert not [field for field in jobs.plain.hkeys(jobs.source.state) if field.startswith(b"tried")]
+    jobs.put(texts(3))
+    assert seal(jobs.source, epoch, 3, 3) == 4
+    assert jobs.source.count_attempts(epoch, 4, 4) == 1
+    newer, _, _ = jobs.source.begin_epoch()
+    with pytest.raises(GroupTakenError):
+        jobs.source.count_attempts(epoch, 4, 4)
+    assert jobs.source.give_back(newer, 4, 4) == 3
+    assert not [field for field in jobs.plain.hkeys(jobs.source.state) if field.startswith(b"tried")]
+
+
+def test_a_look_tells_whether_more_messages_can_come(jobs: Jobs) -> None:
+    steps = QueueSteps(jobs.server, "narrow")
+    assert steps.look() == (0, False, True)  # it does not exist
+    steps.create(2)
+    assert steps.look() == (0, False, False)
+    jobs.plain.lpush(steps.keys.queue.messages, "a", "b")
+    assert steps.look() == (2, False, True)
+    operate(jobs, "close")
+    assert jobs.source.look() == (0, True, False)
