@@ -514,7 +514,7 @@ async def test_a_queue_with_a_busy_role_does_not_delay_the_others(ground: Ground
 
 @pytest.mark.parametrize("count", [1, 60])
 async def test_a_stream_of_empty_queues_sends_few_commands_and_writes_nothing(ground: Ground, count: int) -> None:
-    """Fewer than 100 commands a second, those inside scripts included; a batch of many queues takes as many tasks as one."""
+    """Under 100 commands a second, those inside scripts included. Many small queues are read by one task."""
     for number in range(count):
         ground.create(f"jobs:{number}")
         await ground.put(texts(3, 10 * number), f"jobs:{number}")
@@ -525,11 +525,13 @@ async def test_a_stream_of_empty_queues_sends_few_commands_and_writes_nothing(gr
     before = {key: ground.plain.dump(key) for key in ground.plain.scan_iter()}
     began = time.monotonic()
     ground.plain.config_resetstat()
-    await asyncio.sleep(3)
-    calls = {name: about["calls"] for name, about in ground.plain.info("commandstats").items()}
-    seconds = time.monotonic() - began  # a busy machine lets us sleep longer
-    assert 0 < calls.get("cmdstat_evalsha", 0)  # what dead clients left is found, and other queries
-    assert sum(calls.values()) <= 100 * (seconds + 1)
+    calls: dict[str, int] = {}
+    # A script finds what dead clients left, and other queries. A busy machine lets us sleep longer.
+    while (seconds := time.monotonic() - began) < 3 or not calls.get("cmdstat_evalsha"):
+        await asyncio.sleep(0.5)
+        calls = {name: about["calls"] for name, about in ground.plain.info("commandstats").items()}
+        assert seconds < PATIENCE
+    assert sum(calls.values()) <= 100 * (seconds + 2)
     assert {key: ground.plain.dump(key) for key in ground.plain.scan_iter()} == before
     query.stop()
 
