@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
-from apressure.spark.engine.steps import Look
+from apressure.spark.engine.looks import Look
 from apressure.spark.options import Options
 from apressure.spark.source.admission import Admission
 
-FEW = Look(3, closed=False, full=False)
-ENDED = Look(3, closed=True, full=False)
+FEW = Look(3, final=False)
 
 
 class Stream:
@@ -20,8 +17,8 @@ class Stream:
         given = {"queue": "jobs", "minRowsPerBatch": "10", "maxBatchDelay": "1m", **options}
         self.admission = Admission(Options.of(given), lambda: self.now)
 
-    def waits(self, *looks: Look) -> float:
-        return self.admission.seconds_left(lambda: looks)
+    def waits(self, look: Look) -> float:
+        return self.admission.seconds_left(lambda: look)
 
 
 def test_a_batch_waits_for_enough_messages_or_for_the_delay() -> None:
@@ -29,8 +26,8 @@ def test_a_batch_waits_for_enough_messages_or_for_the_delay() -> None:
     assert stream.waits(FEW) == 0  # it may be a batch from before a crash
     stream.admission.sealed()
     assert stream.waits(FEW) == 60
-    assert stream.waits(*[FEW] * 3) == 60
-    assert stream.waits(*[FEW] * 4) == 0
+    assert stream.waits(Look(9, final=False)) == 60
+    assert stream.waits(Look(10, final=False)) == 0
     stream.now += 59
     assert stream.waits(FEW) == 1
     stream.now += 1
@@ -39,12 +36,11 @@ def test_a_batch_waits_for_enough_messages_or_for_the_delay() -> None:
     assert stream.waits(FEW) == 60
 
 
-@pytest.mark.parametrize("looks", [[ENDED], [ENDED, ENDED], [FEW, FEW._replace(full=True)]])
-def test_a_batch_does_not_wait_for_messages_that_cannot_come(looks: list[Look]) -> None:
+def test_a_batch_does_not_wait_for_messages_that_cannot_come() -> None:
     stream = Stream()
     stream.admission.sealed()
-    assert stream.waits(*looks) == 0
-    assert stream.waits(ENDED, FEW) == 60
+    assert stream.waits(Look(3, final=True)) == 0
+    assert stream.waits(Look(0, final=True)) == 0
 
 
 def test_nothing_waits_by_default() -> None:

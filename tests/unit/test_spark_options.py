@@ -217,9 +217,12 @@ def test_rows_are_divided_evenly(waiting: dict[str, int], most: int, shares: dic
     assert fair_shares(waiting, most) == shares
 
 
-def test_slices_cover_everything_once() -> None:
-    for length in (0, 1, 9, 10, 99, 100, 12345):
-        pieces = split_rows(length, 4, 10)
-        assert [row for begin, end in pieces for row in range(begin, end)] == list(range(length))
-        assert len(pieces) <= 4
-    assert len(split_rows(19, 4, 10)) == 1
+def test_tasks_cover_all_rows_once_and_have_as_many() -> None:
+    for lengths in ((0,), (1,), (9, 10), (99, 0, 100), (12345,), (3,) * 60, ()):
+        tasks = split_rows(lengths, 4, 10)
+        rows = [(index, row) for task in tasks for index, begin, end in task for row in range(begin, end)]
+        assert rows == [(index, row) for index, length in enumerate(lengths) for row in range(length)]
+        sizes = [sum(end - begin for _, begin, end in task) for task in tasks]
+        assert len(sizes) <= 4
+        assert not sizes or max(sizes) - min(sizes) <= 1
+    assert len(split_rows([19], 4, 10)) == 1

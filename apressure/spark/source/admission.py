@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from apressure.spark.engine.steps import Look
+from apressure.spark.engine.looks import Look
 from apressure.spark.options import Options
 
 
@@ -24,21 +24,20 @@ class Admission:
         self._clock = clock
         self._latest = -math.inf  # when the last batch was sealed
 
-    def seconds_left(self, looks: Callable[[], Sequence[Look]]) -> float:
+    def seconds_left(self, look: Callable[[], Look]) -> float:
         """Return for how many seconds a batch may wait for more messages; 0.0 if it must not wait.
 
-        It does not wait if there are enough messages, if all queues are closed, or if a queue is full, because then its
-        producers wait for the batch. Nor does the first batch of a process: it may be one from before a crash.
+        It does not wait if there are enough messages, or if no more can come. Nor does the first batch of a process: it
+        may be one from before a crash.
 
         Args:
-            looks: Looks at each queue. It is called only where the answer depends on it.
+            look: Looks at the queues. It is called only where the answer depends on it.
         """
         left = max(0.0, self._latest + self._delay - self._clock())
         if not self._min_rows or not left:
             return 0.0
-        found = looks()
-        enough = sum(look.length for look in found) >= self._min_rows
-        return 0.0 if enough or any(look.full for look in found) or all(look.closed for look in found) else left
+        found = look()
+        return 0.0 if found.final or found.messages >= self._min_rows else left
 
     def sealed(self) -> None:
         """The process has a batch now, or has found no message to begin with."""
