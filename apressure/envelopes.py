@@ -99,13 +99,18 @@ def decode(message: bytes) -> Envelope:
     event = _load(message, "it is not JSON")
     if not isinstance(event, dict):
         raise ValueError("it is not a JSON object")  # noqa: TRY004 (an error of the message)
+    if b"\\u" in message:
+        try:
+            _dump(event).encode()
+        except UnicodeEncodeError:  # JSON can spell half of a surrogate pair
+            raise ValueError("it is not valid Unicode") from None
     if event.get("specversion") != "1.0":
         raise ValueError("it has no specversion 1.0")
     for name in ("id", "source", "type"):
         if not isinstance(event.get(name), str) or not event[name]:
             raise ValueError(f"its {name} is missing, or not text")
     attributes = {
-        name: _attribute(value, name)
+        name: _attribute(value)
         for name, value in event.items()
         if name not in ("data", "data_base64") and value is not None
     }
@@ -145,22 +150,17 @@ def _data(event: Mapping[str, Any], content_type: str) -> bytes | None:
     if value is None:
         return None
     is_text = isinstance(value, str) and content_type and not _JSON.fullmatch(content_type)
-    return _encoded(value if is_text else _dump(value), "data")
+    return (value if is_text else _dump(value)).encode()
 
 
-def _attribute(value: Any, name: str) -> str:
+def _attribute(value: Any) -> str:
+    if isinstance(value, str):
+        return value
     if isinstance(value, bool):
         return str(value).lower()
-    if not isinstance(value, (str, int)):
+    if not isinstance(value, int):
         raise ValueError("an attribute is neither text, a whole number, true nor false")  # noqa: TRY004
-    return _encoded(str(value), name).decode()
-
-
-def _encoded(text: str, name: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:  # JSON can spell half of a surrogate pair
-        raise ValueError(f"its {name if name in _FIELDS else 'header'} is not valid Unicode") from None
+    return str(value)
 
 
 def _time(text: str) -> dt.datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -106,10 +107,12 @@ class Events:
         return "is a CloudEvent whose data is not text in UTF-8"
 
 
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
 _FIELDS: Final[Mapping[str, Callable[[envelopes.Envelope], Any]]] = {
     "body": lambda one: one.data,
     "key": lambda one: one.key,
-    "put_time": lambda one: one.time,
+    "put_time": lambda one: one.time and (one.time - _EPOCH) // _MICROSECOND,  # Arrow takes 15 µs for a datetime
     "headers": lambda one: list(one.headers.items()),
     "id": lambda one: one.id,
     "source": lambda one: one.source,
