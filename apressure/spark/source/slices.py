@@ -65,10 +65,18 @@ def tasks_of(options: Options, whole: Sequence[Slice]) -> list[Task]:
 
 
 def read_task(options: Options, decoder: Decoder, task: InputPartition) -> Iterator[Any]:
-    """Read the slices of a task, one after the other; see `read`."""
+    """Read the slices of a task, one after the other; see `read`. With `maxAttempts` all of them are tried."""
     assert isinstance(task, Task)
+    error = None
     for piece in task.slices:
-        yield from read(options, decoder, piece)
+        try:
+            yield from read(options, decoder, piece)
+        except DecodeError as found:
+            if not options.max_attempts:
+                raise
+            error = error or found
+    if error:
+        raise error
 
 
 def read(options: Options, decoder: Decoder, piece: Slice) -> Iterator[Any]:
