@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ COUNTS = (1, 2, 4)
 LPUSH = 1_040_000
 """Messages a second that one connection puts with LPUSH of many values; measured with `nox -s bench`."""
 FULL = 0.7
-"""How busy a server, or a core, may be in the extrapolation."""
+"""How busy a server, a connection, a query's source or a core may be in the extrapolation."""
 TARGETS = (10, 100, 1000)
 """Millions of messages a minute."""
 
@@ -110,15 +112,17 @@ class Streams:
             query = self.start("parquet", now=True)
             query.awaitTermination()
             seconds = time.perf_counter() - began
-            rows = sum(one["numInputRows"] for one in query.recentProgress)
+            batches = [one for one in query.recentProgress if one["numInputRows"]]
             if warm:
                 yield {
                     "queues": queues,
-                    "messages": rows,
+                    "messages": sum(one["numInputRows"] for one in batches),
                     "seconds": seconds,
+                    "sealing": sum(one["durationMs"]["latestOffset"] for one in batches) / 1000,
                     "spark_cpu": spark_cpu() - cpu,
                     "server_cpu": self._served() - served,
                     "bytes_each": memory / messages,
+                    "cores": os.cpu_count() or 1,
                 }
 
     def _served(self) -> float:
@@ -140,29 +144,31 @@ def spark_cpu() -> float:
 
 
 def scale_tables(runs: list[dict[str, float]]) -> tuple[str, str]:
-    """Return the tables of docs/scale.md: what was measured, and what that means for larger rates."""
+    """Return the tables of docs/scale.md: what was measured, with seconds for a million messages, and larger rates."""
     lines = [
-        "| queues | messages | seconds | messages a minute | Spark's CPU per million | the server's CPU per million |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| queues | messages | seconds | messages a minute | of the cores | Spark's CPU | the server's CPU | sealing |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for run in runs:
         millions = run["messages"] / 1e6
+        each = " | ".join(f"{run[name] / millions:.2f} s" for name in ("spark_cpu", "server_cpu", "sealing"))
+        rate = f"{millions / run['seconds'] * 60:.1f} M"
+        used = (run["spark_cpu"] + run["server_cpu"]) / run["seconds"] / run["cores"]
         lines.append(
-            f"| {run['queues']:.0f} | {millions:.3g} M | {run['seconds']:.0f} | {millions / run['seconds'] * 60:.1f} M "
-            f"| {run['spark_cpu'] / millions:.2f} s | {run['server_cpu'] / millions:.2f} s |"
+            f"| {run['queues']:.0f} | {millions:.3g} M | {run['seconds']:.0f} | {rate} | {used:.0%} | {each} |"
         )
-    spark, server = (
-        statistics.median(run[name] / run["messages"] for run in runs) for name in ("spark_cpu", "server_cpu")
+    spark, server, sealing = (
+        statistics.median(run[name] / run["messages"] for run in runs)
+        for name in ("spark_cpu", "server_cpu", "sealing")
     )
     size = statistics.median(run["bytes_each"] for run in runs)
     wider = [
-        "| messages a minute | Spark's cores | servers | producing connections | memory for a minute of backlog |",
-        "| --- | --- | --- | --- | --- |",
+        "| messages a minute | servers | producers | queries | Spark's cores | a minute of backlog |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for target in TARGETS:
         rate = target * 1e6 / 60
-        cores, servers = (max(1, -(-rate * each // FULL)) for each in (spark, server + 1 / LPUSH))
-        pushers = max(1, -(-rate // (FULL * LPUSH)))
-        gigabytes = 60 * rate * size / 1e9
-        wider.append(f"| {target:,} M | {cores:.0f} | {servers:.0f} | {pushers:.0f} | {gigabytes:.1f} GB |")
+        costs = (server + 1 / LPUSH, 1 / LPUSH, sealing, spark)
+        counts = " | ".join(f"{math.ceil(rate * cost / FULL):,}" for cost in costs)
+        wider.append(f"| {target:,} M | {counts} | {60 * rate * size / 1e9:.0f} GB |")
     return "\n".join(lines), "\n".join(wider)

@@ -254,12 +254,17 @@ async def test_the_progress_shows_the_backlog(ground: Ground) -> None:
 
 
 async def test_messages_that_cannot_be_decoded_become_dead_letters(ground: Ground) -> None:
+    """Those of several queues are tried as often as those of one, also if one task reads all of them."""
     ground.create()
+    ground.create("more")
+    await ground.put([b"oops"], "more", close=True)
     bad = [b"nonsense", b"", b'{"a":"x"}']
     await ground.put([b'{"a":1}', *bad[:2], b'{"a":2}', b'{"a":3}', bad[2]], close=True)
 
     def run() -> None:
-        ground.to_files(ground.stream(format="json", maxAttempts=2).schema("a INT, _sequence LONG").load())
+        ground.to_files(
+            ground.stream(None, queues="jobs,more", format="json", maxAttempts=2).schema("a INT, _sequence LONG").load()
+        )
 
     with pytest.raises(Exception, match="not a JSON object that fits the schema"):
         run()
@@ -268,6 +273,8 @@ async def test_messages_that_cannot_be_decoded_become_dead_letters(ground: Groun
     assert {(row.a, row._sequence) for row in rows} == {(1, 0), (2, 3), (3, 4)}
     async with AsyncQueue("jobs", url=ground.url, max_attempts=2) as queue:
         letters = await queue.dead_letters()
+    async with AsyncQueue("more", url=ground.url, max_attempts=2) as queue:
+        assert [letter.raw for letter in await queue.dead_letters()] == [b"oops"]
     assert [(letter.raw, letter.attempts) for letter in letters] == [(body, 2) for body in bad]
 
 

@@ -183,7 +183,7 @@ class SourceSteps(QueueSteps):
 
     def lengths(self, first: int, last: int) -> list[int]:
         """Return how many messages each of these batches has."""
-        return [int(self.server.ask(b"LLEN", self.batch(number))) for number in range(first, last + 1)]
+        return list(map(int, self.server.ask_all([(b"LLEN", self.batch(number)) for number in range(first, last + 1)])))
 
     def give_back(self, epoch: int, number: int, last: int) -> int:
         """Return the messages of the group's latest batch to the queue, and return how many there were."""

@@ -168,7 +168,7 @@ class Queues:
                 except QueueDoesNotExistError:
                     if self._options.pattern is None:
                         raise
-                    self._search_at = -math.inf
+                    self._found = tuple(one for one in self._found if one != name)
                     del left[name]
                     continue
                 if result == "more":

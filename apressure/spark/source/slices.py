@@ -66,13 +66,20 @@ def tasks_of(options: Options, whole: Sequence[Slice]) -> list[Task]:
 
 
 def read_task(options: Options, decoder: Decoder, task: InputPartition) -> Iterator[Any]:
-    """Read the slices of a task, one after the other; see `read`."""
+    """Read the slices of a task, one after the other; see `read`. With `maxAttempts` all of them are tried."""
     assert isinstance(task, Task)
-    context = TaskContext.get()
+    context, error = TaskContext.get(), None
     retries = context.attemptNumber() if context else 0
     for piece in task.slices:
         decoder.attempts = piece.attempts + retries
-        yield from read(options, decoder, piece)
+        try:
+            yield from read(options, decoder, piece)
+        except DecodeError as found:
+            if not options.max_attempts:
+                raise
+            error = error or found
+    if error:
+        raise error
 
 
 def read(options: Options, decoder: Decoder, piece: Slice) -> Iterator[Any]:
