@@ -153,7 +153,7 @@ async def test_the_code_in_the_docs_runs_as_it_is(ground: Ground, tmp_path: Path
     names: dict[str, Any] = {"URL": ground.url, "json": json}
     exec(whole, names)
     names["rows"] = names["orders"].selectExpr("body", "2000 AS amount")
-    assert len(parts) == 3
+    assert len(parts) == 5
     for part in parts:
         exec(part, names)
     assert ground.waiting("billed") == ground.waiting("copies") == [b"A", b"B"]
