@@ -53,7 +53,8 @@ def check() -> None:
     """
     if "SPARK_REMOTE" in os.environ:  # not shown: it may contain a token
         raise ValueError(
-            "SPARK_REMOTE is set, but queues need a local Spark: Spark Connect was not tested. Unset SPARK_REMOTE"
+            "SPARK_REMOTE is set, and this starts a Spark of its own. Unset SPARK_REMOTE; or use Spark Connect with "
+            "SparkSession.builder.remote(…) and apressure.spark.register(…)"
         )
     how = "pip install 'apressure[spark]'"
     problems = []

@@ -149,6 +149,7 @@ async def test_the_code_in_the_docs_runs_as_it_is(ground: Ground, tmp_path: Path
     ground.create("orders")
     await ground.put([b"a", b"b"], "orders", close=True)
     text = DOCUMENT.read_text().replace("/data/", f"{tmp_path}/")
+    text = re.sub(r"## Use Spark Connect\n.*?\n## ", "## ", text, flags=re.DOTALL)  # see test_connect.py
     whole, *parts = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {"URL": ground.url, "json": json}
     exec(whole, names)
