@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import os
 import re
@@ -24,8 +25,19 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from apressure.spark.engine.steps import QueueSteps
+    from apressure.spark.lag import QueueLag
+    from apressure.spark.listener import LagListener
 
-__all__ = ["await_end", "check", "close_queue", "mend_checkpoint", "register", "session"]
+__all__ = [
+    "LagListener",
+    "QueueLag",
+    "await_end",
+    "check",
+    "close_queue",
+    "mend_checkpoint",
+    "register",
+    "session",
+]
 
 OLDEST_SPARK: Final = (4, 2)
 OLDEST_JAVA: Final = 17
@@ -41,6 +53,17 @@ _WRITTEN_BY_SPARK: Final = (
     "SPARK_PYTHON_RUNTIME",
 )
 """Environment variables that Spark sets for its Python processes. It overwrites values that are there."""
+
+
+_LATER: Final = {"LagListener": "apressure.spark.listener", "QueueLag": "apressure.spark.lag"}
+"""Names that are imported when they are first used: the listener needs pyspark."""
+
+if not TYPE_CHECKING:  # with a __getattr__, a type checker would accept every name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_LATER[name]), name)
 
 
 def check() -> None:
