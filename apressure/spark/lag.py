@@ -21,7 +21,6 @@ from apressure.spark.engine.steps import QueueSteps
 
 WINDOW: Final = 60.0
 """Seconds over which rates are measured."""
-_MOST_SAMPLES: Final = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,6 +58,37 @@ class QueueLag:
         return f"{text}; {self.rows_per_second:,.0f} rows/s, {end}"
 
 
+class Trend:
+    """How fast messages are taken, and how soon none will wait if it goes on like that.
+
+    Args:
+        window: Seconds over which rates are measured.
+    """
+
+    def __init__(self, window: float = WINDOW) -> None:
+        self._window = window
+        self._samples: collections.deque[tuple[float, int, int]] = collections.deque()
+
+    def add(self, moment: float, taken: int, waiting: int) -> tuple[float | None, float | None]:
+        """Note how many messages were ever taken, and how many wait, at a moment in seconds.
+
+        Returns:
+            Messages taken each second, and the seconds until none waits: infinite if they do not get fewer. None at the
+            first time.
+        """
+        samples = self._samples
+        samples.append((moment, taken, waiting))
+        while len(samples) > 2 and samples[0][0] < moment - self._window:
+            samples.popleft()
+        began, taken_before, waiting_before = samples[0]
+        seconds = moment - began
+        if seconds <= 0:
+            return None, None if waiting else 0.0
+        fewer = (waiting_before - waiting) / seconds
+        drain = 0.0 if waiting == 0 else waiting / fewer if fewer > 0 else math.inf
+        return (taken - taken_before) / seconds, drain
+
+
 class LagMeter:
     """Measures the lag of queries, from what the server says at each look. Use it from one thread at a time.
 
@@ -70,8 +100,7 @@ class LagMeter:
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        # By run of a query and queue: when it was looked at, how many messages Spark had taken, and how many waited.
-        self._samples: dict[tuple[str, str], collections.deque[tuple[float, int, int]]] = {}
+        self._trends: dict[tuple[str, str], Trend] = {}  # by run of a query, and queue
 
     def look(self, run: str, query: str, names: list[str]) -> list[QueueLag]:
         """Look at the queues of a run of a query.
@@ -84,17 +113,14 @@ class LagMeter:
 
     def forget(self, run: str) -> None:
         """Forget a run that has ended."""
-        for key in [key for key in self._samples if key[0] == run]:
-            del self._samples[key]
+        for key in [key for key in self._trends if key[0] == run]:
+            del self._trends[key]
 
     def _look(self, server: Blocking, run: str, query: str, name: str) -> QueueLag:
         messages, size = QueueSteps(server, name).backlog()
         groups = sealed_batches.groups(server, name)
-        samples = self._samples.setdefault((run, name), collections.deque(maxlen=_MOST_SAMPLES))
-        now = self._clock()
-        samples.append((now, sum(group.read for group in groups), messages))
-        while len(samples) > 2 and samples[0][0] < now - WINDOW:
-            samples.popleft()
+        trend = self._trends.setdefault((run, name), Trend())
+        rows_per_second, seconds_to_drain = trend.add(self._clock(), sum(group.read for group in groups), messages)
         sizes = [group.bytes for group in groups if group.bytes is not None]
         return QueueLag(
             query,
@@ -103,8 +129,8 @@ class LagMeter:
             size,
             in_flight=sum(group.messages for group in groups),
             in_flight_bytes=sum(sizes) if len(sizes) == len(groups) else None,
-            rows_per_second=_rate(samples, 1),
-            seconds_to_drain=_seconds_to_drain(messages, _rate(samples, 2)),
+            rows_per_second=rows_per_second,
+            seconds_to_drain=seconds_to_drain,
         )
 
 
@@ -125,16 +151,3 @@ def _decoded(offset: Any) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _rate(samples: collections.deque[tuple[float, int, int]], which: int) -> float | None:
-    first, last = samples[0], samples[-1]
-    return (last[which] - first[which]) / (last[0] - first[0]) if last[0] > first[0] else None
-
-
-def _seconds_to_drain(messages: int, growth: float | None) -> float | None:
-    if messages == 0:
-        return 0.0
-    if growth is None:
-        return None
-    return messages / -growth if growth < 0 else math.inf

@@ -28,10 +28,18 @@ from pyspark.sql import SparkSession
 spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 assert "connect" in type(spark).__module__
 print(spark.read.format("pressure").options(url=URL, queue="jobs").load().count())
+from apressure.spark import LagListener
+lags = []
+spark.streams.addListener(LagListener(lags.append, interval=0, url=URL))
 """
 AFTERWARDS = """
 (source,) = query.lastProgress["sources"]
 print(source["numInputRows"], source["latestOffset"])
+import time
+deadline = time.monotonic() + 120
+while not lags and time.monotonic() < deadline:
+    time.sleep(0.05)
+print({lag.queue for lag in lags})
 """
 
 
@@ -66,5 +74,6 @@ def test_the_code_in_the_docs_runs_over_spark_connect(valkey: EmbeddedServer, tm
         "0",
         "['CUP', 'PLATE']",
         '2 {"orders": {"messages": 0, "bytes": 0}}',
+        "{'orders'}",
     ], done.stderr[-5000:]
     assert QueueSteps(server, "orders").measure() == (2, 0, True)
