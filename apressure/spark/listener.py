@@ -96,14 +96,17 @@ class LagListener(StreamingQueryListener):
         self._looked[run] = now
         query, names = self._queries[run]
         try:
-            for lag in self._meter.look(run, query, names):
-                _log.log(logging.WARNING if self._is_late(lag) else logging.INFO, "%s", lag)
-                if self._callback is not None:
-                    self._callback(lag)
+            found = self._meter.look(run, query, names)
         except PressureError as error:
             _log.warning("the lag of the query %s cannot be measured: %s", query, error)
-        except Exception:  # noqa: BLE001 - it is the user's function
-            _log.exception("the callback for the lag of the query %s failed", query)
+            return
+        for lag in found:
+            _log.log(logging.WARNING if self._is_late(lag) else logging.INFO, "%s", lag)
+            if self._callback is not None:
+                try:
+                    self._callback(lag)
+                except Exception:  # noqa: BLE001 - it is the user's function
+                    _log.exception("the callback for the lag of the query %s failed", query)
 
     def _is_late(self, lag: QueueLag) -> bool:
         many = self._warn_messages is not None and lag.messages >= self._warn_messages

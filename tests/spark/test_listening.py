@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from apressure import AsyncQueue
 from apressure.spark import LagListener, QueueLag
 from tests.integration.commands import wait_until
 from tests.spark.conftest import Ground
@@ -24,17 +25,19 @@ async def test_the_lag_of_queries(ground: Ground, caplog: pytest.LogCaptureFixtu
     def logged(level: int, *words: str) -> bool:
         return any(one.levelno == level and all(word in one.getMessage() for word in words) for one in caplog.records)
 
-    for name in ("busy", "calm"):
+    for name in ("paused", "read"):
         ground.create(name)
-    await ground.put([b"x" * 10] * 14, "busy")
-    await ground.put([b"x"], "calm")
+    await ground.put([b"x" * 10] * 8, "paused")
+    await ground.put([b"x"] * 3, "read")
+    async with AsyncQueue("paused", url=ground.url) as queue:
+        await queue.pause()  # so that its messages wait at each look
     listener = LagListener(note, warn_messages=5, interval=0, url=ground.url)
     ground.spark.streams.addListener(listener)
     try:
-        frame = ground.stream(None, queues="busy,calm", maxRowsPerBatch=6).load()
+        frame = ground.stream(None, queues="paused,read").load()
         foreign = ground.spark.readStream.format("rate").load().writeStream.format("noop").queryName("foreign").start()
         query = ground.to_files(frame, now=False)
-        wait_until(lambda: {lag.queue for lag in seen if not lag.messages} == {"busy", "calm"} or query.exception())
+        wait_until(lambda: len(seen) >= 2 or query.exception())
         wait_until(lambda: foreign.lastProgress)
         query.stop()
         foreign.stop()
@@ -42,14 +45,14 @@ async def test_the_lag_of_queries(ground: Ground, caplog: pytest.LogCaptureFixtu
     finally:
         ground.spark.streams.removeListener(listener)
     assert {lag.query for lag in seen} == {str(query.id)}
-    busy = [lag for lag in seen if lag.queue == "busy"]
-    assert all(lag.bytes == 10 * lag.messages and lag.in_flight_bytes == 10 * lag.in_flight for lag in busy)
-    assert [lag.messages for lag in busy] == sorted((lag.messages for lag in busy), reverse=True)
-    assert any(lag.in_flight and lag.rows_per_second for lag in busy)
-    assert busy[-1].seconds_to_drain == 0.0
-    assert logged(logging.WARNING, "messages", "wait in busy")
-    assert logged(logging.INFO, "wait in calm")
-    assert not logged(logging.WARNING, "wait in calm")
+    latest = {lag.queue: lag for lag in seen}
+    waiting, done = latest["paused"], latest["read"]
+    assert (waiting.messages, waiting.bytes, waiting.in_flight) == (8, 80, 0)
+    assert (done.messages, done.bytes, done.in_flight, done.in_flight_bytes) == (0, 0, 3, 3)
+    assert done.seconds_to_drain == 0.0
+    assert logged(logging.WARNING, "8 messages (80 bytes) wait in paused")
+    assert logged(logging.INFO, "wait in read")
+    assert not logged(logging.WARNING, "wait in read")
     assert logged(logging.ERROR, "the callback for the lag of the query", "failed")
 
 
