@@ -115,7 +115,7 @@ def group(name: str) -> list[str]:
 def extras(spark: bool) -> list[str]:
     """Return the requirements of all extras, with or without Spark, and without the project itself."""
     optional = PROJECT["project"]["optional-dependencies"]
-    wanted = [lines for name, lines in optional.items() if spark or name not in ("pipeline", "spark")]
+    wanted = [lines for name, lines in optional.items() if spark or name not in ("pipeline", "spark", "spark-connect")]
     return [line for lines in wanted for line in lines if not line.startswith("apressure[")]
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import os
 import re
@@ -25,8 +26,19 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from apressure.spark.engine.steps import QueueSteps
+    from apressure.spark.lag import QueueLag
+    from apressure.spark.listener import LagListener
 
-__all__ = ["await_end", "check", "close_queue", "mend_checkpoint", "register", "session"]
+__all__ = [
+    "LagListener",
+    "QueueLag",
+    "await_end",
+    "check",
+    "close_queue",
+    "mend_checkpoint",
+    "register",
+    "session",
+]
 
 OLDEST_SPARK: Final = (4, 2)
 OLDEST_JAVA: Final = 17
@@ -44,6 +56,17 @@ _WRITTEN_BY_SPARK: Final = (
 """Environment variables that Spark sets for its Python processes. It overwrites values that are there."""
 
 
+_LATER: Final = {"LagListener": "apressure.spark.listener", "QueueLag": "apressure.spark.lag"}
+"""Names that are imported when they are first used: the listener needs pyspark."""
+
+if not TYPE_CHECKING:  # with a __getattr__, a type checker would accept every name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_LATER[name]), name)
+
+
 def check() -> None:
     """Check that Spark can run here, before it prints anything, and have its workers use this Python.
 
@@ -54,7 +77,8 @@ def check() -> None:
     """
     if "SPARK_REMOTE" in os.environ:  # not shown: it may contain a token
         raise ValueError(
-            "SPARK_REMOTE is set, but queues need a local Spark: Spark Connect was not tested. Unset SPARK_REMOTE"
+            "SPARK_REMOTE is set, and this starts a Spark of its own. Unset SPARK_REMOTE; or use Spark Connect with "
+            "SparkSession.builder.remote(…) and apressure.spark.register(…)"
         )
     how = "pip install 'apressure[spark]'"
     problems = []

@@ -185,6 +185,27 @@ class SourceSteps(QueueSteps):
         """Return how many messages each of these batches has."""
         return list(map(int, self.server.ask_all([(b"LLEN", self.batch(number)) for number in range(first, last + 1)])))
 
+    def sizes(self, first: int, last: int) -> tuple[list[int | None], int, int]:
+        """Return the bytes of each of these batches (None if they were not counted), and what the group has done.
+
+        Returns:
+            The bytes, how many messages the group has ever taken, and its epoch: when its query began, in milliseconds.
+
+        Raises:
+            ServerError: Another program has written into the group's state.
+        """
+        fields = ("rows", "epoch", "bytes", *(f"size-{number}" for number in range(first, last + 1)))
+        values = self.server.ask(b"HMGET", self.state, *fields)
+        try:
+            rows, epoch, filling, *sizes = (None if value is None else int(value) for value in values)
+        except ValueError:
+            raise ServerError(
+                f"the state of {self._about} is damaged: another program has written into {self.state!r}"
+            ) from None
+        if sizes and sizes[-1] is None:  # the last one may be incomplete
+            sizes[-1] = filling
+        return sizes, rows or 0, epoch or 0
+
     def give_back(self, epoch: int, number: int, last: int) -> int:
         """Return the messages of the group's latest batch to the queue, and return how many there were."""
         total, left = 0, 1

@@ -1,13 +1,20 @@
-"""`apressure stat`: shows how full a queue is, who holds its roles, and how much has passed through it."""
+"""`apressure stat`: shows how full a queue is, who holds its roles, what Spark has, and how much has passed through."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from typing import TYPE_CHECKING
 
 from apressure import AsyncQueue
 from apressure.cli import show
 from apressure.cli.options import Common, Interval, Name, Watch, seconds_between
+from apressure.exceptions import PermissionDeniedError, ScriptingRefusedError
+from apressure.spark import sealed_batches
+from apressure.spark.sealed_batches import GroupBatches
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 async def stat(
@@ -16,18 +23,18 @@ async def stat(
     watch: Watch = False,
     interval: Interval = None,
 ) -> None:
-    """Show how full a queue is, who holds its roles, and how much has passed through it."""
+    """Show how full a queue is, who holds its roles, what Spark has in flight, and how much has passed through it."""
     seconds = seconds_between(interval, watch)
     async with common.queue(name) as queue:
         if sys.stdout.isatty() and not common.json:
             await _stat_on_a_terminal(queue, seconds if watch else None)
             return
         while True:
-            statistics = await queue.statistics()
+            statistics, groups = await queue.statistics(), await _groups(queue)
             if common.json:
-                show.print_json(show.as_dict(statistics))
+                show.print_json(show.with_spark(statistics, groups))
             else:
-                shown = [show.queue_line(statistics)] if watch else show.statistics_lines(statistics)
+                shown = [show.queue_line(statistics)] if watch else show.statistics_lines(statistics, groups)
                 sys.stdout.write("".join(line + "\n" for line in shown))
                 sys.stdout.flush()
             if not watch:
@@ -40,13 +47,24 @@ async def _stat_on_a_terminal(queue: AsyncQueue[bytes], seconds: float | None) -
     from rich.console import Console
     from rich.live import Live
 
-    statistics = await queue.statistics()
-    if seconds is None:
-        Console().print(show.statistics_view(statistics))
-        return
     rates = show.Rates()
-    with Live(show.statistics_view(statistics, rates.of(statistics)), auto_refresh=False) as live:
+
+    async def look() -> RenderableType:
+        statistics = await queue.statistics()
+        return show.statistics_view(statistics, rates.of(statistics), await _groups(queue))
+
+    if seconds is None:
+        Console().print(await look())
+        return
+    with Live(await look(), auto_refresh=False) as live:
         while True:
             await asyncio.sleep(seconds)
-            statistics = await queue.statistics()
-            live.update(show.statistics_view(statistics, rates.of(statistics)), refresh=True)
+            live.update(await look(), refresh=True)
+
+
+async def _groups(queue: AsyncQueue[bytes]) -> list[GroupBatches]:
+    """The groups that have read a queue with Spark; none where this user may not look."""
+    try:
+        return await asyncio.to_thread(sealed_batches.all_groups, queue.client.settings, queue.name)
+    except (PermissionDeniedError, ScriptingRefusedError):
+        return []
