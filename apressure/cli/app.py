@@ -18,6 +18,7 @@ from apressure.cli.commands.dead import dead
 from apressure.cli.commands.delete import delete
 from apressure.cli.commands.demo import demo
 from apressure.cli.commands.doctor import doctor
+from apressure.cli.commands.explain import explain
 from apressure.cli.commands.get import get
 from apressure.cli.commands.ls import ls
 from apressure.cli.commands.pause import pause
@@ -78,6 +79,7 @@ def common_options(
 
 for function in (create, put, get, dead, requeue, ls, stat, pause, resume, close, delete, doctor, demo, pipeline):
     app.command(epilog=_SEE)(command(function))
+app.command(epilog=_SEE)(command(explain, server=False))
 
 
 def _group(name: str, help: str, commands: Iterable[Callable[..., None]]) -> None:
