@@ -23,7 +23,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 SOURCES = ("apressure", "docs", "tests", "examples", "noxfile.py")
 # tests/parallel.py says how many processes `auto` means. `nox -s tests -- -n 0` runs one test at a time.
 PARALLEL = ("-n", "auto", "--dist", "loadfile")
-BESIDE_THE_TESTS = ("CHANGELOG.md", "README.md", "docs", "examples", "pyproject.toml", "tests")
+BESIDE_THE_TESTS = ("CHANGELOG.md", "README.md", "docs", "examples", "noxfile.py", "pyproject.toml", "tests")
 
 
 @nox.session

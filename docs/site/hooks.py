@@ -15,8 +15,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = {"CHANGELOG.md": "changelog.md", "apressure/cli/errors.md": "errors.md"}
-FROM = {page: name for name, page in PAGES.items()}
+PAGES = {"CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
 
 
@@ -42,7 +41,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     def inside(match: re.Match[str]) -> str:
         path = _outside(page.file.src_uri, match[0])
         if path is None:
-            return match[0].removeprefix("../../docs/") if page.file.src_uri in FROM else match[0]
+            return match[0]
         return "../" * page.file.src_uri.count("/") + PAGES.get(path, f"source/{path}.txt")
 
     return LINK.sub(inside, markdown)
@@ -62,8 +61,7 @@ def on_post_build(config: Any) -> None:
 
 def _outside(page: str, target: str) -> str | None:
     """Return the path of a link's target from the root of the project, or None if it is in `docs/` or missing."""
-    folder = (ROOT / FROM[page]).parent if page in FROM else DOCS / PurePosixPath(page).parent
-    path = (folder / target).resolve()
+    path = (DOCS / PurePosixPath(page).parent / target).resolve()
     if path.is_relative_to(DOCS) or not path.is_relative_to(ROOT) or not path.exists():
         return None
     return path.relative_to(ROOT).as_posix()

@@ -27,7 +27,7 @@ SECTIONS = {
 def listing() -> str:
     """Return what docs/llms.txt should be: a line for each page, with its title and its first sentence."""
     lines = [HEAD]
-    pages = [*PAGES, ROOT / "apressure" / "cli" / "errors.md", ROOT / "CHANGELOG.md"]
+    pages = [*PAGES, ROOT / "CHANGELOG.md"]
     for folder, group in groupby(sorted(pages, key=_place), key=lambda page: _place(page)[0]):
         lines.append(f"\n## {SECTIONS.get(folder, folder.capitalize())}\n")
         lines += [_line(page) for page in group]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import subprocess
-import sys
 
 import pytest
 
@@ -14,6 +13,7 @@ from apressure.cli import main
 from apressure.cli.commands.explain import explanations
 from apressure.exceptions import PressureError, QueueFullError
 from tests.documentation.blocks import ROOT
+from tests.integration.commands import COMMAND, environment
 
 ERRORS = [kind for _, kind in inspect.getmembers(exceptions, inspect.isclass) if issubclass(kind, PressureError)]
 
@@ -61,6 +61,8 @@ def test_an_unknown_name_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_it_needs_no_server() -> None:
-    command = [sys.executable, "-m", "apressure", "explain", "ServerError"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env={"PATH": "/nowhere"})
+    nowhere = environment("redis://127.0.0.1:1/0")
+    done = subprocess.run(
+        [*COMMAND, "explain", "ServerError"], capture_output=True, text=True, timeout=60, check=True, env=nowhere
+    )
     assert "What to do" in done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -13,7 +14,7 @@ from apressure.cli.options import Common
 from apressure.cli.show import print_json
 
 _SECTION: Final = re.compile(r"^## (\w+)\n\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-_LINK: Final = re.compile(r"\[([^]]+)\]\((?:\.\./)*(docs/[\w/.-]+)[^)]*\)")
+_LINK: Final = re.compile(r"\[([^]]+)\]\(([\w/.-]+)[^)]*\)")
 
 
 def explain(
@@ -44,5 +45,8 @@ def explain(
 
 def explanations() -> dict[str, str]:
     """Return the text of each error. A link to a page of the docs becomes the page's name."""
-    page = files("apressure.cli").joinpath("errors.md").read_text(encoding="utf-8")
-    return {name: _LINK.sub(r"\1 (\2)", text.strip()) + "\n" for name, text in _SECTION.findall(page)}
+    page = files("apressure.cli").joinpath("errors.md")  # the wheel has a copy of docs/errors.md
+    if not page.is_file():  # an editable installation
+        page = Path(__file__).parents[3] / "docs" / "errors.md"
+    sections = _SECTION.findall(page.read_text(encoding="utf-8"))
+    return {name: _LINK.sub(r"\1 (docs/\2)", text.strip()) + "\n" for name, text in sections}
