@@ -87,7 +87,7 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the docs site into a temporary directory, and check all links. `nox -s docs -- --serve` shows it."""
-    install_dependencies(session, group("docs"), spark=False)
+    session.install(*group("docs"))
     session.env["NO_MKDOCS_2_WARNING"] = "1"
     configuration = ("--config-file", "docs/site/mkdocs.yml", "--strict")
     if "--serve" in session.posargs:

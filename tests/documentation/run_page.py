@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.documentation.blocks import Block, blocks, stand_in
 
-PATIENCE = 120  # seconds
+PATIENCE = 240  # seconds
 LOCAL_SERVER = "redis://127.0.0.1:6379/0"
 
 

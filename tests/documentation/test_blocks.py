@@ -20,9 +20,9 @@ from tests.integration.commands import COMMAND, PATIENCE, environment
 ELSEWHERE = {
     "cli.md": "tests/integration/test_cli.py::TestDocumentation",
     "codecs.md": "tests/integration/test_documentation.py::test_the_code_of_the_page_of_codecs_works",
-    "events.md": "tests/integration/events/test_documentation.py::test_",
+    "events.md": "tests/integration/events/test_documentation.py::test_the_code_of_the_page_runs",
     "events-server.md": "tests/integration/event_server/test_clients.py::test_the_consumer_of_the_docs",
-    "pipeline.md": "tests/spark/test_pipeline.py::test_",
+    "pipeline.md": "tests/spark/test_pipeline.py::test_the_example",
     "spark.md": "tests/spark/test_sessions.py::test_the_code_in_the_docs_runs_as_it_is",
     "tasks.md": "tests/integration/tasks/test_main_job.py::test_the_main_job_of_the_page",
     "tasks-runner.md": "tests/integration/tasks/runner/test_ends.py::test_the_code_in_the_docs_runs_as_it_is",
@@ -57,7 +57,7 @@ def test_the_code_of_a_page_runs(page: Path, url: str, tmp_path: Path) -> None:
             cwd=place, env=settings, stdout=file, stderr=file, start_new_session=True,
         )  # fmt: skip
         try:
-            code = running.wait(PATIENCE)
+            code = running.wait(2 * PATIENCE)
         finally:
             with contextlib.suppress(ProcessLookupError):  # what the page has started in the background
                 os.killpg(running.pid, signal.SIGKILL)
@@ -77,6 +77,9 @@ def test_the_tutorial_is_the_example() -> None:
 
 def test_what_is_not_run_says_why() -> None:
     for page in PAGES:
+        fences = re.findall(r"^ *(?:```|~~~) *(?:python|py|sh|bash|shell|console)\b", page.read_text(), re.MULTILINE)
+        known = [block for block in blocks(page) if block.language in ("python", "py", "sh", "console")]
+        assert len(fences) == len(known), f"{name(page)} has a block that the tests do not see"
         for block in blocks(page):
             assert not block.title.startswith(NOT_RUN) or len(block.title) > len(NOT_RUN) + 5, (name(page), block.line)
 

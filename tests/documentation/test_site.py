@@ -29,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     settings = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", *command], env=settings, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-m", *command], env=settings, capture_output=True, text=True, timeout=480, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return place
