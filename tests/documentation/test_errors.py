@@ -1,4 +1,4 @@
-"""Every public error is explained, and names the command that explains it."""
+"""Every public error is explained, and names the command that explains it; a shell completes its name."""
 
 from __future__ import annotations
 
@@ -66,3 +66,18 @@ def test_it_needs_no_server() -> None:
         [*COMMAND, "explain", "ServerError"], capture_output=True, text=True, timeout=60, check=True, env=nowhere
     )
     assert "What to do" in done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_get_a_script_that_completes(shell: str) -> None:
+    script = subprocess.run(
+        COMMAND, capture_output=True, text=True, timeout=60, check=True,
+        env=environment(_APRESSURE_COMPLETE=f"source_{shell}"),
+    ).stdout  # fmt: skip
+    assert f"_APRESSURE_COMPLETE=complete_{shell}" in script
+
+
+def test_commands_are_completed() -> None:
+    words = environment(_APRESSURE_COMPLETE="complete_bash", COMP_WORDS="apressure exp", COMP_CWORD="1")
+    done = subprocess.run(COMMAND, capture_output=True, text=True, timeout=60, check=True, env=words)
+    assert done.stdout.split() == ["explain"]
