@@ -98,6 +98,7 @@ def _group(name: str, help: str, commands: Iterable[Callable[..., None]]) -> Non
 
 
 _TASKS: Final = (
+    tasks.create,
     tasks.enqueue, tasks.schedule, tasks.run, tasks.ls, tasks.show, tasks.wait, tasks.stat, tasks.cancel, tasks.retry,
     tasks.purge, tasks.pause, tasks.resume, tasks.close, tasks.delete, tasks.listen, tasks.complete, tasks.fail,
     tasks.progress,

@@ -95,8 +95,11 @@ def one_line(text: str) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Return the error's message on one line."""
-    return one_line(str(error)) or type(error).__name__
+    """Return the error's message on one line. If no server was found there, say what names another one."""
+    message = one_line(str(error)) or type(error).__name__
+    if isinstance(error, errors.ServerUnavailableError) and message.startswith(("cannot reach", "cannot find")):
+        message += " --url or APRESSURE_URL names another server"
+    return message
 
 
 def as_dict(error: BaseException, code: Exit) -> dict[str, object]:

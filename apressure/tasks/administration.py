@@ -9,7 +9,7 @@ from apressure import validation
 from apressure.exceptions import QueueDoesNotExistError
 from apressure.tasks.core import Core
 from apressure.tasks.engine.answers import Status, Wait
-from apressure.tasks.engine.steps import MAX_TASKS
+from apressure.tasks.engine.steps import MAX_DELETED
 from apressure.tasks.statistics import TaskStatistics
 
 MAX_BOUND: Final = 10**12
@@ -157,7 +157,7 @@ class Administration(Core):
     async def delete(self, timeout: float | None = None) -> None:
         """Delete the queue with all its tasks, those in hand and those that have ended included.
 
-        Waiting clients get QueueDoesNotExistError, if the queue was created. It works in steps of up to 1,000
+        Waiting clients get QueueDoesNotExistError, if the queue was created. It works in steps of up to 250
         tasks. Nodes of the released blueque that run a task meanwhile leave its end behind.
 
         Args:
@@ -173,7 +173,7 @@ class Administration(Core):
         await self.steps.end_queue()
         for what in ("pending", "scheduled", "held", "complete", "failed"):
             while True:
-                _, looked = await self.steps.purge(what, MAX_TASKS)
+                _, looked = await self.steps.purge(what, MAX_DELETED)
                 if not looked:
                     break
         await self.steps.forget_queue()
@@ -185,11 +185,12 @@ class Administration(Core):
         older_than: float | None = None,
         on_progress: Callable[[int], object] | None = None,
     ) -> int:
-        """Delete the tasks that have this status when it begins, in steps of up to 1,000.
+        """Delete the tasks that have this status when it begins, in steps of up to 250.
 
         Args:
             status: `"pending"`, `"scheduled"`, `"complete"` or `"failed"`. Tasks in hand stay.
-            older_than: Only tasks that have not changed for so many seconds, by the server's clock; None for all.
+            older_than: Only tasks that have not changed for so many seconds, by the server's clock; None for all. A
+                task without a valid time of its latest change counts as old.
             on_progress: Called after each step with how many were deleted so far.
 
         Returns:
@@ -208,7 +209,7 @@ class Administration(Core):
         found = await self._status()
         left, deleted = getattr(found, status), 0
         while left > 0:
-            step, looked = await self.steps.purge(status, min(left, MAX_TASKS), older_than, self._expected)
+            step, looked = await self.steps.purge(status, min(left, MAX_DELETED), older_than, self._expected)
             deleted += step
             left -= looked
             if not looked:

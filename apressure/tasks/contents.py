@@ -8,12 +8,12 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 from apressure import dead_letters, validation
 from apressure.dead_letters import DeadLetter, Failure, Requeued
-from apressure.exceptions import PressureError, TaskDoesNotExistError, TaskStatusError
+from apressure.exceptions import PressureError, ServerError, TaskDoesNotExistError, TaskStatusError
 from apressure.items import Items
 from apressure.settle import note_accepted
 from apressure.tasks.administration import Administration
 from apressure.tasks.engine.answers import FULL, Wait, raw, text
-from apressure.tasks.engine.steps import MAX_TASKS, load_many
+from apressure.tasks.engine.steps import MAX_DELETED, load_many
 from apressure.tasks.task import Task, number
 
 T = TypeVar("T")
@@ -57,20 +57,8 @@ class Contents(Administration, Generic[T]):
                 if status is None or task.status == status or task.status not in STATUSES:
                     yield task
 
-    async def _ids(self, status: str | None) -> AsyncIterator[list[bytes]]:
-        keys, ask = self.steps.keys, self.steps.connection.ask
-
-        async def chunks(command: bytes, key: bytes, backwards: bool = False) -> AsyncIterator[list[bytes]]:
-            begin = 0
-            while True:
-                span = (-begin - _CHUNK, -begin - 1) if backwards else (begin, begin + _CHUNK - 1)
-                ids: list[bytes] = await ask(command, key, *span, reads=True)
-                if ids:
-                    yield ids[::-1] if backwards else ids
-                begin += len(ids)
-                if len(ids) < _CHUNK:
-                    return
-
+    async def _ids(self, status: str | None) -> AsyncIterator[list[bytes]]:  # noqa: PLR0912 (one for each status)
+        keys, chunks = self.steps.keys, self._chunks
         if status in (None, "pending"):
             async for ids in chunks(b"LRANGE", keys.pending, True):
                 yield ids
@@ -80,13 +68,28 @@ class Contents(Administration, Generic[T]):
         if status in (None, "reserved", "started"):
             async for ids in chunks(b"ZRANGE", keys.leases):
                 yield ids
-            for listener in sorted(await ask(b"SMEMBERS", keys.listeners, reads=True)):
-                async for ids in chunks(b"LRANGE", keys.reserved(listener)):
-                    yield ids
+            for listener in sorted(await self.steps.connection.ask(b"SMEMBERS", keys.listeners, reads=True)):
+                try:
+                    async for ids in chunks(b"LRANGE", keys.reserved(listener)):
+                        yield ids
+                except ServerError as error:
+                    if error.code != "WRONGTYPE":
+                        raise  # otherwise another program has damaged it: the others are listed
         for ended, key in (("complete", keys.complete), ("failed", keys.failed)):
             if status in (None, ended):
                 async for ids in chunks(b"LRANGE", key):
                     yield ids
+
+    async def _chunks(self, command: bytes, key: bytes, backwards: bool = False) -> AsyncIterator[list[bytes]]:
+        begin = 0
+        while True:
+            span = (-begin - _CHUNK, -begin - 1) if backwards else (begin, begin + _CHUNK - 1)
+            ids: list[bytes] = await self.steps.connection.ask(command, key, *span, reads=True)
+            if ids:
+                yield ids[::-1] if backwards else ids
+            begin += len(ids)
+            if len(ids) < _CHUNK:
+                return
 
     async def cancel(self, task_id: str) -> bool:
         """Cancel a task. One that waits fails, with the error `cancelled`. The node that has it is asked to end it.
@@ -219,7 +222,7 @@ class Contents(Administration, Generic[T]):
             async def attempt() -> int | Wait:
                 nonlocal moved, left
                 most = left if max_items is None else min(left, max_items - moved)
-                step, looked = await self.steps.requeue(min(most, MAX_TASKS), self._expected)
+                step, looked = await self.steps.requeue(min(most, MAX_DELETED), self._expected)
                 moved += step
                 left -= looked
                 return looked or FULL

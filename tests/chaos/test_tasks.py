@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
+import time
 from collections import Counter
 from pathlib import Path
 
 import psutil
 import pytest
+import redis
 
 from apressure.embedded import EmbeddedServer
 from apressure.tasks import TaskClient
@@ -21,6 +24,9 @@ from tests.chaos.test_kill import Nursery, nursery
 
 KILLS = often(50, 10)
 """How many are killed on one server: 100 at every push, 1,000 in the long form, on both."""
+
+FINISHED = often(5_000, 200)
+"""How many finished tasks are purged: 1,000,000 in the long form."""
 
 RUNNERS = 3
 VICTIMS = ("runner", "listener", "supervisor", "process", "process", "runner and supervisor", "runner and process")
@@ -101,9 +107,9 @@ async def nodes_die(url: str, kills: int, rng: random.Random, folder: Path) -> R
             victim = rng.choice(VICTIMS)
             while await queue.qsize() < 2 * RUNNERS:
                 stubborn = rng.random() < 0.3
-                parameters = [f"{rng.uniform(0, 1.0 if stubborn else 0.3):.3f}", *["stubborn"] * stubborn]
+                parameters = [f"{rng.uniform(0, 0.6 if stubborn else 0.3):.3f}", *["stubborn"] * stubborn]
                 ids.append(await queue.enqueue(parameters))
-            await asyncio.sleep(rng.uniform(0, 0.25))
+            await asyncio.sleep(rng.uniform(0, 0.15))
             killed[victim] += await crew.kill_some(victim, rng)
         stuck = 0
         try:
@@ -133,3 +139,32 @@ async def test_nodes_are_killed(
         row = await nodes_die(url, KILLS, rng, tmp_path)
     recorder.add("killed runner: tasks", server.software, row)
     assert row.clean(), row
+
+
+FINISH = """
+for id = tonumber(ARGV[1]), tonumber(ARGV[1]) + 999 do
+  redis.call('HSET', 'blueque_task_' .. id, 'status', 'complete', 'queue', 'tasks', 'result', 'x', 'updated', ARGV[2])
+  redis.call('LPUSH', 'blueque_complete_tasks_tasks', id)
+  redis.call('LPUSH', 'blueque_tasks_tasks', id)
+end
+"""
+
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+async def test_a_purge_of_many_goes_in_small_steps(url: str) -> None:
+    """Others use the server meanwhile: no step deletes more than a few hundred tasks."""
+    steps, served = [0], 0
+    with redis.Redis.from_url(url) as db:
+        for begin in range(0, FINISHED, 1000):
+            db.eval(FINISH, 0, begin, time.time())
+    async with TaskClient(url) as client, TaskClient(url) as other:
+        queue = client.queue("tasks")
+        purging = asyncio.create_task(queue.purge("complete", on_progress=steps.append))
+        while not purging.done():
+            await other.queue("beside").enqueue("x")
+            served += 1
+        assert await purging == FINISHED
+        assert max(after - before for before, after in itertools.pairwise(steps)) <= 250
+        assert served > FINISHED // 1000
+        assert await client.connection.ask(b"EXISTS", b"blueque_complete_tasks_tasks", b"blueque_tasks_tasks") == 0
+        await other.queue("beside").delete()

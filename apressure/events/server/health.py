@@ -46,7 +46,7 @@ async def check(address: Address, password: str | None, tls: ssl.SSLContext | No
     except (OSError, asyncio.IncompleteReadError) as error:
         reason = str(error) or "it closed the connection"
         raise ServerUnavailableError(
-            f"cannot reach the server at {host}:{address.port}: {reason}. Is it running?"
+            f"the server at {host}:{address.port} cannot be reached: {reason}. Is it running, and is the address right?"
         ) from None
     return loop.time() - began
 

@@ -30,6 +30,9 @@ from apressure.tasks.engine.sending import NOT_DURABLE, changed, script
 MAX_TASKS: Final = 1000
 """The most tasks in one step, so that it does not hold up the server for more than a few milliseconds."""
 
+MAX_DELETED: Final = 250
+"""The most tasks that one step deletes or enqueues again: that takes several commands for each."""
+
 How = Literal["start", "progress", "complete", "fail", "nack", "unseen"]
 
 New = tuple[bytes, bytes, bytes]

@@ -7,15 +7,19 @@ process of its number, or that process began after the listener had reserved the
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Sequence
 from typing import Final
 
+from apressure.exceptions import ServerError
 from apressure.tasks.core import Core
 from apressure.tasks.engine.answers import Fields, raw, text
 from apressure.tasks.engine.steps import MAX_TASKS, load_many
 from apressure.tasks.nodes import processes
 from apressure.tasks.task import number, whole
+
+logger = logging.getLogger("apressure")
 
 ADOPTED: Final = 15.0
 """Seconds for which a task stays with a process that runs on after its listener has died, at each look."""
@@ -39,6 +43,7 @@ class Orphans:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._known: set[bytes] = set()
+        self._damaged: set[bytes] = set()
 
     async def find(self) -> None:
         """Find the lists of listeners of this host that are not in the set. It looks at all keys, 1,000 at a time.
@@ -60,7 +65,7 @@ class Orphans:
         """Take over the tasks of all listeners of the queue that have died on this host.
 
         A task whose process still runs stays, until that ends. The others go back, first in line, or fail, as the
-        queue's `on_orphan` says.
+        queue's `on_orphan` says. A listener whose list is no list is left out.
 
         Returns:
             How many tasks went back or failed.
@@ -75,7 +80,7 @@ class Orphans:
             if parsed is None or parsed[0] != here:
                 self._known.discard(listener)
                 continue
-            ids = await ask(b"LRANGE", steps.keys.reserved(listener), 0, MAX_TASKS - 1, reads=True)
+            ids = await self._reserved(listener)
             if not ids and listener not in registered:
                 self._known.discard(listener)
                 continue
@@ -84,6 +89,22 @@ class Orphans:
             if looked_at is not None:
                 moved += (await steps.adopt(listener, core.on_orphan, ADOPTED, *looked_at))[0]
         return moved
+
+    async def _reserved(self, listener: bytes) -> list[bytes]:
+        """Return the ids of a listener's tasks: none, with a warning, if another program has damaged its list."""
+        key = self._core.steps.keys.reserved(listener)
+        try:
+            ids: list[bytes] = await self._core.steps.connection.ask(b"LRANGE", key, 0, MAX_TASKS - 1, reads=True)
+        except ServerError as error:
+            if error.code != "WRONGTYPE":
+                raise
+            if listener not in self._damaged:
+                logger.warning("the tasks of the listener %s are left out: the key %s is not a list. Delete it with "
+                               "redis-cli", text(listener), text(key))  # fmt: skip
+            self._damaged.add(listener)
+            return []
+        self._damaged.discard(listener)
+        return ids
 
 
 def _look(pid: int, ids: Sequence[bytes], tasks: dict[bytes, Fields]) -> tuple[bool, list[Orphan]] | None:

@@ -1,7 +1,8 @@
 """Calls one Python function, in a process of its own: the program that a `Runner` starts for `"module:function"`.
 
-It reads `{"function": "module:function", "parameters": …, "path": […]}` from its standard input, and writes the result
-to the descriptor for reports (see reports.py). It imports nothing but the standard library and the function's module.
+It reads `{"function": "module:function", "parameters": …, "path": […], "check": false}` from its standard input, and
+writes the result to the descriptor for reports (see reports.py). With `"check": true` it only imports the function. It
+imports nothing but the standard library and the function's module.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ REPORTS = 3
 """The descriptor by which it reports."""
 
 
-def main() -> int:
-    """Call the function; returns the exit status."""
+def main() -> int | str:
+    """Call the function; returns the exit status, or why the function cannot be imported, which `sys.exit` prints."""
     with os.fdopen(0, "rb", closefd=False) as file:
         order = json.load(file)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -30,7 +31,11 @@ def main() -> int:
     try:
         function = find(order["function"])
     except Exception as error:  # noqa: BLE001 (the module's code may raise anything)
+        if order["check"]:
+            return "".join(traceback.format_exception_only(error)).strip()
         return failed(f"the function {order['function']} cannot be imported: {error!r}")
+    if order["check"]:
+        return 0
     try:
         result = function(order["parameters"])
         if isinstance(result, types.CoroutineType):

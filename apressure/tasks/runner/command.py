@@ -113,9 +113,27 @@ class Function:
         if not (colon and all(part.isidentifier() for part in [*module.split("."), *function.split(".")])):
             raise ValueError(f"a function is named as 'module:function', not {self.name!r}")
 
-    def job(self, parameters: Any) -> Job:
-        """Return what to start for a task."""
-        order = {"function": self.name, "parameters": parameters, "path": sys.path}
+    async def check(self) -> None:
+        """Raise ValueError if a new process cannot import the function, so that its tasks need not fail one by one.
+
+        Cancelled, that process is killed.
+        """
+        import anyio  # here, since it takes long to import
+
+        job, environment = self.job(None, check=True), {**os.environ, **self.env}
+        ran = await anyio.run_process(
+            job.command, input=job.stdin, cwd=self.cwd, env=environment, check=False, start_new_session=True
+        )
+        if ran.returncode:
+            *_, reason = ["the process ended", *ran.stderr.decode(errors="replace").strip().splitlines()]
+            raise ValueError(
+                f"the function {self.name} cannot be called: {reason}. Correct the name, or add the folder of the "
+                "module to PYTHONPATH"
+            )
+
+    def job(self, parameters: Any, *, check: bool = False) -> Job:
+        """Return what to start for a task; with `check`, what only imports the function."""
+        order = {"function": self.name, "parameters": parameters, "path": sys.path, "check": check}
         return Job([sys.executable, "-P", str(CALLING)], json.dumps(order).encode(), reports_result=True)
 
 

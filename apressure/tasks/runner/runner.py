@@ -123,21 +123,23 @@ class Runner:
             max_attempts if on_orphan == "retry" else 1,
             validation.whole(max_output, "max_output", 0, unit="bytes"),
         )
+        self._work = _work_of(work)
         self._performance = functools.partial(
-            Performance, begin=_beginning(work), limits=limits, on_output=on_output
+            Performance, begin=_beginning(self._work), limits=limits, on_output=on_output
         )  # fmt: skip
         self._signals = signals
         self._queue = client.queue(queue, lease=lease, max_attempts=max_attempts, on_orphan=on_orphan)
         self._running: dict[asyncio.Task[None], Performance] = {}
         self._endings: Counter[Ending] = Counter()
         self._receiving: CancelScope | None = None
-        self._signal: Signals | None = None
+        self._received: list[Signals] = []
         self._failure: BaseException | None = None
 
     async def run(self) -> Ran:
         """Run tasks until the queue is closed and drained, or a signal comes. Call it once.
 
         Raises:
+            ValueError: The function that processes are to call cannot be imported. No task was taken.
             RuntimeError: It was called before, or signals were asked for outside the main thread.
             PressureError: An error that a retry does not solve (`temporary` is False), or one before the first task.
 
@@ -160,11 +162,13 @@ class Runner:
                     await background.join(self._running)
         if self._failure is not None:
             raise self._failure
-        ended = self._endings
-        return Ran(ended["complete"], ended["failed"], ended["given back"], ended["lost"], self._signal)
+        ended, signal = self._endings, self._received[0] if self._received else None
+        return Ran(ended["complete"], ended["failed"], ended["given back"], ended["lost"], signal)
 
     async def _receive(self, consumer: TaskConsumer[TaskDelivery[Any]]) -> None:
         """Reserve a task whenever there is room for one, until the queue is drained and no task can go back to it."""
+        if isinstance(self._work, Function):
+            await self._work.check()
         failures = 0
         while True:
             while len(self._running) >= self._concurrency:
@@ -176,7 +180,8 @@ class Runner:
             except StopAsyncIteration:
                 if idle:
                     return
-                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+                if self._running:  # otherwise the last one has just ended: it may have gone back
+                    await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             except PressureError as error:
                 if not error.temporary:
                     raise
@@ -190,6 +195,8 @@ class Runner:
         task = background.start(self._perform(performance), f"running the task {delivery.id}")
         self._running[task] = performance
         task.add_done_callback(self._ended)
+        if len(self._received) > 1 or self._failure is not None:  # that came while the task was on its way
+            performance.stop(Reason.GIVE_BACK)
 
     async def _perform(self, performance: Performance) -> None:
         self._endings[await performance.run()] += 1
@@ -204,8 +211,8 @@ class Runner:
 
     def _signalled(self, signum: int) -> None:
         assert self._receiving is not None
-        if self._signal is None:
-            self._signal = Signals(signum)
+        self._received.append(Signals(signum))
+        if len(self._received) == 1:
             self._receiving.cancel()
         else:
             self._stop_listening()
@@ -217,8 +224,8 @@ class Runner:
             performance.stop(Reason.GIVE_BACK)
 
 
-def _beginning(work: Work) -> Callable[[Order], Running]:
-    """Return what prepares a task to run.
+def _work_of(work: Work) -> Command | Function | Callable[[Any], Any]:
+    """Return what runs: a command, a function for processes of their own, or a coroutine function.
 
     Raises:
         TypeError, ValueError: It is nothing that can run.
@@ -227,14 +234,21 @@ def _beginning(work: Work) -> Callable[[Order], Running]:
     if isinstance(work, Command):
         work.check()
     if isinstance(work, (Command, Function)):
-        return functools.partial(TaskProcess, work)
+        return work
     if isinstance(work, str):
-        return functools.partial(TaskProcess, Function(work))
+        return Function(work)
     if not callable(work):
         raise TypeError(f"a Runner runs a Command, a function or 'module:function', not {type(work).__name__}")
     if inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(getattr(work, "__call__", None)):  # noqa: B004
-        return functools.partial(TaskCoroutine, work)
-    return functools.partial(TaskProcess, Function(_name_of(work)))
+        return work
+    return Function(_name_of(work))
+
+
+def _beginning(work: Command | Function | Callable[[Any], Any]) -> Callable[[Order], Running]:
+    """Return what prepares a task to run."""
+    if isinstance(work, (Command, Function)):
+        return functools.partial(TaskProcess, work)
+    return functools.partial(TaskCoroutine, work)
 
 
 def _name_of(function: Callable[[Any], Any]) -> str:

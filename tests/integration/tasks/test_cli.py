@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -198,11 +199,12 @@ def test_a_running_task_is_cancelled(tasks: Tasks) -> None:
     assert tasks.task(task_id).error == "cancelled"
 
 
-def test_a_signal_lets_the_task_finish_and_a_second_one_ends_it(tasks: Tasks) -> None:
-    (task_id,) = tasks.enqueue("sleep 1; echo finished")
+def test_a_signal_lets_the_task_finish_and_a_second_one_ends_it(tasks: Tasks, tmp_path: Path) -> None:
+    (task_id,) = tasks.enqueue(f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo finished")
     with tasks.running(*tasks.of("run", "jobs", "--", "sh", "-c")) as node:
         wait_until(tasks.has(task_id, "started"))
         node.send_signal(signal.SIGINT)
+        (tmp_path / "go").touch()
         code, output, _ = ended(node)
     assert (code, output) == (130, b"tasks of jobs: 1 complete, 0 failed, 0 given back, 0 lost\n")
     (other,) = tasks.enqueue("sleep 1000")
@@ -299,6 +301,43 @@ def test_deleting_a_queue_ends_what_its_nodes_run(tasks: Tasks) -> None:
         wait_until(lambda: not command.is_running())
 
 
+def test_a_function_of_a_module_in_this_folder(tasks: Tasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "encoding.py").write_text("def double(number): return 2 * number")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    ids = tasks.data("enqueue", "jobs", "--parse", "21")["ids"]
+    assert "cannot be called: AttributeError" in tasks.error(2, "run", "jobs", "--call", "encoding:missing")
+    assert tasks.task(ids[0]).status == "pending"
+    tasks.run("close", "jobs")
+    tasks.run("run", "jobs", "--call", "encoding:double")
+    assert tasks.task(ids[0]).result == 42
+
+
+@pytest.mark.parametrize("command", ["stat", "ls", "retry", "purge"])
+def test_a_queue_that_does_not_exist(tasks: Tasks, command: str) -> None:
+    assert tasks.error(3, command, "unknown") == "apressure: the queue 'unknown' does not exist\n"
+    tasks.enqueue("x", name="unknown")
+    tasks.run("purge", "unknown", "--status", "pending")
+    tasks.run(command, "unknown")  # an empty one
+
+
+def test_a_bound_makes_enqueueing_wait(tasks: Tasks) -> None:
+    assert tasks.run("create", "jobs", "--bound", "1") == "created jobs (bound 1)\n"
+    assert "exists already" in tasks.error(4, "create", "jobs")
+    assert tasks.data("create", "jobs", "--exist-ok") == {"name": "jobs", "bound": 1, "created": False}
+    assert "is full; 1 tasks were enqueued" in tasks.error(6, "enqueue", "jobs", "a", "b", "--timeout", "0")
+    assert tasks.data("stat", "jobs")["bound"] == 1
+
+
+@pytest.mark.parametrize("command", [["ls"], ["tasks", "ls"], ["events", "stat", "x"]], ids=" ".join)
+@pytest.mark.usefixtures("url")
+def test_a_server_that_cannot_be_reached(capfd: pytest.CaptureFixture[str], command: list[str]) -> None:
+    assert main(["--url", "redis://127.0.0.1:1", *command]) == 7
+    errors = capfd.readouterr().err
+    assert errors.startswith("apressure: cannot reach the server at 127.0.0.1:1 ")
+    assert errors.endswith(" --url or APRESSURE_URL names another server\n")
+
+
 def test_errors(tasks: Tasks) -> None:
     assert "there is no task x" in tasks.error(3, "wait", "x")
     (task_id,) = tasks.enqueue("x")
@@ -325,7 +364,7 @@ def test_damaged_queues_and_tasks_are_listed(tasks: Tasks, db: redis.Redis) -> N
 def test_tables_at_a_terminal(tasks: Tasks) -> None:
     name = "jobs" + OBEYED.decode()
     (task_id,) = tasks.enqueue("[bold]x[/bold]" + OBEYED.decode(), name=name)
-    for arguments in (["ls"], ["ls", name], ["show", task_id], ["stat", name]):
+    for arguments in (["ls", name], ["show", task_id], ["stat", name]):  # `ls` shows a table as `stat` does
         shown = at_a_terminal(tasks, "tasks", *arguments)
         assert OBEYED not in shown
         assert rb"\x1b]2;obeyed\x07" in shown

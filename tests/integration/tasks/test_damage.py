@@ -20,7 +20,7 @@ from apressure import (
     TaskQueue,
 )
 from apressure.tasks import Scheduler
-from tests.integration.tasks.conftest import Blueque, Open, consistent, in_time
+from tests.integration.tasks.conftest import HERE, Blueque, Open, consistent, in_time
 from tests.servers import SERVERS
 from tests.topologies import cluster, must_be_empty
 
@@ -211,6 +211,57 @@ async def test_a_key_of_a_node_with_another_type_changes_nothing(
     consistent(db)
     await held.complete("done")
     consistent(db)
+
+
+async def test_a_consumer_starts_beside_a_listener_whose_list_is_damaged(
+    queue: TaskQueue[Any], blueque: Blueque, db: redis.Redis, caplog: Any
+) -> None:
+    host, _, _ = HERE.rpartition("_")
+    damaged, dead = f"{host}_999999998", f"{host}_999999999"
+    for listener in (damaged, dead):
+        blueque.listen(listener)
+    blueque.enqueue("a")
+    blueque.dequeue(dead)
+    db.set(blueque.key("reserved_tasks", damaged), "no list")
+    await queue.steps.register(damaged.encode(), b"block", 0.001)
+    await asyncio.sleep(0.01)  # it has given no sign of life since then
+    async with queue.consumer("manual") as consuming:
+        await (await in_time(anext(consuming))).complete()  # the other dead listener's
+        assert db.smembers(blueque.key("listeners")) == {HERE.encode(), damaged.encode()}
+    assert sum(f"the listener {damaged} are left out" in record.message for record in caplog.records) == 1
+    assert db.get(blueque.key("reserved_tasks", damaged)) == b"no list"
+    assert [task.id async for task in queue.tasks()] == ["a"]
+    await queue.delete()
+    db.delete(blueque.key("reserved_tasks", damaged))
+
+
+@pytest.mark.parametrize("updated", ["nan", "inf", "1e15", "-1", "yesterday", None])
+@pytest.mark.parametrize("how", ["expire", "purge"])
+async def test_a_time_of_change_that_is_none(
+    queue: TaskQueue[Any], client: TaskClient, blueque: Blueque, updated: str | None, how: str
+) -> None:
+    """A result lasts from the first look on, and the others expire; a purge by age deletes it."""
+    scheduler, ids = Scheduler(client, ["jobs"], result_ttl=50), ["odd", "old", "new"]
+    for task_id in ids:
+        blueque.enqueue(task_id)
+        blueque.dequeue("host_1")
+        blueque.complete(task_id, "host_1", 5, "done")
+    waiting = blueque.enqueue("waiting")
+    for task_id in ("odd", waiting):
+        if updated is None:
+            blueque.db.hdel(f"blueque_task_{task_id}", "updated")
+        else:
+            blueque.db.hset(f"blueque_task_{task_id}", "updated", updated)
+    blueque.db.hset("blueque_task_old", "updated", time.time() - 100)
+    if how == "purge":
+        assert await queue.purge("complete", older_than=50) == 2
+        assert blueque.ids("complete_tasks") == ["new"]
+    else:
+        await scheduler.round()
+        assert blueque.ids("complete_tasks") == ["odd", "new"]
+        assert time.time() - 40 < float(blueque.task("odd")["updated"]) < time.time() + 40
+    assert (await queue.receive(timeout=0)).id == waiting
+    consistent(blueque.db)
 
 
 async def finish(queue: TaskQueue[Any]) -> None:

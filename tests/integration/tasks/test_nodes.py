@@ -282,6 +282,30 @@ async def test_an_orphan_that_runs_is_waited_for(
     consistent(db)
 
 
+async def test_only_its_own_host_takes_a_task_whose_process_was_watched(
+    queue: TaskQueue[Any], blueque: Blueque, child: subprocess.Popen[bytes], db: redis.Redis
+) -> None:
+    """The node of ours that waited for the process of the release dies, too: no other host runs the task beside it."""
+    dead = f"{HOST}_{ended_process()}"
+    blueque.enqueue("a")
+    blueque.dequeue(dead)
+    blueque.start("a", dead, child.pid)
+    blueque.listen(dead)
+    await Orphans(queue).claim()
+    db.zadd("apressure:blueque:leases:jobs", {"a": 0})  # nobody has looked since then
+    await queue.steps.tend(time.time(), 0)
+    with pytest.raises(QueueEmptyError):
+        await queue.receive(timeout=0)
+    assert (blueque.task("a")["status"], blueque.ids("reserved_tasks", dead)) == ("started", ["a"])
+    child.kill()
+    child.wait()
+    async with queue.consumer("manual") as consuming:  # on its host
+        await (await in_time(anext(consuming))).complete()
+        assert "watched" not in blueque.task("a")
+        assert db.smembers("blueque_listeners_jobs") == {HERE.encode()}
+    consistent(db)
+
+
 async def test_a_task_that_the_release_has_reclaimed_is_left_to_it(
     queue: TaskQueue[Any], blueque: Blueque, db: redis.Redis
 ) -> None:
@@ -355,6 +379,22 @@ async def test_listeners_of_ours_that_vanished_are_forgotten(queue: TaskQueue[An
     assert db.zscore("blueque_queues", "jobs") == 1
     await queue.steps.tend(time.time(), 0)
     assert not db.exists("blueque_listeners_jobs")
+    assert db.zscore("blueque_queues", "jobs") == 0
+
+
+async def test_a_listener_that_left_before_its_task_ended_is_forgotten(queue: TaskQueue[Any], db: redis.Redis) -> None:
+    await queue.enqueue("a")
+    async with queue.consumer():
+        delivery = await queue.receive()
+    for _ in range(2):
+        assert db.smembers("blueque_listeners_jobs") == {HERE.encode()}
+        for member in db.zrange("apressure:blueque:nodes:jobs", 0, -1):
+            db.zadd("apressure:blueque:nodes:jobs", {member: 0})
+        await queue.steps.tend(time.time(), 0)  # its task has not ended
+    await delivery.complete()
+    db.zadd("apressure:blueque:nodes:jobs", {db.zrange("apressure:blueque:nodes:jobs", 0, -1)[0]: 0})
+    await queue.steps.tend(time.time(), 0)
+    assert not db.exists("blueque_listeners_jobs", "apressure:blueque:nodes:jobs")
     assert db.zscore("blueque_queues", "jobs") == 0
 
 

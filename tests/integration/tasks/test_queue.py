@@ -271,7 +271,7 @@ async def test_purging(queue: TaskQueue[Any], db: redis.Redis) -> None:
     assert await queue.purge("complete", older_than=3600) == 0
     seen: list[int] = []
     assert await queue.purge("complete", on_progress=seen.append) == 1000
-    assert seen == [1000]
+    assert seen == [250, 500, 750, 1000]
     assert await queue.purge("failed") == 500
     assert await queue.purge() == 1000
     assert db.keys("blueque_task_*") == []

@@ -20,6 +20,7 @@ import redis
 from apressure import TaskFailedError, TaskStatusError
 from apressure.tasks import Listener, Scheduler, Task, TaskClient
 from apressure.tasks.codec import decoded
+from apressure.tasks.nodes import consumer
 from tests.blueque import Release
 from tests.integration.commands import environment, running
 from tests.integration.tasks.conftest import HERE, eventually
@@ -317,7 +318,7 @@ async def test_it_is_slow_after_it_popped_a_task(client: TaskClient, start: Star
     assert slow("poll", "jobs") == "stands still"
     async with client.listener("jobs") as listener:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(2.5):
+            async with asyncio.timeout(1.5):
                 await anext(listener)
         assert lists(db, "jobs") == {"reserved": [task_id]}
 
@@ -388,8 +389,11 @@ async def test_a_forked_child_is_killed(client: TaskClient, start: Start, db: re
     assert lists(db, "jobs") == {"complete": sorted((task_id, other))}
 
 
-async def test_a_runner_is_killed_and_its_child_lives(client: TaskClient, start: Start, db: redis.Redis) -> None:
+async def test_a_runner_is_killed_and_its_child_lives(
+    client: TaskClient, start: Start, db: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ours waits for the child, and runs the task again only when that is dead."""
+    monkeypatch.setattr(consumer, "SIGN_OF_LIFE", 0.2)
     runner = start()
     task_id = runner("enqueue", "jobs", "hold")
     runner("run", "jobs")
@@ -398,7 +402,7 @@ async def test_a_runner_is_killed_and_its_child_lives(client: TaskClient, start:
     async with client.listener("jobs") as listener:
         getting = asyncio.create_task(reserve(listener))
         try:
-            await asyncio.sleep(2)
+            await asyncio.sleep(1)
             assert not getting.done()
             assert psutil.pid_exists(child)
             assert lists(db, "jobs")["reserved"] == [task_id]

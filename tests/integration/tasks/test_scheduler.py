@@ -72,7 +72,7 @@ async def test_tasks_move_at_their_time(client: TaskClient, blueque: Blueque, db
 async def test_several_schedulers_move_each_task_once(url: str, client: TaskClient, db: redis.Redis) -> None:
     queue = client.queue("jobs")
     now = time.time()
-    await asyncio.gather(*(queue.schedule(number, now + 2 + number / 200) for number in range(300)))
+    await asyncio.gather(*(queue.schedule(number, now + 0.5 + number / 300) for number in range(300)))
     async with (
         TaskClient(url) as second,
         TaskClient(url) as third,

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from apressure.cli.commands.tasks import views
-from apressure.cli.commands.tasks.options import Ids, Queue
+from apressure.cli.commands.tasks.options import Ids, Queue, must_exist
 from apressure.cli.commands.tasks.watching import Bars, View
 from apressure.cli.exits import Exit, UsageError, message_of
 from apressure.cli.options import Common, Interval, Progress, Timeout, Watch, complain, seconds_between
@@ -83,9 +83,11 @@ async def stat(common: Common, queue: Queue, watch: Watch = False, interval: Int
                 else [f"{key}\t{plain(value)}" for key, value in shown]
             )
 
-        await View(target.statistics, views.statistics_dict, lines, lambda found: views.queues_table([found])).show(
-            common, seconds
-        )
+        async def look() -> TaskStatistics:
+            await must_exist(target)
+            return await target.statistics()
+
+        await View(look, views.statistics_dict, lines, lambda found: views.queues_table([found])).show(common, seconds)
 
 
 async def wait(common: Common, ids: Ids, timeout: Timeout = None, progress: Progress = None) -> None:
@@ -152,10 +154,13 @@ def _queues(client: TaskClient, damaged: set[str]) -> View[list[TaskStatistics]]
 def _tasks(client: TaskClient, name: str, status: str | None, limit: int) -> View[list[Task]]:
     async def look() -> list[Task]:
         found: list[Task] = []
-        async for task in client.queue(name).tasks(status=status):
+        queue = client.queue(name)
+        async for task in queue.tasks(status=status):
             found.append(task)
             if len(found) == limit:
                 break
+        if not found:
+            await must_exist(queue)
         return found
 
     return View(

@@ -1,4 +1,4 @@
-"""`apressure tasks retry`, `cancel`, `purge`, `pause`, `resume`, `close` and `delete`."""
+"""`apressure tasks create`, `retry`, `cancel`, `purge`, `pause`, `resume`, `close` and `delete`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,31 @@ from typing import Annotated
 
 import typer
 
-from apressure.cli.commands.tasks.options import Ids, Queue
+from apressure.cli.commands.tasks.options import Ids, Queue, must_exist
 from apressure.cli.exits import Exit, UsageError, message_of
 from apressure.cli.options import Common, Most, Progress, complain
-from apressure.cli.show import answer, printable
+from apressure.cli.show import answer, bound_text, printable
 from apressure.cli.streams.meter import Meter
 from apressure.exceptions import TaskError
 from apressure.tasks.administration import Purgeable
+
+
+async def create(
+    common: Common,
+    queue: Queue,
+    bound: Annotated[
+        int, typer.Option("--bound", metavar="N", min=0, help="How many tasks may wait; 0 for no limit.")
+    ] = 0,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Succeed if the queue was created before.")] = False,
+) -> None:
+    """Create a queue, with a bound. A queue without a bound needs no `create`: the first task makes it."""
+    async with common.tasks() as client:
+        target = client.queue(queue)
+        created = await target.create(bound, exist_ok=exist_ok)
+        actual = bound if created else await target.bound()
+    limit = bound_text(actual)
+    text = f"created {queue} ({limit})" if created else f"{queue} exists already ({limit})"
+    answer({"name": queue, "bound": actual, "created": created}, text, as_json=common.json)
 
 
 async def retry(
@@ -33,6 +51,8 @@ async def retry(
     async with common.tasks() as client:
         target = client.queue(queue)
         done = await (target.requeue(ids=ids) if ids else target.requeue(most))
+        if not done:
+            await must_exist(target)
     result: dict[str, object] = {"name": queue, "requeued": int(done)}
     if ids:
         result["not_found"] = list(done.not_found)
@@ -79,10 +99,13 @@ async def purge(
     """Delete tasks that have one status. Tasks in the hands of nodes stay."""
     meter = Meter(f"purge {queue}", shown=os.isatty(2) if progress is None else progress)
     async with common.tasks() as client:
+        target = client.queue(queue)
         with meter:
-            done = await client.queue(queue).purge(
+            done = await target.purge(
                 status, older_than=older_than, on_progress=lambda deleted: meter.add(deleted - meter.messages, 0)
             )
+        if not done:
+            await must_exist(target)
     result = {"name": queue, "status": status, "purged": done}
     answer(result, f"deleted {done} {status} tasks of {queue}", as_json=common.json)
 

@@ -12,8 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from apressure.cli.exits import UsageError
+from apressure.cli.show import printable
 from apressure.cli.streams.framing import DEFAULT_LIMIT, Framing, decoder
 from apressure.cli.streams.pipes import Input
+from apressure.exceptions import QueueDoesNotExistError
+from apressure.tasks import TaskQueue
 
 Queue = Annotated[str, typer.Argument(help="The queue's name.", show_default=False)]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The id of the task.", show_default=False)]
@@ -25,6 +28,12 @@ Parameters = Annotated[
     ),
 ]
 Parse = Annotated[bool, typer.Option("--parse", help="Read the values as JSON. Without it, they are plain strings.")]
+
+
+async def must_exist(queue: TaskQueue[Any]) -> None:
+    """Raise if there is no such queue: perhaps the name is wrong."""
+    if not await queue.exists():
+        raise QueueDoesNotExistError(f"the queue {printable(queue.name)!r} does not exist", name=queue.name)
 
 
 def parameters_of(text: str, parse: bool) -> Any:

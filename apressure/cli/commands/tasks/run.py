@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Annotated, Any, Final, Literal
 
@@ -83,6 +84,8 @@ async def run(
         raise UsageError("what is to run? Give a command after --, or --call MODULE:FUNCTION")
     if call and stdin:
         raise UsageError("--stdin needs a command: a function gets the parameters as its argument")
+    if call and (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` does
     work = Function(call) if call else Command(command or [], parameters="stdin" if stdin else "arguments")
     async with common.tasks() as client:
         runner = Runner(

@@ -1,5 +1,5 @@
 -- Take over the tasks of a listener that has died (its process is gone from this host): they go back, or fail; those whose
--- processes still run get a lease, and are taken over when it ends.
+-- processes still run get a lease, and stay for as long as they run.
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 listener, 4 'fail' or 'retry', 5 milliseconds of the leases,
 --       6 '1' if no process has its number, 7... tasks in its list (id, '1' if its process runs, the token that it had)
@@ -18,6 +18,7 @@ for i = #ARGV - 2, 7, -3 do
     -- Another node has it, or this one again: a process that has the number now.
   elseif held and ARGV[i + 1] == '1' then
     call('ZADD', LEASES, now() + tonumber(ARGV[5]), id)
+    if not task[8] then call('HSET', TASK .. id, 'watched', listener) end  -- one of the released blueque
     if policy == 'fail' then call('HSET', TASK .. id, 'on_orphan', policy) end
     kept = kept + 1
   elseif call('LREM', RESERVED .. listener, 1, id) == 1 then

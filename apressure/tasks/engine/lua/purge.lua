@@ -22,7 +22,7 @@ elseif what == 'held' then
   local listeners = call('SMEMBERS', LISTENERS)
   for i = 1, #listeners do
     if #ids < most then
-      local some = call('LRANGE', RESERVED .. listeners[i], 0, most - 1)
+      local some = redis.pcall('LRANGE', RESERVED .. listeners[i], 0, most - 1)  -- nothing if it is no list
       for j = 1, #some do
         ids[#ids + 1] = some[j]
         holders[#ids] = listeners[i]
@@ -35,7 +35,7 @@ end
 for i = 1, #ids do
   local id = lists[what] and ids[#ids + 1 - i] or ids[i]
   local task = some_of(id, 'status', 'updated', 'node', 'pid')
-  if before_time and task[1] == what and (tonumber(task[2] or '') or 0) > before_time then break end
+  if before_time and task[1] == what and (changed_at(task[2]) or 0) > before_time then break end
   looked = looked + 1
   if what == 'held' then
     call('ZREM', LEASES, id)

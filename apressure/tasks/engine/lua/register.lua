@@ -5,8 +5,7 @@
 ignore_memory_limit()
 local member = ARGV[2] .. ' ' .. ARGV[3]
 if ARGV[1] == '1' then
-  call('ZREM', NODES, member)
-  leave(ARGV[2])
+  depart(member)
 else
   call('ZADD', NODES, now() + tonumber(ARGV[4]), member)
   call('ZINCRBY', QUEUES, call('SADD', LISTENERS, ARGV[2]), NAME)

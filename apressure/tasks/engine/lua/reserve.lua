@@ -16,7 +16,7 @@ local token, listener, limit, policy = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV
 -- What an earlier attempt has left.
 local STALE = {
   'pid', 'process_started', 'progress', 'progress_message', 'result', 'reclaimed_node', 'max_attempts', 'on_orphan',
-  'returned',
+  'returned', 'watched',
 }
 
 local function flat_of(fields)

@@ -8,6 +8,8 @@ from typing import Any
 
 from apressure.tasks.runner.reports import report_progress
 
+PLACE = "no function"
+
 
 def double(parameters: dict[str, int]) -> dict[str, int]:
     report_progress(0.5, "half\nway, é")

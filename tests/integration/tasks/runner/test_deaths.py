@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from apressure.embedded import EmbeddedServer
 from apressure.tasks import Ran, TaskClient
-from apressure.tasks.nodes import processes
+from apressure.tasks.nodes import consumer, processes
+from apressure.tasks.nodes.consumer import TaskConsumer
 from apressure.tasks.nodes.orphans import Orphans
 from tests.integration.commands import PATIENCE, ended, environment, running
 from tests.integration.tasks.runner.jobs import LONG, Jobs, runner
@@ -27,6 +29,24 @@ async def test_a_drained_queue_ends_the_runner(jobs: Jobs) -> None:
     command = jobs.shell('mkdir again 2>/dev/null && kill -KILL $$; [ -z "$1" ]')
     async with asyncio.timeout(PATIENCE):
         assert await jobs.runner(command, concurrency=3).run() == Ran(complete=2, failed=1, given_back=1, lost=0)
+
+
+async def test_a_task_that_ends_while_the_queue_drains(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue is drained in the moment in which the last task has ended."""
+    await jobs.queue.enqueue(None)
+    await jobs.queue.close()
+    one = jobs.runner(jobs.shell("exit 0"), concurrency=2)
+    reserve = TaskConsumer.__anext__
+
+    async def reserve_until_all_have_ended(consuming: TaskConsumer[Any]) -> Any:
+        try:
+            return await reserve(consuming)
+        finally:
+            await jobs.until(lambda: not one._running)
+
+    monkeypatch.setattr(TaskConsumer, "__anext__", reserve_until_all_have_ended)
+    async with asyncio.timeout(PATIENCE):
+        assert await one.run() == Ran(complete=1, failed=0, given_back=0, lost=0)
 
 
 async def test_a_cancelled_run_ends_its_tasks_and_gives_them_back(jobs: Jobs) -> None:
@@ -69,7 +89,28 @@ async def test_after_a_while_tasks_are_ended_and_given_back(jobs: Jobs, how: str
     assert not jobs.alive()
 
 
-async def test_a_killed_runner_takes_its_commands_along_and_the_next_one_runs_the_task(jobs: Jobs) -> None:
+async def test_a_second_signal_ends_a_task_that_arrives_with_it(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    task_id = await jobs.queue.enqueue(None)
+    one = jobs.runner(jobs.shell("trap '' TERM; sleep 1000"), shutdown_timeout=LONG, grace=LONG)
+    reserve = TaskConsumer.__anext__
+
+    async def reserve_and_get_signals(consuming: TaskConsumer[Any]) -> Any:
+        delivery = await reserve(consuming)
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            one._signalled(signum)
+        return delivery
+
+    monkeypatch.setattr(TaskConsumer, "__anext__", reserve_and_get_signals)
+    async with asyncio.timeout(PATIENCE):
+        assert await one.run() == Ran(complete=0, failed=0, given_back=1, lost=0, signal=signal.SIGTERM)
+    task = await jobs.task(task_id)
+    assert (task.status, task.attempts) == ("pending", 0)
+
+
+async def test_a_killed_runner_takes_its_commands_along_and_the_next_one_runs_the_task(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "SIGN_OF_LIFE", 0.2)
     task_id = await jobs.queue.enqueue(None)
     command = jobs.shell(f"cd {jobs.folder}; [ -e again ] || {{ trap '' TERM; touch again; sleep 1000; }}")
     with runner(jobs.url, "jobs", command, grace=0.5) as process:
@@ -107,7 +148,10 @@ async def test_what_a_dead_listener_of_this_host_had_fails_where_that_is_the_pol
     assert (task.status, (jobs.folder / "ran").exists()) == ("failed", False)
 
 
-async def test_a_task_whose_process_outlives_its_listener_runs_again_after_that(jobs: Jobs) -> None:
+async def test_a_task_whose_process_outlives_its_listener_runs_again_after_that(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "SIGN_OF_LIFE", 0.2)
     with running(["sleep", "1000"]) as process:
         task_id = await abandon(jobs, process.pid)
         async with jobs.running(jobs.runner(jobs.shell("touch ran"))):
@@ -217,12 +261,7 @@ async def test_the_end_of_a_task_is_noted_when_the_server_is_back(
     assert (task.status, task.attempts) == ("complete", 1)
 
 
-async def test_a_command_outlives_its_lease_while_that_is_renewed(jobs: Jobs) -> None:
-    (task,) = await jobs.run(jobs.shell("sleep 6.5"), None, lease=5)
-    assert (task.status, task.attempts) == ("complete", 1)
-
-
-async def test_a_command_goes_on_while_a_coroutine_blocks_the_event_loop(jobs: Jobs) -> None:
+async def test_a_command_outlives_its_lease_while_a_coroutine_blocks_the_event_loop(jobs: Jobs) -> None:
     """A thread renews the lease, and tells the supervisor."""
     task_id = await jobs.queue.enqueue(None)
     async with jobs.running(jobs.runner(jobs.shell("touch ready; sleep 7"), lease=5)):

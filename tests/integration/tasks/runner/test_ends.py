@@ -137,7 +137,6 @@ async def test_functions_run_in_processes_of_their_own(jobs: Jobs) -> None:
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        ("missing", "the function tests.integration.tasks.runner.functions:missing cannot be imported"),
         ("fails", "ValueError: no such file"),
         ("returns_a_set", "returned a set that is not JSON"),
     ],
@@ -148,6 +147,23 @@ async def test_a_function_that_fails_fails_its_task(jobs: Jobs, name: str, error
     assert task.error is not None
     assert error in task.error
     assert "Traceback" in task.fields["output"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("tests.integration.tasks.runner.functions:missing", "AttributeError: .*has no attribute 'missing'"),
+        ("tests.integration.tasks.runner.functions:PLACE", "TypeError: .* is a str, not a function"),
+        ("no_such_module:function", "ModuleNotFoundError: No module named 'no_such_module'"),
+    ],
+)
+async def test_a_function_that_cannot_be_imported_takes_no_task(jobs: Jobs, name: str, error: str) -> None:
+    task_id = await jobs.queue.enqueue(None)
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(ValueError, match=rf"the function {name} cannot be called: {error}"):
+            await jobs.runner(name).run()
+    task = await jobs.task(task_id)
+    assert (task.status, task.attempts) == ("pending", 0)
 
 
 async def test_coroutines_run_in_this_process(jobs: Jobs) -> None:

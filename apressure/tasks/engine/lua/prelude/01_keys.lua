@@ -16,6 +16,8 @@ local NAME = string.sub(TASKS, #'blueque_tasks_' + 1)
 
 local LOOKED_AT = 100          -- how many leases, results and nodes a step looks at on the way
 local LOST = 'the node that ran the task died, or was cut off'
+local STALE_AFTER = 30000      -- milliseconds after which a listener that has left is looked at again
+local AHEAD = 3600             -- seconds by which the clock of another host may be ahead of the server's
 local stamped
 
 -- The time as Blueque writes it: seconds with a fraction.
@@ -144,14 +146,23 @@ local function put_back(id, node, pid)
   call('HDEL', TASK .. id, 'token', 'reclaimed_node')
 end
 
--- A listener is gone, unless another one of its name lives, or tasks are still in its list.
+-- A listener is gone, unless another one of its name lives, or its list is not empty, or no list.
+-- Returns: whether its list is empty
 local function leave(listener)
-  if call('LLEN', RESERVED .. listener) > 0 then return end
+  local left = redis.pcall('LLEN', RESERVED .. listener)
+  if type(left) == 'table' or left > 0 then return false end
   local nodes = call('ZRANGE', NODES, 0, -1)
   for i = 1, #nodes do
-    if string.sub(nodes[i], 1, #listener + 1) == listener .. ' ' then return end
+    if string.sub(nodes[i], 1, #listener + 1) == listener .. ' ' then return true end
   end
   if call('SREM', LISTENERS, listener) == 1 then call('ZINCRBY', QUEUES, -1, NAME) end
+  return true
+end
+
+-- A block of ours has ended. While tasks are in its listener's list, `bury` looks at that again.
+local function depart(member)
+  call('ZREM', NODES, member)
+  if not leave((string.gsub(member, ' [^ ]*$', ''))) then call('ZADD', NODES, now() + STALE_AFTER, member) end
 end
 
 -- Whether another node works on a task that one of the released blueque has reclaimed: those do not move it.
@@ -177,10 +188,15 @@ local function reclaim()
   if #due > 0 then tell() end
   for i = #due, 1, -1 do  -- the first one last, so that it comes first again
     local id = due[i]
-    local task = some_of(id, 'status', 'node', 'pid', 'on_orphan', 'attempts', 'max_attempts', 'reclaimed_node')
+    local task = some_of(
+      id, 'status', 'node', 'pid', 'on_orphan', 'attempts', 'max_attempts', 'reclaimed_node', 'watched'
+    )
     local held = task[2] and (task[1] == 'reserved' or task[1] == 'started')
     if held and reclaimed(task[7]) then
       call('ZADD', LEASES, now() + 10000, id)
+    elseif held and task[8] == task[2] then
+      -- Its process may run, which only the host of its listener can tell: nodes there find it in that one's list.
+      call('ZREM', LEASES, id)
     elseif held then
       take_from(id, task[2], task[1] == 'started' and task[3], task[4], task[5], task[6])
       leave(task[2])
@@ -216,7 +232,13 @@ local function sweep(most)
   push('LPUSH', TASKS, live)
 end
 
--- Delete the oldest results, those that were noted before a time.
+-- When a task changed last; nil if its hash does not say so: the field is missing, no time, or far in the future.
+local function changed_at(text)
+  local time = tonumber(text or '')
+  return time and time >= 0 and time <= tonumber(stamp()) + AHEAD and time or nil
+end
+
+-- Delete the oldest results, those that were noted before a time. One that does not say when lasts from now on.
 -- before: seconds | Returns: how many were deleted
 local function expire(list, status, before, most)
   local deleted = 0
@@ -225,11 +247,15 @@ local function expire(list, status, before, most)
     if not id then break end
     local task = some_of(id, 'status', 'updated')
     if task[1] == status then
-      local updated = tonumber(task[2] or '')
-      if not updated then call('HSET', TASK .. id, 'updated', stamp()) end  -- it lasts from now on
-      if not updated or updated > before then break end
-      forget(id)
-      deleted = deleted + 1
+      local updated = changed_at(task[2])
+      if updated and updated > before then break end
+      if updated then
+        forget(id)
+        deleted = deleted + 1
+      else
+        call('HSET', TASK .. id, 'updated', stamp())
+        call('LPUSH', list, id)
+      end
     end
     call('RPOP', list)
   end
@@ -240,10 +266,7 @@ end
 -- Forget blocks of ours that gave no sign of life, and their listeners.
 local function bury()
   local dead = call('ZRANGEBYSCORE', NODES, '-inf', now(), 'LIMIT', 0, LOOKED_AT)
-  for i = 1, #dead do
-    call('ZREM', NODES, dead[i])
-    leave((string.gsub(dead[i], ' [^ ]*$', '')))
-  end
+  for i = 1, #dead do depart(dead[i]) end
 end
 
 -- A failed task waits again, last in line.
