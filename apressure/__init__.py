@@ -3,10 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from apressure.codecs import Codec, PydanticCodec, TypedCodec
+from apressure.codecs import CloudEventsCodec, Codec, PydanticCodec, TypedCodec
 from apressure.connection.client import Client
 from apressure.connection.settings import ClientOptions, Durability
 from apressure.dead_letters import DeadLetter, Failure, Requeued
+from apressure.envelopes import Envelope
 from apressure.exceptions import (
     AuthenticationError,
     ClientClosedError,
@@ -77,6 +78,7 @@ __all__ = [
     "Client",
     "ClientClosedError",
     "ClientOptions",
+    "CloudEventsCodec",
     "Codec",
     "ConnectionLimitError",
     "Consumer",
@@ -88,6 +90,7 @@ __all__ = [
     "DuplicateEventError",
     "Durability",
     "DurabilityError",
+    "Envelope",
     "EventConsumer",
     "EventConsumers",
     "EventDelivery",

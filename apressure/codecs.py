@@ -6,15 +6,21 @@ A codec knows no queues, does no I/O and never unpickles: messages come from oth
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from inspect import iscoroutinefunction
 from types import NoneType
-from typing import Any, Generic, Protocol, TypeVar, get_origin, is_typeddict
+from typing import Any, Generic, Literal, Protocol, TypeVar, get_origin, is_typeddict
 
+from apressure import envelopes
+from apressure.envelopes import Envelope
 from apressure.exceptions import MissingExtraError
 
 T = TypeVar("T")
+
+UntypedCodec = Literal["json", "msgpack", "cloudevents"]
+"""The names of codecs whose items a type checker does not know."""
 
 
 class Codec(Protocol[T]):
@@ -85,7 +91,8 @@ def _msgspec() -> Any:
 
 
 class _MsgspecCodec(Generic[T]):
-    def __init__(self, encoder: Any, decoder: Any) -> None:
+    def __init__(self, encoder: Any, decoder: Any, format: str) -> None:
+        self.format = format
         self._encoder = encoder
         self._decoder = decoder
 
@@ -110,7 +117,7 @@ class MessagePackCodec(_MsgspecCodec[Any]):
 
     def __init__(self) -> None:
         msgpack = _msgspec().msgpack
-        super().__init__(msgpack.Encoder(), msgpack.Decoder())
+        super().__init__(msgpack.Encoder(), msgpack.Decoder(), "msgpack")
 
 
 class TypedCodec(_MsgspecCodec[T]):
@@ -126,7 +133,7 @@ class TypedCodec(_MsgspecCodec[T]):
         if format not in ("json", "msgpack"):
             raise ValueError(f"format must be 'json' or 'msgpack', not {format!r}")
         module = getattr(msgspec, format)
-        super().__init__(module.Encoder(), module.Decoder(type))
+        super().__init__(module.Encoder(), module.Decoder(type), format)
         self._type = type
         self._checked = not is_typeddict(type) and isinstance(type, builtins.type)
         if (part := _unknown(msgspec.inspect, msgspec.inspect.type_info(type), set())) is not None:
@@ -204,7 +211,54 @@ class PydanticCodec(Generic[T]):
         return decoded
 
 
-_NAMED: dict[str, type[Any]] = {"raw": RawCodec, "text": TextCodec, "json": JSONCodec, "msgpack": MessagePackCodec}
+class CloudEventsCodec(Generic[T]):
+    """Messages are CloudEvents 1.0 in JSON, and items are `Envelope`s: an item with its id, key, time and headers.
+
+    The time of an envelope without one is set when it is encoded, and the header `datacontenttype` is the one of the
+    codec inside, so that data in JSON or text can be read by programs that know nothing of this codec.
+
+    Args:
+        codec: What the data of an envelope is: anything that `codec=` of a queue takes, also a class.
+    """
+
+    def __init__(self, codec: Codec[T] | type[T] | str | None = None) -> None:
+        self._codec: Codec[T] = codec_for(codec)
+        if isinstance(self._codec, CloudEventsCodec):
+            raise TypeError("an envelope cannot hold an envelope: give CloudEventsCodec the codec of the data")
+        self._content_type = _content_type(self._codec)
+
+    def encode(self, item: Envelope[T], /) -> bytes:
+        if not isinstance(item, Envelope):
+            raise TypeError(f"an item of this queue must be an Envelope, not {type(item).__name__}: put Envelope(item)")
+        headers = item.headers
+        if self._content_type and item.data is not None and envelopes.CONTENT_TYPE not in headers:
+            headers = {envelopes.CONTENT_TYPE: self._content_type, **headers}
+        data = None if item.data is None else self._codec.encode(item.data)
+        time = datetime.now(UTC) if item.time is None else item.time
+        return envelopes.encode(dataclasses.replace(item, data=data, time=time, headers=headers))  # type: ignore[arg-type]
+
+    def decode(self, data: bytes, /) -> Envelope[T]:
+        found = envelopes.decode(data)
+        item = None if found.data is None else self._codec.decode(found.data)
+        return dataclasses.replace(found, data=item)  # type: ignore[arg-type, return-value]
+
+
+def _content_type(codec: Codec[Any]) -> str:
+    """Return what a codec makes, as a header; an empty string where that is unknown."""
+    if isinstance(codec, _MsgspecCodec):
+        return f"application/{codec.format}"
+    if isinstance(codec, (JSONCodec, PydanticCodec)):
+        return "application/json"
+    return "text/plain" if isinstance(codec, TextCodec) else ""
+
+
+_NAMED: dict[str, type[Any]] = {
+    "raw": RawCodec,
+    "text": TextCodec,
+    "json": JSONCodec,
+    "msgpack": MessagePackCodec,
+    "cloudevents": CloudEventsCodec,
+}
 
 
 def _is_codec(codec: Any) -> bool:
@@ -215,8 +269,8 @@ def codec_for(codec: Codec[Any] | type[Any] | str | None) -> Codec[Any]:
     """Return the codec for the argument `codec=`.
 
     Args:
-        codec: None or `"raw"` for bytes, `"text"`, `"json"`, `"msgpack"`, a class for `PydanticCodec` (a pydantic
-            model) or `TypedCodec` (any other class), or a codec.
+        codec: None or `"raw"` for bytes, `"text"`, `"json"`, `"msgpack"`, `"cloudevents"`, a class for
+            `PydanticCodec` (a pydantic model) or `TypedCodec` (any other class), or a codec.
 
     Raises:
         MissingExtraError: The codec needs a package that is not installed.

@@ -20,7 +20,9 @@ import json
 import re
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
+
+T = TypeVar("T")
 
 CONTENT_TYPE: Final = "datacontenttype"
 """The header that says what the data is, for example `application/json`."""
@@ -32,20 +34,20 @@ _TEXT: Final = re.compile(r"text/[^;]+(;\s*charset\s*=\s*\"?utf-8\"?\s*)?", re.I
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(Generic[T]):
     """A message and what is known about it.
 
     Attributes:
-        data: The message; None for an event without data.
+        data: The message: bytes, or what the codec of the queue takes. None for an event without data.
         key: What the message is about, such as a customer: messages of one key belong together.
-        time: When the message was put, with a time zone.
+        time: When the message was put, with a time zone. A codec sets it if it is None.
         headers: Further attributes. Their names have only a to z and 0 to 9.
         id: The event's id: unique for each `source`.
         source: Where the event comes from, a URI reference.
         type: What kind of event it is.
     """
 
-    data: bytes | None
+    data: T | None
     key: str | None = None
     time: dt.datetime | None = None
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -54,7 +56,7 @@ class Envelope:
     type: str = "message"
 
 
-def encode(envelope: Envelope) -> bytes:
+def encode(envelope: Envelope[bytes]) -> bytes:
     """Return an envelope as a JSON object in UTF-8.
 
     Raises:
@@ -87,7 +89,7 @@ def encode(envelope: Envelope) -> bytes:
     return text.encode()
 
 
-def decode(message: bytes) -> Envelope:
+def decode(message: bytes) -> Envelope[bytes]:
     """Return the envelope of a message.
 
     JSON data comes as its text: with the header `datacontenttype: text/plain` the data `"a"` is the message `a`, and

@@ -271,6 +271,30 @@ class Work(Protocol):
         """Return what has been done so far. It may be called in any thread."""
 
 
+class Call(Protocol):
+    """One call of a handler, as an observer sees it. The handler begins inside its block, and inherits its context."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def end(self, error: BaseException | None) -> None:
+        """The handler has returned, or raised this error."""
+
+
+@runtime_checkable
+class ObservesCalls(Protocol):
+    """What `Observer.observing` gives if it looks at each call from its beginning on: optional, for traces."""
+
+    def __call__(self, seconds: float) -> object:
+        """A call took so many seconds."""
+
+    def call(self, argument: Any) -> Call:
+        """Return a call of the handler that begins now, with this argument."""
+
+
 class Observer(Protocol):
     """Looks on while services work: for metrics. Its methods must neither raise nor block."""
 

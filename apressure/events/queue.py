@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, Iterable
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from apressure import validation
-from apressure.codecs import Codec
+from apressure.codecs import Codec, UntypedCodec
 from apressure.connection.client import Client
 from apressure.connection.leases.arguments import lease_of, max_hold_of
 from apressure.connection.settings import ClientOptions
@@ -83,7 +83,7 @@ class EventQueue(Taking[T]):
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
-        self: EventQueue[Any], name: str, *, client: Client | None = ..., codec: Literal["json", "msgpack"],
+        self: EventQueue[Any], name: str, *, client: Client | None = ..., codec: UntypedCodec,
         max_attempts: int | None = ..., keep_errors: bool = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload

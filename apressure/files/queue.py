@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any, Final, Generic, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
-from apressure.codecs import Codec, codec_for
+from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import QueueEmptyError, StorageError
 from apressure.files.administration import Administration
@@ -69,7 +69,11 @@ class FileQueue(Administration, Generic[T]):
     ) -> None: ...
     @overload
     def __init__(
-        self: FileQueue[Any], path: Path, *, codec: Literal["json", "msgpack"], **options: Unpack[FileQueueOptions]
+        self: FileQueue[Any],
+        path: Path,
+        *,
+        codec: UntypedCodec,
+        **options: Unpack[FileQueueOptions],
     ) -> None: ...
     @overload
     def __init__(

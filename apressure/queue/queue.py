@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from apressure import validation
-from apressure.codecs import Codec, codec_for
+from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.connection.client import Client
 from apressure.connection.leases.arguments import lease_of, max_hold_of
 from apressure.connection.settings import ClientOptions
@@ -78,7 +78,7 @@ class AsyncQueue(Taking[T], AsyncClosing):
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
-        self: AsyncQueue[Any], name: str, *, client: Client | None = ..., codec: Literal["json", "msgpack"],
+        self: AsyncQueue[Any], name: str, *, client: Client | None = ..., codec: UntypedCodec,
         max_attempts: int | None = ..., dead_letters: str | None = ..., keep_errors: bool = ...,
         **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip

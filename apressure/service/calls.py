@@ -13,7 +13,9 @@ import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import BrokenExecutor, Executor
-from typing import Any
+from typing import Any, Final
+
+from apressure.protocols import Call, ObservesCalls
 
 
 class NotAwaitableError(Exception):
@@ -103,23 +105,80 @@ class TimedCaller(Caller):
         observe: Callable[[float], object],
     ) -> None:
         super().__init__(handler, timeout, executor)
-        self._observe = observe
+        self._observation = Observation(observe)
 
     def begin(self, argument: Any) -> Awaitable[object] | None:
-        began = time.perf_counter()
-        rest = None
+        observed = self._observation.begin(argument)
         try:
-            rest = super().begin(argument)
-        finally:
-            if rest is None:
-                self._observe(time.perf_counter() - began)
-        return None if rest is None else self._measure(rest, began)
+            with observed.call:
+                rest = super().begin(argument)
+        except BaseException as error:
+            observed.end(error)
+            raise
+        if rest is not None:
+            return self._measure(rest, observed)
+        observed.end(None)
+        return None
 
-    async def _measure(self, rest: Awaitable[object], began: float) -> None:
+    async def _measure(self, rest: Awaitable[object], observed: Observed) -> None:
         try:
             await rest
-        finally:
-            self._observe(time.perf_counter() - began)
+        except BaseException as error:
+            observed.end(error)
+            raise
+        observed.end(None)
+
+
+class Observation:
+    """Tells an observer of the calls of a handler.
+
+    Args:
+        observe: What `Observer.observing` gave.
+    """
+
+    def __init__(self, observe: Callable[[float], object]) -> None:
+        self._observe = observe
+        self._call = observe.call if isinstance(observe, ObservesCalls) else None
+
+    def begin(self, argument: Any) -> Observed:
+        """A call begins."""
+        return Observed(self._observe, UNSEEN if self._call is None else self._call(argument))
+
+
+class Observed:
+    """One call that an observer looks at.
+
+    Attributes:
+        call: The call's block: the handler begins inside it.
+    """
+
+    __slots__ = ("_began", "_observe", "call")
+
+    def __init__(self, observe: Callable[[float], object], call: Call) -> None:
+        self._observe = observe
+        self.call = call
+        self._began = time.perf_counter()
+
+    def end(self, error: BaseException | None) -> None:
+        """The call has ended."""
+        self._observe(time.perf_counter() - self._began)
+        self.call.end(error)
+
+
+class _Unseen:
+    """A call that nobody looks at but to measure it."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def end(self, error: BaseException | None) -> None:
+        pass
+
+
+UNSEEN: Final = _Unseen()
 
 
 def _call(handler: Callable[[Any], Any], argument: Any) -> None:

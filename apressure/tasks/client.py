@@ -51,7 +51,7 @@ class TaskClient(Client):
         self,
         name: str,
         *,
-        codec: Codec[Any] | type[Any] | Literal["raw", "text", "json", "msgpack"] | None = None,
+        codec: Codec[Any] | type[Any] | Literal["raw", "text", "json", "msgpack", "cloudevents"] | None = None,
         max_attempts: int | None = None,
         lease: float | None = None,
         on_orphan: Literal["retry", "fail"] = "retry",

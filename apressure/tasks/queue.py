@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, Generic, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
-from apressure.codecs import Codec, codec_for
+from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.connection.client import Client
 from apressure.connection.leases.arguments import lease_of
 from apressure.connection.leases.clock import since_boot
@@ -74,7 +74,7 @@ class TaskQueue(Contents[T], Generic[T]):
 
     @overload
     def __init__(
-        self: TaskQueue[Any], name: str, *, client: Client | None = ..., codec: Literal["json", "msgpack"] | None = ...,
+        self: TaskQueue[Any], name: str, *, client: Client | None = ..., codec: UntypedCodec | None = ...,
         max_attempts: int | None = ..., lease: float | None = ..., on_orphan: Literal["retry", "fail"] = ...,
         result_ttl: float | None = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from apressure import DecodeError
+from apressure import CloudEventsCodec, DecodeError, Envelope
 from apressure.spark.options import Options
 
 pytestmark = pytest.mark.usefixtures("spark")  # it reads the DDL
@@ -68,6 +68,21 @@ def test_a_body_may_be_text() -> None:
         ("", None, 42),
         (None, b"\xc3", 43),
     ]
+
+
+def test_the_codec_of_queues_and_spark_read_each_other() -> None:
+    codec = CloudEventsCodec("json")
+    given = Envelope({"a": 1}, key="k", headers={"traceid": "x"})
+    ddl = "body STRING, key STRING, id STRING, put_time TIMESTAMP, headers MAP<STRING, STRING>"
+    (row,) = rows([codec.encode(given)], ddl, format="cloudevents")
+    headers = {"datacontenttype": "application/json", "traceid": "x"}
+    assert (row["body"], row["key"], row["id"], dict(row["headers"])) == ('{"a":1}', "k", given.id, headers)
+    assert row["put_time"] is not None
+    body = {"body": '{"a":1}', "key": "k", "headers": list(headers.items())}
+    (message,) = messages("body STRING, key STRING, headers MAP<STRING, STRING>", body, format="cloudevents")
+    back = codec.decode(message)
+    assert (back.data, back.key, back.headers) == ({"a": 1}, "k", headers)
+    assert back.time is not None
 
 
 def test_envelopes_become_columns() -> None:

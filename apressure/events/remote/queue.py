@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
-from apressure.codecs import Codec
+from apressure.codecs import Codec, UntypedCodec
 from apressure.connection.leases.arguments import max_hold_of
 from apressure.connection.settings import ClientOptions
 from apressure.deadline import within
@@ -67,7 +67,7 @@ class RemoteEventQueue(RemoteTaking[T]):
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
-        self: RemoteEventQueue[Any], name: str, *, codec: Literal["json", "msgpack"],
+        self: RemoteEventQueue[Any], name: str, *, codec: UntypedCodec,
         max_attempts: None = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
 from collections import deque
 from collections.abc import Sequence
 from types import CoroutineType
@@ -18,6 +17,7 @@ from apressure.backoff import Backoff
 from apressure.exceptions import LeaseLostError, PressureError
 from apressure.protocols import BufferedConsumer, Consumer, Delivery, Mover
 from apressure.service import handlers
+from apressure.service.calls import UNSEEN, Observation
 from apressure.service.dispatcher import Arguments, Dispatcher, wait
 from apressure.service.stages import results
 from apressure.service.stages.flow import Outbox, ReadAhead
@@ -53,6 +53,7 @@ class Stage(Dispatcher):
         self._outbox = Outbox(arguments.concurrency)
         self._open = 0  # deliveries that were received, and neither moved nor given back
         self._returned = 0
+        self._observation = None if arguments.observe is None else Observation(arguments.observe)
         self._transforming = 0
         self._moving = False
 
@@ -104,7 +105,6 @@ class Stage(Dispatcher):
 
     async def _transform_next(self) -> None:
         transform, encode = self._arguments.handler, self._plan.mover.encode
-        observe = self._arguments.observe
         deliveries: Sequence[Delivery[Any]]
         batch: list[Any] | None = None
         if self._plan.batch is None:
@@ -113,23 +113,28 @@ class Stage(Dispatcher):
             deliveries, batch = self._take_batch()
             if not batch:
                 return
-        began = time.perf_counter()
+        observed = None
         try:
-            if batch is None:
-                returned = transform(deliveries[0].item)
-                value = await returned if isinstance(returned, CoroutineType) else await results.outcome(returned)
-                found = results.of_item(value)
-            else:
-                found = results.of_batch(await results.outcome(transform(batch)))
+            argument = deliveries[0].item if batch is None else batch
+            if self._observation is not None:
+                observed = self._observation.begin(argument)
+            with UNSEEN if observed is None else observed.call:
+                returned = transform(argument)
+                if batch is not None:
+                    found = results.of_batch(await results.outcome(returned))
+                else:
+                    value = await returned if isinstance(returned, CoroutineType) else await results.outcome(returned)
+                    found = results.of_item(value)
             encoded = [encode(result) for result in found]
+            if observed is not None:
+                observed.end(None)
         except BaseException as error:
+            if observed is not None:
+                observed.end(error)
             if isinstance(error, asyncio.CancelledError) and self.tasks.cancelled:
                 raise  # the consumer's block gives the messages back
             self._failed_with(error, deliveries)
             return
-        finally:
-            if observe is not None:
-                observe(time.perf_counter() - began)
         self._outbox.add(deliveries, encoded)
         if not self._moving:
             self._moving = True

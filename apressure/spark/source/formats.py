@@ -109,7 +109,7 @@ class Events:
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
-_FIELDS: Final[Mapping[str, Callable[[envelopes.Envelope], Any]]] = {
+_FIELDS: Final[Mapping[str, Callable[[envelopes.Envelope[bytes]], Any]]] = {
     "body": lambda one: one.data,
     "key": lambda one: one.key,
     "put_time": lambda one: one.time and (one.time - _EPOCH) // _MICROSECOND,  # Arrow takes 15 µs for a datetime

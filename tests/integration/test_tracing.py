@@ -1,0 +1,194 @@
+"""Envelopes on every kind of queue, and the spans of what they carry."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from apressure import (
+    AsyncQueue,
+    CloudEventsCodec,
+    Envelope,
+    EventQueue,
+    FileQueue,
+    QueueFullError,
+    TaskQueue,
+    pipe,
+    serve,
+)
+from apressure.telemetry import Metrics, Tracing
+from tests.integration.conftest import Opener, in_time
+from tests.integration.events.remote.conftest import serving
+
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)  # nothing of this depends on the server
+
+
+class Spans:
+    """The spans that have ended."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracing = Tracing(self.provider)
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self._exporter.get_finished_spans() if span.name == name]
+
+    def one(self, name: str) -> ReadableSpan:
+        (found,) = self.named(name)
+        return found
+
+
+def context(span: ReadableSpan) -> tuple[int, int]:
+    assert span.context is not None
+    return span.context.trace_id, span.context.span_id
+
+
+def parent(span: ReadableSpan) -> tuple[int, int] | None:
+    return None if span.parent is None else (span.parent.trace_id, span.parent.span_id)
+
+
+@contextlib.asynccontextmanager
+async def of_kind(kind: str, url: str, folder: Path, codec: Any) -> AsyncIterator[Any]:
+    async with contextlib.AsyncExitStack() as stack:
+        if kind == "okq":
+            url = await stack.enter_async_context(serving(url))
+        queue: Any = {
+            "pressure": lambda: AsyncQueue("kind", url=url, codec=codec),
+            "events": lambda: EventQueue("kind", url=url, codec=codec),
+            "okq": lambda: EventQueue("kind", url=url, codec=codec),
+            "tasks": lambda: TaskQueue("kind", url=url, codec=codec),
+            "files": lambda: FileQueue(folder, codec=codec),
+        }[kind]()
+        await stack.enter_async_context(queue)
+        if kind != "okq":  # the first put creates it
+            await queue.create(exist_ok=True)
+        yield queue
+
+
+@pytest.mark.leaves_keys
+@pytest.mark.parametrize("kind", ["pressure", "events", "okq", "tasks", "files"])
+async def test_every_kind_carries_envelopes_and_the_context_of_spans(kind: str, url: str, tmp_path: Path) -> None:
+    spans = Spans()
+    before = dt.datetime.now(dt.UTC)
+    got: list[Envelope[Any]] = []
+    inside: list[tuple[int, int]] = []
+    done = asyncio.Event()
+
+    async def handle(envelope: Envelope[Any]) -> None:
+        got.append(envelope)
+        await asyncio.sleep(0)
+        now = trace.get_current_span().get_span_context()
+        inside.append((now.trace_id, now.span_id))
+        done.set()
+
+    async with of_kind(kind, url, tmp_path / "kind", CloudEventsCodec("json")) as queue:
+        sent = Envelope({"number": 7}, key="k", headers={"subject": "é"}, type="sold")
+        await in_time(spans.tracing.put(queue, sent))
+        serving_it = asyncio.create_task(serve(handle, queue, observer=spans.tracing, signals=()))
+        await in_time(done.wait())
+        serving_it.cancel()
+        await asyncio.wait((serving_it,))
+    (envelope,) = got
+    assert (envelope.data, envelope.key, envelope.id, envelope.type) == ({"number": 7}, "k", sent.id, "sold")
+    assert envelope.headers["subject"] == "é"
+    assert envelope.headers["datacontenttype"] == "application/json"
+    assert envelope.time is not None
+    assert before <= envelope.time <= dt.datetime.now(dt.UTC)
+    send, wait, process = (spans.one(f"{each} kind") for each in ("send", "wait", "process"))
+    assert send.kind is trace.SpanKind.PRODUCER
+    assert wait.kind is process.kind is trace.SpanKind.CONSUMER
+    assert parent(send) is None
+    assert parent(wait) == parent(process) == context(send)
+    assert inside == [context(process)]  # also after the handler has waited
+    assert [dict(span.attributes or {}) for span in (send, wait, process)] == [
+        {
+            "messaging.system": "apressure",
+            "messaging.destination.name": "kind",
+            "messaging.operation.type": operation,
+            "messaging.operation.name": name,
+            "messaging.message.id": sent.id,
+        }
+        for operation, name in (("send", "put"), ("receive", "wait"), ("process", "handle"))
+    ]
+    assert wait.start_time == int(envelope.time.timestamp() * 1e6) * 1000
+    assert wait.start_time is not None
+    assert process.start_time is not None
+    assert wait.start_time <= process.start_time
+
+
+async def test_spans_tell_of_failures_of_batches_and_of_items_without_an_envelope(open_queue: Opener) -> None:
+    spans = Spans()
+    raw = await open_queue("raw", bound=1)
+    await spans.tracing.put(raw, b"1")
+    with pytest.raises(QueueFullError):
+        await spans.tracing.put(raw, b"2", timeout=0.01)
+    assert [dict(span.attributes or {}).get("error.type") for span in spans.named("send raw")] == [
+        None,
+        "apressure.exceptions.QueueFullError",
+    ]
+    await raw.close()
+    failures = iter([ValueError("secret")])
+
+    async def fail_once(delivery: Any) -> None:
+        for error in failures:
+            raise error
+
+    await in_time(serve(fail_once, raw, observer=spans.tracing, retry_delay=0.001, deliveries=True, signals=()))
+    first, second = spans.named("process raw")
+    assert (first.status.status_code, first.status.description) == (trace.StatusCode.ERROR, "ValueError")
+    assert "secret" not in first.to_json()
+    assert second.status.status_code is trace.StatusCode.UNSET
+    assert [dict(span.attributes or {})["apressure.attempts"] for span in (first, second)] == [1, 2]
+    assert parent(first) is parent(second) is None
+
+    many = await open_queue("many", codec="cloudevents")
+    out = await open_queue("out", codec="cloudevents")
+    tracer = spans.provider.get_tracer("test")
+    with tracer.start_as_current_span("shop") as shop:
+        await many.put_many([spans.tracing.carry(Envelope(b"%d" % n)) for n in range(2)])
+    await many.close()
+
+    async def transform(batch: list[Envelope[bytes]]) -> list[Envelope[bytes]]:
+        await asyncio.sleep(0)
+        return [spans.tracing.carry(Envelope(each.data)) for each in batch]
+
+    metrics = Metrics()
+    tracing = Tracing(spans.provider, observer=metrics)
+    await in_time(pipe(many, transform, out, batch=2, close=True, observer=tracing))  # type: ignore[arg-type]
+    process = spans.one("process many")
+    assert dict(process.attributes or {})["messaging.batch.message_count"] == 2
+    assert {link.context.span_id for link in process.links} == {shop.get_span_context().span_id}
+    results = [await out.get() for _ in range(2)]
+    assert {each.headers["traceparent"][3:52] for each in results} == {"{:032x}-{:016x}".format(*context(process))}
+    handled = [one for one in metrics.readings() if one.family.name == "apressure_handler_handled_messages_total"]
+    assert [one.value for one in handled] == [2]
+
+
+async def test_an_envelope_needs_an_envelope_and_damage_is_refused(open_queue: Opener) -> None:
+    queue = await open_queue("jobs", codec="cloudevents")
+    with pytest.raises(TypeError, match=r"must be an Envelope, not bytes: put Envelope\(item\)"):
+        await queue.put(b"bare")
+    with pytest.raises(TypeError, match="an envelope cannot hold an envelope"):
+        CloudEventsCodec("cloudevents")
+    with pytest.raises(TypeError, match="observer must have a method observing"):
+        Tracing(observer=object())  # type: ignore[arg-type]
+    made = CloudEventsCodec("text")
+    assert b'"data":"\xc3\xa9"' in made.encode(Envelope("é"))
+    assert made.decode(made.encode(Envelope("é"))).data == "é"
+    assert made.decode(made.encode(Envelope(None))).data is None
+    given = CloudEventsCodec("msgpack").encode(Envelope([1]))
+    assert CloudEventsCodec("msgpack").decode(given).headers["datacontenttype"] == "application/msgpack"
+    with pytest.raises(ValueError, match="not a JSON object"):
+        made.decode(b"[]")
