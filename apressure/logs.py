@@ -106,3 +106,33 @@ def redelivered(kind: str, queue: str, delivery: str, attempts: int, message: by
     text = "the message %s of the queue %r is delivered again: attempt %d"
     keys = {"kind": kind, "delivery": delivery, "attempts": attempts}
     warn("redelivered", queue, text, delivery, queue, attempts, message=message, **keys)
+
+
+def role(event: str, queue: str, name: str, token: bytes, shared: bool = False) -> None:
+    """Log that this client has taken a role under a lease, or gives it back."""
+    if logger.isEnabledFor(logging.INFO):
+        what = "take" if event == "role_taken" else "give back"
+        logger.info(
+            "%s the %s role of the queue %r%s", what, name, queue, ", shared with others" if shared else "",
+            extra={"event": event, "kind": "AsyncQueue", "queue": queue, "role": name, "token": token.decode()},
+        )  # fmt: skip
+
+
+def lease_lost(
+    kind: str, queue: str, count: int, error: Exception, token: bytes = b"", role: str = "consumer", delivery: str = ""
+) -> None:
+    """Log that others get what was in hand."""
+    keys: dict[str, Any] = {"kind": kind, "role": role, "count": count, "error": type(error).__name__}
+    if token:
+        keys["token"] = token.decode()
+    if delivery:
+        keys["delivery"] = delivery
+    text = "a lease of the queue %r (%s) was lost, with %d in hand: %s"
+    warn("lease_lost", queue, text, queue, role, count, error, **keys)
+
+
+def events_died(queue: str, count: int, attempts: int | None) -> None:
+    """Log how many events a step has moved to the dead letters."""
+    if count:
+        text = "%d event(s) of the queue %r became dead letters: delivered %d time(s) and never acknowledged"
+        warn("dead_letter", queue, text, count, queue, attempts or 0, kind="EventQueue", count=count, attempts=attempts)

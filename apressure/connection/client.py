@@ -13,6 +13,7 @@ from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions,
 from apressure.connection.waiting.rounds import Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.script import Script
+from apressure.logs import logger
 from apressure.settle import wait_shielded
 
 
@@ -83,6 +84,8 @@ class Client(SharedClient):
             rounds.end()
         if not self.on_its_loop:
             return  # never used, or its connections belong to another event loop or to the parent process
+        if self._connections:
+            logger.info("closing the client", extra={"event": "client_closing", "count": len(self._connections)})
         unfinished = asyncio.gather(*self._unfinished, return_exceptions=True)
         try:
             await asyncio.wait((unfinished,), timeout=self.settings.settle_timeout)

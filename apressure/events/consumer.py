@@ -9,7 +9,7 @@ import contextlib
 import uuid
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from apressure import background
+from apressure import background, logs
 from apressure.connection.consuming import Consuming
 from apressure.connection.leases.clock import Clock, since_boot
 from apressure.connection.waiting.waits import Wait
@@ -194,11 +194,14 @@ class EventConsumer(Consuming[T, EventDelivery[Any]]):
 
     def _arrived(self, answer: Popped, sent: float) -> None:
         queue = self._queue
+        logs.events_died(queue.name, answer.dead, queue.max_attempts)
         for event in answer.events:
             delivery = EventDelivery(queue._steps, queue._settler, queue._items.decode, event, self.hand)
             self._buffer.append(delivery)
             self.hand[delivery.claim] = delivery
             self._renewing.arrived(delivery, sent)
+            if delivery.attempts > 1:
+                logs.redelivered("EventQueue", queue.name, delivery.id, delivery.attempts, delivery.raw)
         if self._left:  # the block has ended meanwhile
             self._return_buffer()
 

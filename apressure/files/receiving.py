@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from apressure import dead_letters
+from apressure import dead_letters, logs
 from apressure.exceptions import QueueDoesNotExistError, StorageError
 from apressure.files.storage import names
 from apressure.files.storage.directory import Back, Directory, NotAMessageError, Taken
@@ -107,6 +107,9 @@ class Receiver:
                     await self._move_to_dead_letters(key, filename, taken.before)
                 else:
                     got.append(Got(key, filename, taken.data, taken.before + 1, until))
+                    if taken.before:
+                        name, times = self._settings.name, taken.before + 1
+                        logs.redelivered("FileQueue", name, names.id_of(key), times, taken.data)
         except BaseException:
             await self.undo(got)
             raise
@@ -174,9 +177,11 @@ class Receiver:
                 break
         if moved:
             self.dead_lettered += 1
-            logger.warning(
+            logs.warn(
+                "dead_letter", settings.name,
                 "message %s of the queue %r was delivered %d times and never acknowledged: it is in %r now",
-                names.id_of(key), settings.name, times, settings.dead_letters,
+                names.id_of(key), settings.name, times, settings.dead_letters, kind="FileQueue", count=1,
+                delivery=names.id_of(key), attempts=times, dead_letters=settings.dead_letters,
             )  # fmt: skip
 
     async def note(self, filename: str, key: int, error: bytes, attempt: int | None = None) -> None:

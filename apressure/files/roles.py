@@ -12,7 +12,7 @@ from collections.abc import AsyncIterable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
-from apressure import background
+from apressure import background, logs
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.files.delivery import FileDelivery
 from apressure.lifetime import ClosingProducer, IteratingTask
@@ -269,6 +269,7 @@ class FileConsumer(Generic[T]):
         return delivery.expires.timestamp() - self._queue._store.time()
 
     def _lost(self, delivery: FileDelivery[Any], error: LeaseLostError) -> None:
+        logs.lease_lost("FileQueue", self._queue.name, 1, error, delivery=delivery.id)
         if delivery not in self._buffer and self._on_lost is not None:
             callback, self._on_lost = self._on_lost, None
             callback(error)

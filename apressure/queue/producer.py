@@ -9,7 +9,7 @@ from collections.abc import AsyncIterable, Awaitable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from apressure import background, validation
+from apressure import background, logs, validation
 from apressure.connection.leases.clock import Term, since_boot
 from apressure.connection.leases.renewal import Renewal
 from apressure.deadline import within
@@ -140,6 +140,7 @@ class _Exclusive:
         self._renewal = steps.renewal(self, "producer", scripted.client.renewer, self._max_hold)
         self._renewal.note_task()
         self._renewal.begin()
+        logs.role("role_taken", scripted.name, "producer", self.token)
 
     def checked_lane(self) -> PutLane:
         if self._error is not None:
@@ -176,6 +177,7 @@ class _Exclusive:
             self.stop()
             scripted.end_block("producer")
             if self._error is None:
+                logs.role("role_released", scripted.name, "producer", self.token)
                 answer = self._send(leave=True)
                 settle_timeout = scripted.client.settings.settle_timeout
                 # In a hurry the caller does not need the answer: a frozen server may carry it out later.
@@ -205,6 +207,7 @@ class _Exclusive:
 
     def give_up(self, error: LeaseLostError) -> None:
         """Give the role back; later puts raise the error."""
+        logs.lease_lost("AsyncQueue", self._scripted.name, 0, error, self.token, "producer")
         self._scripted.client.finish_before_close(background.start(self.end(error), "giving up a lease"))
 
     def _send(self, leave: bool) -> asyncio.Future[Exception | None]:
@@ -218,6 +221,8 @@ class _Exclusive:
             if error is None:
                 confirm()
             if isinstance(error, (LeaseLostError, QueueDoesNotExistError)):
+                if self._error is None and isinstance(error, LeaseLostError):
+                    logs.lease_lost("AsyncQueue", self._scripted.name, 0, error, self.token, "producer")
                 self._error = error
                 self.stop()
             set_result_once(done, error)

@@ -162,7 +162,8 @@ class Dispatcher(ABC):
             return delivery
 
     def _warn(self, error: PressureError) -> None:
-        logger.warning("%s continues after an error: %s", self._arguments.title, error)
+        extra = {"event": "serve_continues", "queue": self._arguments.queue.name, "error": type(error).__name__}
+        logger.warning("%s continues after an error: %s", self._arguments.title, error, extra=extra)
 
     async def _retry(self, delivery: Delivery[Any], error: BaseException, others: Sequence[Delivery[Any]] = ()) -> None:
         """Give the message back after a pause. Until then it stays in flight, and counts as `retrying`.
@@ -232,7 +233,10 @@ class Dispatcher(ABC):
             self._arguments.role, delivery.id, f" and {others} more" if others else "", name, delivery.attempts,
             "" if most is None else f" of {most}", outcome,
             exc_info=error,
-            extra={"queue": name, "delivery": delivery.id, "attempts": delivery.attempts, "max_attempts": most},
+            extra={
+                "event": "handler_failed", "queue": name, "delivery": delivery.id, "attempts": delivery.attempts,
+                "max_attempts": most, "error": type(error).__name__, "seconds": pause,
+            },
         )  # fmt: skip
 
     def _fail(self, error: BaseException) -> None:

@@ -45,14 +45,17 @@ def not_awaitable(handler: Any, returned: object, role: str = "handler") -> Type
     return TypeError(_refusal(handler, f"its call returned {type(returned).__name__}, which cannot be awaited", role))
 
 
+def name_of(handler: Any) -> str:
+    """Return a handler's name, for people."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return str(getattr(handler, "__name__", type(handler).__name__))
+
+
 def _refusal(handler: Any, why: str, role: str) -> str:
-    function = handler
-    while isinstance(function, functools.partial):
-        function = function.func
-    name = getattr(function, "__name__", type(function).__name__)
     return (
-        f"the {role} {name} must be an async function: {why}. Write `async def` instead of `def`, and inside it "
-        "`await asyncio.to_thread(...)` for calls that block."
+        f"the {role} {name_of(handler)} must be an async function: {why}. Write `async def` instead of `def`, and "
+        "inside it `await asyncio.to_thread(...)` for calls that block."
     )
 
 

@@ -177,7 +177,8 @@ async def pipe(
         closing = destination.close if close else None  # not every destination can be closed: that must fail here
         mover, why = await _mover(source, destination, exactly_once)
         once = f"at least once, {why}" if why else "exactly once"
-        logger.info("%s works %s", title, once, extra={"queue": source.name, "destination": destination.name})
+        extra = {"event": "pipe_started", "queue": source.name, "destination": destination.name}
+        logger.info("%s works %s", title, once, extra=extra)
         plan = Plan(mover, batch)
         handled = failed = 0
         while True:

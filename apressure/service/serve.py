@@ -97,6 +97,13 @@ class Service:
         if not self._stopped.is_set():
             self._signal = Signals(signum)
             self._stopped.set()
+            in_hand = self.tally().in_hand
+            logger.info(
+                "%s drains after %s: %d in hand", self._arguments.title, self._signal.name, in_hand,
+                extra={
+                    "event": "serve_draining", "queue": self.queue.name, "signal": self._signal.name, "count": in_hand
+                },
+            )  # fmt: skip
             self._interrupt()
         else:
             self.stop_listening()
@@ -104,6 +111,7 @@ class Service:
 
     async def run(self) -> Served:
         """Handle messages until the queue is drained or a signal comes."""
+        title, name = self._arguments.title, self.queue.name
         losses = 0
         reached = False
         async with contextlib.AsyncExitStack() as stack:
@@ -114,6 +122,8 @@ class Service:
             if self._arguments.options.observer is not None:
                 observe = stack.enter_context(self._arguments.options.observer.observing(self))
                 self._arguments = dataclasses.replace(self._arguments, observe=observe)
+            extra = {"queue": name, "kind": type(self.queue).__name__, "handler": handlers.name_of(self.handler)}
+            logger.info("%s begins", title, extra={"event": "serve_started", **extra})
             while not self._stopped.is_set():
                 dispatcher = self._current = self._dispatcher(self._arguments, self._stopped)
                 self._interrupt, self._cancel_handlers = dispatcher.interrupt, dispatcher.tasks.cancel
@@ -130,12 +140,19 @@ class Service:
                     pause = _RETURN.pause(losses)
                     losses += 1
                     logger.warning(
-                        "%s lost the consumer role, and takes it again in %.1f s: %s",
-                        self._arguments.title, pause, error,
+                        "%s lost the consumer role, and takes it again in %.1f s: %s", title, pause, error,
+                        extra={"event": "serve_interrupted", "error": type(error).__name__, "seconds": pause, **extra},
                     )  # fmt: skip
                     await wait(self._stopped, pause)
                 finally:
                     self._past, self._current = self.tally()._replace(in_hand=0), None
+        logger.info(
+            "%s has ended: %d handled, %d failed", title, self._past.handled, self._past.failed,
+            extra={
+                "event": "serve_ended", "handled": self._past.handled, "failed": self._past.failed,
+                "signal": self._signal and self._signal.name, **extra,
+            },
+        )  # fmt: skip
         return Served(self._past.handled, self._past.failed, self._signal)
 
     def tally(self) -> Tally:

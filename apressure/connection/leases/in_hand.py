@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
+from apressure import logs
 from apressure.connection.leases.clock import Clock, Term, since_boot
 from apressure.connection.leases.renewal import Renewal
 from apressure.connection.leases.renewer import Renewer
@@ -149,4 +150,6 @@ class LeasesInHand(ABC, Generic[K, D]):
             self._tell(LeaseLostError(text, name=self._name, role="consumer"), lost)
 
     def _tell(self, error: LeaseLostError, lost: list[D]) -> None:
+        kind = "TaskQueue" if self._what == "tasks" else "EventQueue"
+        logs.lease_lost(kind, self._name, len(lost), error)
         self._on_lost(error, lost)

@@ -242,6 +242,7 @@ class Renewal:
             "settled, and a handler is busy, or the event loop is blocked\n%s",
             self._what, self._name, self.standstill.most,
             stacks(self._renewer.home, self._renewer.home_thread, None if self._task is None else self._task()),
+            extra={"event": "handler_stuck", "queue": self._name, "seconds": self.standstill.most},
         )  # fmt: skip
         self._renewer.call_home(self._give_up)
 

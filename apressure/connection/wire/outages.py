@@ -1,6 +1,6 @@
-"""Logs lost connections: one line when a server is lost, and one when there is a connection again.
+"""Logs connections: one line when a server is reached, one when it is lost, and one when it is reached again.
 
-These stay two lines, however many connections a client had and however often it tries.
+These stay as few, however many connections a client had and however often it tries.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class Outages:
 
     def __init__(self, level: int = logging.INFO) -> None:
         self._level = level
+        self._reached: set[str] = set()
         self._since: dict[str, float] = {}
         self._lost_by: dict[Hashable, str] = {}
 
@@ -37,10 +38,19 @@ class Outages:
         self._lost_by[node] = address.text
         if address.text not in self._since:
             self._since[address.text] = time.monotonic()
-            logger.log(self._level, "lost the connection to the server at %s: %s", address.text, reason)
+            logger.log(
+                self._level, "lost the connection to the server at %s: %s", address.text, reason,
+                extra={"event": "connection_lost", "address": address.text, "error": reason},
+            )  # fmt: skip
 
     def connected(self, node: Hashable, address: Address) -> None:
         """A connection for a node was opened, the first one or one more."""
+        if address.text not in self._reached:
+            self._reached.add(address.text)
+            logger.log(
+                self._level, "connected to the server at %s", address.text,
+                extra={"event": "connected", "address": address.text},
+            )  # fmt: skip
         if not self._since:
             return
         lost = {address.text, self._lost_by.pop(node, address.text)}
@@ -48,4 +58,5 @@ class Outages:
         if found:
             seconds = time.monotonic() - min(found)
             text = "connected to the server at %s again, %.1f seconds after the loss"
-            logger.log(self._level, text, address.text, seconds)
+            extra = {"event": "reconnected", "address": address.text, "seconds": seconds}
+            logger.log(self._level, text, address.text, seconds, extra=extra)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 from typing import Any
 
 from apressure import background
@@ -21,6 +22,7 @@ from apressure.connection.wire.replies import NOT_EXECUTED, UNREADABLE
 from apressure.connection.wire.request import NotSentError, Request
 from apressure.connection.wire.script import Script, answer_of
 from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError, ServerUnavailableError
+from apressure.logs import logger
 from apressure.settle import set_result_once
 
 _CLOSED = "the client was closed; open a new one"
@@ -57,7 +59,7 @@ class ReconnectingConnection:
         """Send a request, now or as soon as there is a connection; its `on_reply` is called exactly once."""
         self._sent += 1
         request.number = self._sent
-        self._asked_at = asyncio.get_running_loop().time()
+        self._asked_at = request.began = asyncio.get_running_loop().time()
         channel = self._channel
         if channel is not None and not request.resend and not self._closed and self._may_be_half_open(channel):
             self._drop(channel)  # a step that cannot be repeated must not get lost, nor overtake another
@@ -270,7 +272,19 @@ class ReconnectingConnection:
         self._finished += 1
         if self._drained is not None and self._finished == self._sent:
             set_result_once(self._drained, None)
+        if logger.isEnabledFor(logging.DEBUG):
+            self._tell(request, reply)
         request.on_reply(reply)
+
+    @staticmethod
+    def _tell(request: Request, reply: Any) -> None:
+        """Log a step that has ended. Its arguments and its answer may be confidential."""
+        seconds, name = asyncio.get_running_loop().time() - request.began, request.call.script.name
+        error = type(reply).__name__ if isinstance(reply, Exception) else None
+        logger.debug(
+            "the step %s took %.6f s%s", name, seconds, f": {error}" if error else "",
+            extra={"event": "step", "operation": name, "seconds": seconds, "error": error},
+        )  # fmt: skip
 
     def _fail(self, request: Request, error: Exception) -> None:
         """Finish with an error. If the reply to an earlier try was lost, the outcome stays unknown."""

@@ -26,14 +26,15 @@ class Request:
         changed: Returns whether an answer means that the step wrote something that `durability=` applies to; None
             for steps that it does not apply to.
         reply_lost: A reply was lost, so the step may have been executed.
+        began: When it was first to be sent, by the event loop's clock.
         number: Its place in the order of all requests.
         until: When it may no longer be sent again, by the event loop's clock; 0 before its first failure.
         refusals: How often the server gave a temporary refusal.
     """
 
     __slots__ = (
-        "again", "arguments", "call", "changed", "number", "on_reply", "refusals", "reply_lost", "resend", "until",
-        "whole",
+        "again", "arguments", "began", "call", "changed", "number", "on_reply", "refusals", "reply_lost", "resend",
+        "until", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -55,5 +56,6 @@ class Request:
         self.changed = changed
         self.reply_lost = False
         self.number = 0
+        self.began = 0.0
         self.until = 0.0
         self.refusals = 0

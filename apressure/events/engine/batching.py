@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from apressure import logs
 from apressure.connection.lanes import Entry, Lane
 from apressure.connection.putting import Putting, PuttingLane
 from apressure.connection.waiting.waits import EMPTY, FULL, Wait
@@ -146,6 +147,11 @@ class PopLane(Lane[Pop]):
 
     def _accept(self, answer: Popped) -> Wait | None:
         events, begin = answer.events, 0
+        logs.events_died(self._steps.name, answer.dead, self._limit)
+        for one in events:
+            if one.attempts > 1:
+                name = one.id.decode(errors="backslashreplace")
+                logs.redelivered("EventQueue", self._steps.name, name, one.attempts, one.contents)
         lease = next((entry.lease for entry in self._entries), 0)
         for entry in list(self._entries):
             if entry.withdrawn or entry.future.cancelled():

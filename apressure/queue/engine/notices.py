@@ -62,5 +62,5 @@ def tell(name: str, role: Role, holder: str | None, expires: datetime | None = N
     logger.info(
         "waiting for the %s role of the queue %r: %s holds it%s",
         role, name, "another client" if holder is None else repr(holder), until,
-        extra={"queue": name, "role": role, "holder": holder, "expires": expires},
+        extra={"event": "role_awaited", "queue": name, "role": role, "holder": holder, "expires": expires},
     )  # fmt: skip

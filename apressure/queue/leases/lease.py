@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-from apressure import background
+from apressure import background, logs
 from apressure.connection.leases.clock import Clock, Term, since_boot
 from apressure.connection.wire.request import Request
 from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, ServerError
@@ -90,6 +90,7 @@ class Lease:
         bound = await waits.until(step, timeout, self._queue.name)
         self.renewal.note_task()
         self.renewal.begin()
+        logs.role("role_taken", self._queue.name, "consumer", self.token, self.shared)
         return bound
 
     async def receive(self, max_items: int, timeout: float | None) -> deque[Received]:
@@ -246,6 +247,8 @@ class Lease:
             self.failures.clear()
             self.receiving.buffer.clear()
             earlier = self.error
+            if self.kept and earlier is None:
+                logs.role("role_released", self._queue.name, "consumer", self.token, self.shared)
             if earlier is None or isinstance(earlier, ServerError):  # the server refused a step: the role is ours still
                 answer: asyncio.Future[Any] = loop.create_future()
                 on_answer = functools.partial(set_result_once, answer)
@@ -291,6 +294,8 @@ class Lease:
         first = self.error is None
         if first:
             self.error = error
+            if isinstance(error, LeaseLostError):
+                self._tell_of_loss(error)
         self.stop()
         self.unsettled.clear()
         self.failures.clear()
@@ -322,7 +327,11 @@ class Lease:
         """End the lease, and give back everything in flight; later operations raise the error."""
         self.client.finish_before_close(background.start(self._give_up(error), "giving up a lease"))
 
+    def _tell_of_loss(self, error: LeaseLostError) -> None:
+        logs.lease_lost("AsyncQueue", self._queue.name, self.unsettled.outstanding, error, self.token)
+
     async def _give_up(self, error: LeaseLostError) -> None:
+        self._tell_of_loss(error)
         await self.leave(error, hurry=True)
         if self.on_lost is not None:
             self.on_lost(error)

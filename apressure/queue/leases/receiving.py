@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from apressure import logs
 from apressure.connection.wire.request import Request
 from apressure.exceptions import DurabilityError, LeaseLostError, QueueDoesNotExistError
 from apressure.queue.engine.notices import Notice
@@ -17,8 +18,6 @@ from apressure.queue.leases.acknowledgements import Range
 if TYPE_CHECKING:
     from apressure.queue.engine.scripted import Scripted
     from apressure.queue.leases.lease import Lease
-
-logger = logging.getLogger("apressure")
 
 Received = tuple[int, bytes, int]
 """A message in flight: its number under the lease, its bytes, and how often it has been delivered."""
@@ -158,13 +157,22 @@ class Receiving:
         self._lease.unsettled.receive(numbers, map(len, messages))
         if tried:
             self._lease.failures.arrived(numbers, tried)
+            self._tell_of_redeliveries(zip(numbers, messages, tried, strict=False))
         self._next = numbers.stop
         self._received += len(messages)
         if dead_letters and self._queue.dead is not None:
-            # Once a step, without the messages, which may be confidential. (A reply that was lost is not told again.)
-            logger.warning(
-                "moved %d message(s) of the queue %r to the dead-letter queue %r: delivered %d time(s) and never "
-                "acknowledged", dead_letters, self._queue.name, self._queue.dead.name, self._queue.dead.max_attempts,
+            # Once a step. (A reply that was lost is not told again.)
+            name, dead = self._queue.name, self._queue.dead
+            logs.warn(
+                "dead_letter", name, "moved %d message(s) of the queue %r to the dead-letter queue %r: delivered %d "
+                "time(s) and never acknowledged", dead_letters, name, dead.name, dead.max_attempts, kind="AsyncQueue",
+                count=dead_letters, dead_letters=dead.name, attempts=dead.max_attempts,
             )  # fmt: skip
         if messages:
             self._lease.renewal.begin()
+
+    def _tell_of_redeliveries(self, received: Iterable[Received]) -> None:
+        token = self._lease.token.decode()
+        for number, message, attempts in received:
+            if attempts > 1:
+                logs.redelivered("AsyncQueue", self._queue.name, f"{token}:{number}", attempts, message)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from apressure import logs
 from apressure.connection.lanes import Entry, Lane
 from apressure.connection.putting import Putting, PuttingLane
 from apressure.connection.waiting.waits import EMPTY, FULL, Wait
@@ -167,7 +168,11 @@ def _end_of(outcome: asyncio.Future[Any], _: asyncio.Future[None]) -> None:
 
 
 def tell_of_dropped(answer: Reservation, name: str) -> None:
-    """Log what a step has dropped."""
+    """Log what a step has dropped, and the tasks that were tried before."""
+    for one in answer.tasks:
+        attempts = one.fields.get("attempts", "")[:9]  # another program may have written it
+        if attempts.isdecimal() and int(attempts) > 1:
+            logs.redelivered("TaskQueue", name, one.id.decode(errors="backslashreplace"), int(attempts), b"")
     if answer.dropped:
         logger.warning(
             "%d ids that waited in the queue %r were dropped: their tasks were deleted, or do not wait",
