@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from apressure import EventQueue, LeaseLostError, OutcomeUnknownError, PressureError
-from tests.chaos.proxy import Trouble, proxy
+from apressure.testing.proxy import Proxy, Trouble
 from tests.integration.events.conftest import Open, consistent, in_time
 from tests.servers import SERVERS
 from tests.topologies import cluster, must_be_empty, replicated, sentinel
@@ -146,7 +146,7 @@ async def test_a_bad_line(open_queue: Open, url: str, db: redis.Redis, trouble: 
     settings = {"response_timeout": 1.0, "connect_timeout": 1.0, "retry_timeout": 60.0}
     handed: Counter[str] = Counter()
     acked: Counter[str] = Counter()
-    async with proxy(url_of(db), rng) as line, contextlib.AsyncExitStack() as stack:
+    async with Proxy(url_of(db), rng) as line, contextlib.AsyncExitStack() as stack:
         putting, receiving = [
             await stack.enter_async_context(EventQueue("jobs", url=line.url, **settings)) for _ in range(2)
         ]
@@ -186,7 +186,7 @@ def url_of(db: redis.Redis) -> str:
 async def test_a_get_whose_reply_is_lost_is_not_repeated(open_queue: Open, db: redis.Redis) -> None:
     queue = await open_queue()
     await queue.put_many([b"1", b"2"])
-    async with proxy(url_of(db), random.Random()) as line, EventQueue("jobs", url=line.url) as getting:
+    async with Proxy(url_of(db), random.Random()) as line, EventQueue("jobs", url=line.url) as getting:
         assert await getting.get() == b"1"
         line.trouble = Trouble(lose=1.0)
         task = asyncio.create_task(getting.get())
