@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import inspect
-import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -70,7 +69,8 @@ def _pressure_target(request: pytest.FixtureRequest) -> Iterator[str | None]:
         with EmbeddedServer() as server:
             yield server.url
     else:
-        yield _empty_database(chosen)
+        worker = getattr(request.config, "workerinput", {}).get("workerid", "gw0")
+        yield _empty_database(chosen, int(worker.removeprefix("gw")))
 
 
 @pytest.fixture
@@ -188,12 +188,11 @@ def _fake_server() -> Callable[[], Any]:
     return lambda: fakeredis.FakeAsyncRedis(server=server)
 
 
-def _empty_database(url: str) -> str:
-    """Return the address of the database of this process of the run, which must be empty: each test empties it."""
+def _empty_database(url: str, worker: int) -> str:
+    """Return the address of the database of a process of the run, which must be empty: each test empties it."""
     address = urlsplit(url)
     text = parse_qs(address.query).get("db", ["0"])[0] if address.scheme == "unix" else address.path.strip("/") or "0"
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-    number = int(text) + int(worker)
+    number = int(text) + worker
     changed = (
         address._replace(query=f"db={number}") if address.scheme == "unix" else address._replace(path=f"/{number}")
     ).geturl()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from apressure import background
 from apressure.connection.client import Client
 from apressure.events.queue import EventQueue
-from apressure.exceptions import ClientClosedError, QueueDoesNotExistError
+from apressure.exceptions import PressureError
 from apressure.files.queue import FileQueue
 from apressure.queue.queue import AsyncQueue
 from apressure.tasks.queue import TaskQueue
@@ -132,7 +132,7 @@ class PressureServer(Faults):
         async with Client(**options) as client:
             found = await on_server(client)
         for queue in self._opened:
-            with contextlib.suppress(ClientClosedError, QueueDoesNotExistError):
+            with contextlib.suppress(PressureError):  # it was closed or deleted, or its line is down
                 statistics = await queue.statistics()
                 found += waiting(type(queue).__name__, statistics)
                 if isinstance(queue, FileQueue):
