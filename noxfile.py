@@ -20,10 +20,10 @@ nox.options.sessions = ["lint", "types", "imports", "tests"]
 
 ROOT = Path(__file__).parent
 PROJECT = nox.project.load_toml("pyproject.toml")
-SOURCES = ("apressure", "tests", "examples", "noxfile.py")
+SOURCES = ("apressure", "docs", "tests", "examples", "noxfile.py")
 # tests/parallel.py says how many processes `auto` means. `nox -s tests -- -n 0` runs one test at a time.
 PARALLEL = ("-n", "auto", "--dist", "loadfile")
-BESIDE_THE_TESTS = ("CHANGELOG.md", "README.md", "docs", "examples", "pyproject.toml", "tests")
+BESIDE_THE_TESTS = ("CHANGELOG.md", "README.md", "docs", "examples", "noxfile.py", "pyproject.toml", "tests")
 
 
 @nox.session
@@ -85,6 +85,20 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Build the docs site into a temporary directory, and check all links. `nox -s docs -- --serve` shows it."""
+    session.install(*group("docs"))
+    session.env["NO_MKDOCS_2_WARNING"] = "1"
+    configuration = ("--config-file", "docs/site/mkdocs.yml", "--strict")
+    if "--serve" in session.posargs:
+        session.run("mkdocs", "serve", *configuration)
+        return
+    site = Path(session.create_tmp()).absolute() / "site"
+    session.run("mkdocs", "build", *configuration, "--site-dir", str(site))
+    session.log(f"open {site / 'index.html'}")
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style and format. `nox -s lint -- --fix` repairs most of it."""
     session.install(*group("lint"))
@@ -115,7 +129,7 @@ def group(name: str) -> list[str]:
 def extras(spark: bool) -> list[str]:
     """Return the requirements of all extras, with or without Spark, and without the project itself."""
     optional = PROJECT["project"]["optional-dependencies"]
-    wanted = [lines for name, lines in optional.items() if spark or name not in ("pipeline", "spark")]
+    wanted = [lines for name, lines in optional.items() if spark or name not in ("pipeline", "spark", "spark-connect")]
     return [line for lines in wanted for line in lines if not line.startswith("apressure[")]
 
 

@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from apressure.queue.producer import Producer
     from apressure.queue.statistics import QueueStatistics, RoleStatistics
     from apressure.service.pipe import Piped, pipe
-    from apressure.service.results import Many
     from apressure.service.serve import Served, serve
+    from apressure.service.stages.results import Many
     from apressure.tasks.client import TaskClient
     from apressure.tasks.queue import TaskQueue
 
@@ -160,7 +160,7 @@ _LATER = {
     "FileQueue": "apressure.files",
     "FileQueueOptions": "apressure.files",
     "FileQueueStatistics": "apressure.files",
-    "Many": "apressure.service.results",
+    "Many": "apressure.service.stages.results",
     "Piped": "apressure.service.pipe",
     "Producer": "apressure.queue.producer",
     "QueueStatistics": "apressure.queue.statistics",

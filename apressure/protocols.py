@@ -7,8 +7,9 @@ has these methods. No class here has behaviour. `apressure.testing.contract` tes
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 DEFAULT_LEASE: Final = 15.0
 """Seconds for which a message or a role stays with a client that died, in every kind of queue."""
@@ -233,3 +234,48 @@ class Destination(Protocol[T_contra]):
 
     async def closed(self) -> bool:
         """Whether the queue is closed."""
+
+
+class Tally(NamedTuple):
+    """What a service has done so far.
+
+    Attributes:
+        handled: How often a handler returned. A batch counts each of its items.
+        failed: How often an attempt failed.
+        retried: How often a message was given back to be tried again.
+        dead_lettered: How many messages were given up after their last attempt.
+        redelivered: How many messages were received that had been delivered before; 0 without an observer.
+        in_hand: How many messages it has received, and neither settled nor given back.
+    """
+
+    handled: int = 0
+    failed: int = 0
+    retried: int = 0
+    dead_lettered: int = 0
+    redelivered: int = 0
+    in_hand: int = 0
+
+
+class Work(Protocol):
+    """A call of `serve` or `pipe`, or a `Runner`, as an `Observer` sees it.
+
+    Attributes:
+        queue: Where its messages come from.
+        handler: What is called for them.
+    """
+
+    queue: Any
+    handler: Any
+
+    def tally(self) -> Tally:
+        """Return what has been done so far. It may be called in any thread."""
+
+
+class Observer(Protocol):
+    """Looks on while services work: for metrics. Its methods must neither raise nor block."""
+
+    def observing(self, work: Work) -> AbstractContextManager[Callable[[float], object]]:
+        """Return a block around the work, entered when its queue has been opened.
+
+        It gives what is called with the seconds of each call of the handler, also of one that raised.
+        """

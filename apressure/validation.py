@@ -102,3 +102,30 @@ def batch(items: Any, method: str, single: str) -> None:
             f"which acknowledges an item when its results are in the destination. Or put each item before the next one "
             f"is read: async for item in consumer: await queue.{single}(item)"
         )
+
+
+def consumer(ack: Any, prefetch: Any, timeout: Any, most: int | None = None) -> None:
+    """Raise if arguments that consumers of every kind of queue have are invalid.
+
+    Args:
+        ack: `"auto"` or `"manual"`.
+        prefetch: None, or how many items to receive at a time.
+        timeout: None, or seconds.
+        most: The largest `prefetch`; None for no limit.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: An argument is invalid.
+    """
+    if ack not in ("auto", "manual"):
+        raise ValueError(f"ack must be 'auto' or 'manual', not {ack!r}")
+    if prefetch is not None:
+        whole(prefetch, "prefetch", 1, most)
+    if timeout is not None:
+        seconds(timeout, "timeout", most=math.inf, none=True)
+
+
+def shared(value: Any, kind: str) -> None:
+    """Raise ValueError if consumers of a kind of queue that is always shared should not share it."""
+    if not value:
+        raise ValueError(f"consumers of {kind} always share it: leave out shared=False")

@@ -11,21 +11,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from apressure.cli.command import command
-from apressure.cli.commands import event_queues, events, files, tasks
-from apressure.cli.commands.close import close
-from apressure.cli.commands.create import create
-from apressure.cli.commands.dead import dead
-from apressure.cli.commands.delete import delete
+from apressure.cli.commands import events, files, queues, tasks
 from apressure.cli.commands.demo import demo
-from apressure.cli.commands.doctor import doctor
-from apressure.cli.commands.get import get
-from apressure.cli.commands.ls import ls
-from apressure.cli.commands.pause import pause
+from apressure.cli.commands.explain import explain
+from apressure.cli.commands.metrics import metrics
 from apressure.cli.commands.pipeline import pipeline
-from apressure.cli.commands.put import put
-from apressure.cli.commands.requeue import requeue
-from apressure.cli.commands.resume import resume
-from apressure.cli.commands.stat import stat
 from apressure.cli.exits import MEANINGS, Exit, one_line
 from apressure.cli.options import Common, Json, Prefix, Url, complain
 from apressure.cli.running import mute_output, new_fast_loop
@@ -76,8 +66,9 @@ def common_options(
         raise typer.Exit(int(Exit.USAGE))
 
 
-for function in (create, put, get, dead, requeue, ls, stat, pause, resume, close, delete, doctor, demo, pipeline):
+for function in (*queues.COMMANDS, metrics, demo, pipeline):
     app.command(epilog=_SEE)(command(function))
+app.command(epilog=_SEE)(command(explain, server=False))
 
 
 def _group(name: str, help: str, commands: Iterable[Callable[..., None]]) -> None:
@@ -105,7 +96,7 @@ _FILES: Final = (
     files.pump, files.sink, files.stat, files.pause, files.resume, files.dead, files.requeue, files.purge,
 )  # fmt: skip
 _EVENT_QUEUES: Final = (
-    event_queues.stat, event_queues.pause, event_queues.resume, event_queues.dead, event_queues.requeue,
+    events.stat, events.pause, events.resume, events.dead, events.requeue,
 )  # fmt: skip
 
 _group(

@@ -1,7 +1,7 @@
 """Prints a queue's statistics: as JSON and lines for programs, as tables for people. And makes text safe to print.
 
-It reads the snapshot that `statistics()` returns, and nothing else. Rich is slow to import, so only the functions that
-make tables import it.
+It reads the snapshot that `statistics()` returns, and what Spark has in flight. Rich is slow to import, so only the
+functions that make tables import it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from apressure.queue.statistics import QueueStatistics, RoleStatistics
+from apressure.spark.sealed_batches import GroupBatches
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -73,16 +74,40 @@ def as_dict(statistics: QueueStatistics) -> dict[str, Any]:
     }
 
 
+def with_spark(statistics: QueueStatistics, groups: Iterable[GroupBatches]) -> dict[str, Any]:
+    """Return statistics for `--json`, with the groups that have read the queue with Spark, if there are any."""
+    spark = [
+        {
+            "group": group.group,
+            "since": None if group.since is None else _iso(datetime.fromtimestamp(group.since, UTC)),
+            "batches": group.batches,
+            "messages": group.messages,
+            "bytes": group.bytes,
+            "seconds": group.seconds,
+            "read": group.read,
+        }
+        for group in groups
+    ]
+    return {**as_dict(statistics), **({"spark": spark} if spark else {})}
+
+
 def queue_line(statistics: QueueStatistics) -> str:
     """Return one line for scripts: name, length, bound and state, separated by tabs."""
     return f"{printable(statistics.name)}\t{statistics.length}\t{statistics.bound}\t{_state_text(statistics)}"
 
 
-def statistics_lines(statistics: QueueStatistics) -> list[str]:
+def statistics_lines(statistics: QueueStatistics, groups: Iterable[GroupBatches]) -> list[str]:
     """Return statistics for scripts: one line for each value, with its key, a tab and the value."""
     lines = []
-    for key, value in as_dict(statistics).items():
-        if isinstance(value, dict):
+    for key, value in with_spark(statistics, groups).items():
+        if key == "spark":
+            lines += [
+                f"spark_{part}\t{printable(group['group'])}\t{plain(inner)}"
+                for group in value
+                for part, inner in group.items()
+                if part != "group"
+            ]
+        elif isinstance(value, dict):
             lines += [f"{key}_{part}\t{plain(inner)}" for part, inner in value.items()]
         elif isinstance(value, list):
             lines.append(f"{key}\t{len(value)}")
@@ -143,7 +168,9 @@ def queues_table(found: Iterable[QueueStatistics]) -> RenderableType:
     return table if table.row_count else Text("no queues", style="dim")
 
 
-def statistics_view(statistics: QueueStatistics, rates: tuple[float, float] | None = None) -> RenderableType:
+def statistics_view(
+    statistics: QueueStatistics, rates: tuple[float, float] | None = None, groups: Iterable[GroupBatches] = ()
+) -> RenderableType:
     """Return a queue's statistics for people."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -187,7 +214,21 @@ def statistics_view(statistics: QueueStatistics, rates: tuple[float, float] | No
             grid.add_row("shared by" if number == 0 else "", _role_long(share))
     else:
         grid.add_row("consumer", _role_long(statistics.consumer))
+    for number, group in enumerate(groups):
+        grid.add_row("" if number else "spark", _group_text(group))
     return Group(head, grid)
+
+
+def _group_text(group: GroupBatches) -> Text:
+    from rich.text import Text
+
+    text = Text(f"{printable(group.group)}: {group.messages:,} items")
+    if group.bytes is not None:
+        text.append(f", {_size(group.bytes)}")
+    text.append(f" in flight in {group.batches:,} batch{'es' * (group.batches != 1)}")
+    if group.seconds is not None:
+        text.append(f" for {_duration(group.seconds)}", style="dim")
+    return text.append(f", {group.read:,} read", style="dim")
 
 
 def _state_text(statistics: QueueStatistics) -> str:

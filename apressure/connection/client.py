@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Protocol, Self, Unpack
+from typing import Unpack
 
-from apressure.connection.renewer import Renewer
-from apressure.connection.rounds import Rounds
+from apressure.connection.leases.renewer import Renewer
+from apressure.connection.objects import SharedClient
 from apressure.connection.server import Node, Server
 from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions, settings_from
+from apressure.connection.waiting.rounds import Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.script import Script
-from apressure.exceptions import ClientClosedError, PressureError
-from apressure.lifetime import LoopBound
 from apressure.settle import wait_shielded
 
 
-class AttachedQueue(Protocol):
-    """What a client needs of a queue that uses it."""
-
-    def client_closed(self, error: PressureError) -> None:
-        """Fail everything that waits, and release connections."""
-
-
-class Client(LoopBound):
+class Client(SharedClient):
     """A client of one server, of a primary that Sentinels watch, or of a cluster.
 
     Constructing it does no I/O: it connects when the first operation needs it, or with `async with`. It belongs to
@@ -40,10 +31,6 @@ class Client(LoopBound):
         ValueError: An option is invalid; the message says why.
     """
 
-    _KIND = "client"
-
-    check = LoopBound._check  # noqa: SLF001 - public here: queues call it
-
     def __init__(self, url: str | None = None, **options: Unpack[OtherOptions]) -> None:
         super().__init__()
         all_options: ClientOptions = {**options, "url": url}
@@ -53,8 +40,6 @@ class Client(LoopBound):
         self._connections: dict[Node, ReconnectingConnection] = {}
         self.connection = self._connection_at(self.server.node_of(()))
         self._rounds: dict[ReconnectingConnection, Rounds] = {}
-        self._queues: set[AttachedQueue] = set()
-        self._unfinished: set[asyncio.Task[None]] = set()
 
     @property
     def id(self) -> str:
@@ -84,15 +69,6 @@ class Client(LoopBound):
     def __repr__(self) -> str:
         return f"<Client {self.id!r} at {self.server.address}>"
 
-    async def __aenter__(self) -> Self:
-        self.check()
-        try:
-            await self.connection.connected()
-        except asyncio.CancelledError:
-            await self.aclose()  # the block is never entered, so nothing else would release the connection
-            raise
-        return self
-
     async def aclose(self) -> None:
         """Release the connections, after waiting up to `settle_timeout` seconds for pending replies.
 
@@ -102,8 +78,7 @@ class Client(LoopBound):
         if self._closed:
             return
         self._closed = True
-        for queue in list(self._queues):
-            queue.client_closed(ClientClosedError("the client was closed while the operation waited"))
+        self._end_attached()
         for rounds in self._rounds.values():
             rounds.end()
         if not self.on_its_loop:
@@ -124,11 +99,6 @@ class Client(LoopBound):
             finally:
                 for connection in connections:
                     connection.end()  # its aclose does not begin if a cancellation comes first
-
-    @property
-    def on_its_loop(self) -> bool:
-        """Whether the client belongs to the running event loop and to this process."""
-        return self._loop is asyncio.get_running_loop() and self._pid == os.getpid()
 
     def connection_for(self, keys: Iterable[bytes]) -> ReconnectingConnection:
         """Return the connection for steps on these keys: one for all, in a cluster one for each slot.
@@ -154,19 +124,6 @@ class Client(LoopBound):
         if connection not in self._rounds:
             self._rounds[connection] = Rounds(connection, script)
         return self._rounds[connection]
-
-    def attach(self, queue: AttachedQueue) -> None:
-        """Have `aclose` end this queue's operations."""
-        self._queues.add(queue)
-
-    def detach(self, queue: AttachedQueue) -> None:
-        """Undo `attach`: the queue was closed."""
-        self._queues.discard(queue)
-
-    def finish_before_close(self, task: asyncio.Task[None]) -> None:
-        """Have `aclose` await this task before it closes the connections."""
-        self._unfinished.add(task)
-        task.add_done_callback(self._unfinished.discard)
 
     async def queues(self) -> list[str]:
         """Return the names of the queues that exist under the client's prefix, sorted.

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from apressure import AsyncQueue, Client, spark
 from apressure.demo import flights, pipeline
@@ -19,7 +20,11 @@ from apressure.demo.screen import Screen, print_report
 from apressure.demo.worker import Worker
 from apressure.exceptions import MissingExtraError, QueueDoesNotExistError
 from apressure.queue.statistics import QueueStatistics
+from apressure.spark.lag import Trend
 from apressure.spark.sealed_batches import forget_group
+
+_TREND: Final = 10.0
+"""Seconds over which the screen measures how fast Spark catches up."""
 
 
 async def run_pipeline(
@@ -81,6 +86,7 @@ async def _work(
     orders |= {"queue": folder.queue, "rows": rows, "bound": folder.bound}
     feeder, driver = (Worker("apressure.demo.pipeline", role, orders) for role in ("feeder", "spark"))
     before: int | None = None  # rows that were done when Spark first reported
+    trend = Trend(_TREND)
 
     def progress(now: QueueStatistics) -> tuple[int | None, str]:
         nonlocal before
@@ -88,7 +94,11 @@ async def _work(
             return None, ""
         done = min(latest["rows"], rows)  # the end mark is a message, and no row
         before = done if before is None else before
-        details = [f"lag {max(0, min(now.produced_messages, rows) - done):,}"]
+        lag = max(0, min(now.produced_messages, rows) - done)
+        details = [f"lag {lag:,} ({latest['in_flight']:,} in Spark)"]
+        _, drain = trend.add(time.monotonic(), done, lag)
+        if drain and math.isfinite(drain):
+            details.append(f"caught up in {drain:,.0f} s")
         if latest.get("batch") is not None:
             details.append(f"batch {latest['batch']} in {latest['seconds']:.1f} s")
         if latest.get("watermark"):

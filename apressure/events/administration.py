@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from apressure import validation
+from apressure.connection.waiting.waits import Wait
 from apressure.dead_letters import Requeued, checked_ids
 from apressure.deadline import within
 from apressure.events.core import Core
-from apressure.events.engine.answers import Status, Wait
+from apressure.events.engine.answers import Status
 from apressure.events.engine.letters import Oldest, choose, requeue
 from apressure.events.engine.steps import MAX_EVENTS
 from apressure.events.statistics import EventQueueStatistics
@@ -48,7 +49,7 @@ class Administration(Core):
         if deadline is not None:
             return await within(deadline, self.name, self.create(bound, exist_ok))
         validation.whole(bound, "bound", 0, MAX_BOUND, "events")
-        self._check()
+        self.check()
         new = await self._steps.create(bound, exist_ok)
         self._expected = True
         return new
@@ -57,7 +58,7 @@ class Administration(Core):
         """Return whether the queue exists: it was created, or has events or registered consumers."""
         if deadline is not None:
             return await within(deadline, self.name, self.exists(), reads=True)
-        self._check()
+        self.check()
         return (await self._steps.status()).exists
 
     async def bound(self, *, deadline: float | None = None) -> int:
@@ -97,6 +98,8 @@ class Administration(Core):
             next_expiry=None if status.due is None else status.due / 1000,
             waiting_putters=sum(lane.waiting for lane in self._lanes.values()),
             waiting_receivers=self._pops.waiting,
+            blocked=self._waits.blocked.seconds(),
+            late_renewals=self.client.renewer.late[self.name],
         )
 
     async def close(self, *, deadline: float | None = None) -> None:
@@ -113,7 +116,7 @@ class Administration(Core):
         """
         if deadline is not None:
             return await within(deadline, self.name, self.close())
-        self._check()
+        self.check()
         return await self._steps.close(self._expected)
 
     async def wait_closed(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
@@ -128,7 +131,7 @@ class Administration(Core):
         if deadline is not None:
             return await within(deadline, self.name, self.wait_closed(timeout), reads=True)
         validation.timeout(timeout)
-        self._check()
+        self.check()
         created = self._expected
 
         async def look() -> bool | Wait:
@@ -159,7 +162,7 @@ class Administration(Core):
         if deadline is not None:
             return await within(deadline, self.name, self.delete(timeout))
         validation.timeout(timeout)
-        self._check()
+        self.check()
         return await self._steps.delete()
 
     async def purge(self, *, deadline: float | None = None) -> int:
@@ -251,7 +254,7 @@ class Administration(Core):
         """
         if deadline is not None:
             return await within(deadline, self.name, self.pause())
-        self._check()
+        self.check()
         return await self._steps.pause(self._expected)
 
     async def resume(self, *, deadline: float | None = None) -> bool:
@@ -270,11 +273,11 @@ class Administration(Core):
         """
         if deadline is not None:
             return await within(deadline, self.name, self.resume())
-        self._check()
+        self.check()
         return await self._steps.resume(self._expected)
 
     async def _status(self) -> Status:
-        self._check()
+        self.check()
         status = await self._steps.status()
         if self._expected and not status.created:
             raise self._gone()

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from apressure import dead_letters
+from apressure.connection.leases.arguments import lease_of
 from apressure.connection.leases.renewal import Standstill
-from apressure.events.core import lease_of
 from apressure.events.engine.answers import Event
 from apressure.events.engine.batching import Settler
 from apressure.events.engine.steps import Claim, EventSteps

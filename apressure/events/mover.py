@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from apressure.connection.moves import End, check_results, impossible, nothing_put, obstacle, other_kind, probe
-from apressure.events.engine.answers import FULL, Wait
+from apressure.connection.waiting.waits import FULL, Wait
 from apressure.events.engine.steps import Unit
 from apressure.events.ids import new_id
 from apressure.exceptions import DurabilityError, LeaseLostError
@@ -40,7 +40,7 @@ class EventMover:
         Cancelled while it waits, nothing was moved. Cancelled while the step is on its way, it waits for the answer.
         """
         destination = self._destination
-        destination._check()
+        destination.check()
         check_results(moves[0][1])
         some = cast("Sequence[tuple[Sequence[EventDelivery[Any]], Sequence[bytes]]]", moves)
         if not all(one.in_hand for one in some[0][0]):
@@ -88,8 +88,8 @@ async def mover_between(source: EventQueue[Any], destination: Any) -> EventMover
 
     if not isinstance(destination, EventQueue):
         raise other_kind(source, destination)
-    source._check()
-    destination._check()
+    source.check()
+    destination.check()
     slots = "in a cluster, each queue of events has a slot of its own"
     if why := await obstacle(_end(source), _end(destination), slots):
         raise impossible(source, destination, why)

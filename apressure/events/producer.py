@@ -21,7 +21,7 @@ class EventProducer(ClosingProducer["EventQueue[T]"], Generic[T]):
     """
 
     async def __aenter__(self) -> Self:
-        self._queue._check()  # noqa: SLF001
+        self._queue.check()
         self._entered = True
         return self
 

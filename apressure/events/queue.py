@@ -9,10 +9,10 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from apressure import validation
 from apressure.codecs import Codec
 from apressure.connection.client import Client
+from apressure.connection.leases.arguments import lease_of, max_hold_of
 from apressure.connection.settings import ClientOptions
 from apressure.deadline import within
 from apressure.events.consumer import EventConsumer
-from apressure.events.core import lease_of
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.batching import Pair, Push
 from apressure.events.engine.steps import MAX_EVENTS
@@ -22,7 +22,7 @@ from apressure.events.remote.address import NO_DEAD_LETTERS, is_okq
 from apressure.events.several import EventConsumers
 from apressure.events.taking import Taking
 from apressure.items import Progress
-from apressure.protocols import DEFAULT_MAX_HOLD, Mover
+from apressure.protocols import Mover
 
 T = TypeVar("T")
 
@@ -109,12 +109,6 @@ class EventQueue(Taking[T]):
         if not chosen.settings.scripting:
             raise ValueError("an EventQueue needs scripts on the server: leave out scripting=False")
         super().__init__(chosen, client is None, name, max_attempts, keep_errors, codec)
-
-    async def __aenter__(self) -> Self:
-        if self._owns_client:
-            await self.client.__aenter__()
-        self._check()
-        return self
 
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
@@ -246,17 +240,9 @@ class EventQueue(Taking[T]):
                 meanwhile. None for an hour.
             shared: Always True: any number of consumers compete. False is refused.
         """
-        if not shared:
-            raise ValueError("consumers of an EventQueue always share it: leave out shared=False")
-        if ack not in ("auto", "manual"):
-            raise ValueError(f"ack must be 'auto' or 'manual', not {ack!r}")
-        if prefetch is not None:
-            validation.whole(prefetch, "prefetch")
-        validation.timeout(timeout)
-        hold = DEFAULT_MAX_HOLD
-        if max_hold is not None:
-            hold = validation.seconds(max_hold, "max_hold", above=True, none=True)
-        return EventConsumer(self, ack == "manual", delete, prefetch, lease_of(lease), hold)
+        validation.shared(shared, "an EventQueue")
+        validation.consumer(ack, prefetch, timeout)
+        return EventConsumer(self, ack == "manual", delete, prefetch, lease_of(lease), max_hold_of(max_hold))
 
     async def mover(self, destination: Any) -> Mover:
         """Return what moves events from here to another `EventQueue` of the same server; for `pipe`.

@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from apressure.connection.client import Client
+from apressure.connection.waiting.waits import Wait
 from apressure.events.consumer import EventConsumer
 from apressure.events.delivery import EventDelivery
-from apressure.events.engine.answers import Wait
 from apressure.exceptions import QueueClosedError
 
 if TYPE_CHECKING:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from apressure.blocked import NOT_BLOCKED, BlockedSeconds
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EventQueueStatistics:
@@ -21,6 +23,9 @@ class EventQueueStatistics:
         next_expiry: Seconds until the next lease may end, at most 10; None if nothing is in flight.
         waiting_putters: Tasks of this object that are putting.
         waiting_receivers: Tasks of this object that are receiving.
+        blocked: For how long operations of this object were blocked, and by what.
+        late_renewals: How many renewals of leases on this queue came more than a third of the lease too late, in this
+            client: the machine, a handler that holds the GIL or the network delayed them.
     """
 
     name: str
@@ -34,3 +39,5 @@ class EventQueueStatistics:
     next_expiry: float | None
     waiting_putters: int
     waiting_receivers: int
+    blocked: BlockedSeconds = NOT_BLOCKED
+    late_renewals: int = 0

@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 from apressure import validation
 from apressure.codecs import Codec, codec_for
 from apressure.connection.client import Client
+from apressure.connection.leases.arguments import lease_of
 from apressure.dead_letters import DeadLetter
 from apressure.deadline import within
 from apressure.events.administration import Administration
-from apressure.events.core import lease_of
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.answers import Event
 from apressure.events.engine.letters import letters, read
@@ -202,11 +202,11 @@ class Taking(Administration, Generic[T]):
             return await within(deadline, self.name, self.dead_letters(limit), reads=True)
         if limit is not None:
             validation.whole(limit, "limit")
-        self._check()
+        self.check()
         return [read(letter, self._items.decode) async for letter in letters(self._steps, limit)]
 
     async def _peek(self, newest: bool) -> Event:
-        self._check()
+        self.check()
         event = await self._steps.peek(newest)
         if event is None:
             raise QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)

@@ -104,6 +104,7 @@ class Administration(Core):
             waiting_putters=len(self._waits.putters),
             waiting_receivers=len(self._waits.receivers) + len(self._waits.drainers),
             notified=self._store.notified,
+            blocked=self._blocked.seconds(),
         )
 
     @property

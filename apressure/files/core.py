@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from apressure import validation
+from apressure.blocked import Blocked, Cause
 from apressure.exceptions import (
     ClientClosedError,
     OperationUnblockedError,
@@ -48,6 +49,7 @@ class Core(LoopBound):
         self._putter = Putter(self._store)
         self._receiver = Receiver(self._store)
         self._waits = Waits(self._store.look, self._store.fileno)
+        self._blocked = Blocked()
         self._consumers: set[FileConsumer[Any]] = set()
         self._running = 0
         self._breathed = 0.0
@@ -162,8 +164,17 @@ class Core(LoopBound):
         self._check()
         if deadline is not None and asyncio.get_running_loop().time() >= deadline:
             raise self._too_late(line)
-        await self._waits.wait(line, ticket, deadline)
+        with self._blocked.by(self._cause(line)):
+            await self._waits.wait(line, ticket, deadline)
         self._check()  # the object may have been closed meanwhile
+
+    def _cause(self, line: Line) -> Cause | None:
+        """Return what blocks the tasks of a line."""
+        if line is self._waits.closers:
+            return None
+        if line is self._waits.putters:
+            return "full"
+        return "paused" if self._store.index.paused else "empty"
 
     def _too_late(self, line: Line) -> QueueError:
         if line is self._waits.putters:

@@ -13,9 +13,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from apressure.exceptions import QueueClosedError, StorageError
-from apressure.files.storage import marks, names
-from apressure.files.storage.directory import Directory, Reservation
+from apressure.files.storage import names
+from apressure.files.storage.directory import Directory
+from apressure.files.storage.messages import marks
 from apressure.files.storage.store import Store
+from apressure.files.storage.writing import Reservation
 
 
 class _Commit:

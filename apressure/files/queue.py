@@ -247,15 +247,10 @@ class FileQueue(Administration, Generic[T]):
             timeout: As for `AsyncQueue.consumer`, which waits for the role. Here nothing waits.
             shared: Always True: any number of consumers share a directory. False is refused.
         """
-        if not shared:
-            raise ValueError("consumers of a FileQueue always share it: leave out shared=False")
-        if ack not in ("auto", "manual"):
-            raise ValueError(f"ack must be 'auto' or 'manual', not {ack!r}")
-        if prefetch is not None:
-            validation.whole(prefetch, "prefetch")
+        validation.shared(shared, "a FileQueue")
+        validation.consumer(ack, prefetch, timeout)
         if lease is not None:
             check_lease(lease)
-        validation.timeout(timeout)
         seconds = self._store.settings.lease if lease is None else lease
         return FileConsumer(self, ack == "manual", delete, 1 if prefetch is None else prefetch, seconds)
 

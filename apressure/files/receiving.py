@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from apressure import dead_letters
 from apressure.exceptions import QueueDoesNotExistError, StorageError
 from apressure.files.storage import names
-from apressure.files.storage.contents import TooLargeError
 from apressure.files.storage.directory import Back, Directory, NotAMessageError, Taken
+from apressure.files.storage.messages.contents import TooLargeError
 from apressure.files.storage.store import Store
 
 logger = logging.getLogger("apressure")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime
 
+from apressure.blocked import NOT_BLOCKED, BlockedSeconds
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileQueueStatistics:
@@ -28,6 +30,7 @@ class FileQueueStatistics:
         waiting_putters: Tasks of this object that wait for room.
         waiting_receivers: Tasks of this object that wait for a message.
         notified: Whether the kernel tells of changes; otherwise the directory is listed repeatedly.
+        blocked: For how long operations of this object were blocked, and by what.
     """
 
     name: str
@@ -47,3 +50,4 @@ class FileQueueStatistics:
     waiting_putters: int
     waiting_receivers: int
     notified: bool
+    blocked: BlockedSeconds = NOT_BLOCKED

@@ -9,11 +9,11 @@ from apressure import validation
 from apressure.connection.client import Client
 from apressure.dead_letters import DeadLetter, Requeued, checked_ids
 from apressure.deadline import within
-from apressure.exceptions import OperationUnblockedError, QueueAlreadyExistsError
+from apressure.exceptions import QueueAlreadyExistsError
 
 if TYPE_CHECKING:
     from apressure.items import Items
-    from apressure.queue.engine.plain import Plain
+    from apressure.queue.engine.plain.engine import Plain
     from apressure.queue.engine.scripted import Scripted
     from apressure.queue.statistics import QueueStatistics
 
@@ -117,7 +117,14 @@ class Administration(Generic[T]):
         engine = self._engine
         engine.check()
         snapshot = await engine.inspect()
-        return from_snapshot(self.name, snapshot, engine.waiting_putters, engine.waiting_getters)
+        return from_snapshot(
+            self.name,
+            snapshot,
+            waiting_putters=engine.waiting_putters,
+            waiting_getters=engine.waiting_getters,
+            blocked=engine.waits.blocked.seconds(),
+            late_renewals=self.client.renewer.late[self.name],
+        )
 
     async def purge(self, *, deadline: float | None = None) -> int:
         """Delete the messages that wait in the queue; they count as consumed.
@@ -360,7 +367,4 @@ class Administration(Generic[T]):
         Returns:
             How many operations were blocked.
         """
-        self._engine.check()
-        return self._engine.end(
-            OperationUnblockedError(f"the operation on the queue {self.name!r} was unblocked", name=self.name)
-        )
+        return await self._engine.unblock()

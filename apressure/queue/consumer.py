@@ -17,7 +17,7 @@ from apressure.queue.leases.receiving import Received
 from apressure.queue.prefetch import Prefetch
 
 if TYPE_CHECKING:
-    from apressure.queue.engine.plain import Plain
+    from apressure.queue.engine.plain.engine import Plain
     from apressure.queue.engine.scripted import Scripted
 
 T = TypeVar("T")

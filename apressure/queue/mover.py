@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from apressure.connection.moves import End, check_results, impossible, nothing_put, obstacle, other_kind, probe
-from apressure.connection.waiter import SLICE
+from apressure.connection.waiting.waiter import SLICE
 from apressure.exceptions import DurabilityError, LeaseLostError
 from apressure.items import Items
 from apressure.protocols import Move

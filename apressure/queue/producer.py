@@ -19,7 +19,7 @@ from apressure.queue.engine.batching import Put, PutLane, put_many
 from apressure.settle import set_result_once, wait_for_answer
 
 if TYPE_CHECKING:
-    from apressure.queue.engine.plain import Plain
+    from apressure.queue.engine.plain.engine import Plain
     from apressure.queue.engine.scripted import Scripted
 
 T = TypeVar("T")

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, codec_for
 from apressure.connection.client import Client
+from apressure.connection.leases.arguments import lease_of, max_hold_of
 from apressure.connection.settings import ClientOptions
 from apressure.deadline import within
-from apressure.exceptions import QueueClosedError
 from apressure.items import Items
 from apressure.lifetime import AsyncClosing
-from apressure.protocols import DEFAULT_LEASE, DEFAULT_MAX_HOLD, LONGEST_LEASE, Mover
-from apressure.queue.administration import Administration
+from apressure.protocols import Mover
 from apressure.queue.engine.batching import Put, put_many
 from apressure.queue.engine.dead_letters import limited
 from apressure.queue.engine.keys import Keys
 from apressure.queue.engine.scripted import Scripted
+from apressure.queue.taking import Taking
 
 if TYPE_CHECKING:
     from apressure.queue.consumer import Consumer
     from apressure.queue.delivery import Delivery
-    from apressure.queue.engine.plain import Plain
+    from apressure.queue.engine.plain.engine import Plain
     from apressure.queue.producer import Producer
 
 T = TypeVar("T")
 
-SHORTEST_LEASE = 0.1
-"""Seconds."""
 
-
-class AsyncQueue(Administration[T], AsyncClosing):
+class AsyncQueue(Taking[T], AsyncClosing):
     """A bounded FIFO queue between processes, on a Redis or Valkey server, in the protocol pressure 0.15.
 
     It behaves like `asyncio.Queue`: `put` waits while the queue is full, `get` while it is empty, and `async for` ends
@@ -118,12 +115,12 @@ class AsyncQueue(Administration[T], AsyncClosing):
         if settings.scripting:
             self._engine = Scripted(self.client, keys, name, client is None, dead)
         else:
-            from apressure.queue.engine.plain import Plain  # here, since few servers refuse scripts
+            from apressure.queue.engine.plain.engine import Plain  # here, since few servers refuse scripts
 
             self._engine = Plain(self.client, keys, name, client is None)
 
     async def __aenter__(self) -> Self:
-        await self._engine.open()
+        await self._engine.__aenter__()
         return self
 
     async def aclose(self) -> None:
@@ -207,123 +204,6 @@ class AsyncQueue(Administration[T], AsyncClosing):
             return await within(deadline, self.name, self.put_many(items, timeout, force))
         return await put_many(self._items, items, timeout, lambda put, left: self._engine.put(put, left, force))
 
-    async def get(self, timeout: float | None = None, *, deadline: float | None = None) -> T:
-        """Get an item, waiting while the queue is empty (specification: Get): at-most-once.
-
-        An item that arrives while clients wait is sent once more to each of them: consider that for large items.
-
-        Args:
-            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
-            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
-
-        Raises:
-            QueueEmptyError, QueueInUseError: The queue stayed empty, or in use, until the timeout.
-            QueueClosedError: It is closed, and nothing is left in it.
-            QueueDoesNotExistError: It was never created, or was deleted meanwhile.
-            OutcomeUnknownError: The connection broke after the step was sent: an item may be lost. `consumer` and
-                `receive` lose none.
-            DecodeError: The codec cannot decode the item, which is in the error.
-
-        Cancelled while it waits, nothing was taken. Cancelled while the step is on its way, it waits for the answer,
-        gives the item back, first in line, then raises.
-        """
-        if deadline is not None:
-            return await within(deadline, self.name, self.get(timeout))
-        return (await self._engine.get_items(self._items, 1, timeout))[0]
-
-    async def get_nowait(self, *, deadline: float | None = None) -> T:
-        """Get an item without waiting (specification: Get, Non-Blocking).
-
-        Raises:
-            QueueEmptyError, QueueInUseError: The queue is empty, or in use.
-            QueueClosedError, QueueDoesNotExistError, OutcomeUnknownError, DecodeError: As for `get`.
-
-        Cancelled, nothing is lost, as with `get`.
-        """
-        if deadline is not None:
-            return await within(deadline, self.name, self.get_nowait())
-        return (await self._engine.get_items(self._items, 1, None, now=True))[0]
-
-    async def get_many(self, max_items: int, timeout: float | None = None, *, deadline: float | None = None) -> list[T]:
-        """Get one to max_items items, as many as there are, waiting while there is none: at-most-once.
-
-        Very many or large items come in chunks: the list may be shorter than the queue.
-
-        Raises:
-            DecodeError: The first item cannot be decoded. The items behind it have been given back.
-            TypeError, ValueError: max_items is not a positive whole number.
-            PressureError: As for `get`.
-
-        Cancelled, nothing is lost, as with `get`.
-        """
-        if deadline is not None:
-            return await within(deadline, self.name, self.get_many(max_items, timeout))
-        validation.whole(max_items, "max_items")
-        return await self._engine.get_items(self._items, max_items, timeout)
-
-    async def receive(
-        self, timeout: float | None = None, lease: float | None = None, max_hold: float | None = None,
-        *, deadline: float | None = None,
-    ) -> Delivery[T]:  # fmt: skip
-        """Receive an item to be acknowledged: at-least-once by hand.
-
-        The consumer role stays with this client until everything that it received is settled. When the client dies,
-        or stands still for longer than the lease, the items come again, first in line. A blocked event loop does not
-        matter.
-
-        Args:
-            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
-            lease: Seconds that the role stays taken when the client dies; a thread renews it while the client lives.
-                None for 15.
-            max_hold: Seconds after which the lease ends when nothing was received or settled meanwhile; see `consumer`.
-                None for an hour.
-            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
-
-        Raises:
-            QueueEmptyError, QueueInUseError, QueueClosedError, QueueDoesNotExistError: As for `get`.
-            LeaseLostError: The lease of earlier deliveries expired; they have been given back. Receive again.
-
-        Cancelled, nothing was taken, or it has been given back.
-        """
-        if deadline is not None:
-            return await within(deadline, self.name, self.receive(timeout, lease, max_hold))
-        from apressure.queue.delivery import Delivery  # here, since many programs only get or put
-
-        scripted = self._engine.scripted("receive")
-        received_under, (received,) = await scripted.receive(1, timeout, _lease(lease), _max_hold(max_hold))
-        return Delivery(received_under, received, self._items.decode)
-
-    async def receive_many(
-        self, max_items: int, timeout: float | None = None, lease: float | None = None, max_hold: float | None = None,
-        *, deadline: float | None = None,
-    ) -> list[Delivery[T]]:  # fmt: skip
-        """Receive one to max_items items to be acknowledged, as many as there are, waiting while there is none.
-
-        Very many or large items come in chunks: the list may be shorter than the queue. Each delivery is settled by
-        itself. All deliveries that this object has in flight share one lease.
-
-        Args:
-            max_items: How many to receive at most.
-            timeout: As for `receive`.
-            lease: As for `receive`.
-            max_hold: As for `receive`.
-            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
-
-        Raises:
-            TypeError, ValueError: max_items is not a positive whole number.
-            PressureError: As for `receive`.
-
-        Cancelled, nothing was taken, or all of it has been given back, in order.
-        """
-        if deadline is not None:
-            return await within(deadline, self.name, self.receive_many(max_items, timeout, lease, max_hold))
-        validation.whole(max_items, "max_items")
-        from apressure.queue.delivery import Delivery
-
-        scripted = self._engine.scripted("receive_many")
-        received_under, some = await scripted.receive(max_items, timeout, _lease(lease), _max_hold(max_hold))
-        return [Delivery(received_under, received, self._items.decode) for received in some]
-
     def producer(
         self,
         close: bool = True,
@@ -345,7 +225,7 @@ class AsyncQueue(Administration[T], AsyncClosing):
         from apressure.queue.producer import Producer
 
         validation.timeout(timeout)
-        return Producer(self._engine, self._items, close, exclusive, _lease(lease), _max_hold(max_hold), timeout)
+        return Producer(self._engine, self._items, close, exclusive, lease_of(lease), max_hold_of(max_hold), timeout)
 
     @overload
     def consumer(
@@ -382,14 +262,9 @@ class AsyncQueue(Administration[T], AsyncClosing):
         """
         from apressure.queue.consumer import Consumer
 
-        if ack not in ("auto", "manual"):
-            raise ValueError(f"ack must be 'auto' or 'manual', not {ack!r}")
-        if prefetch is not None:
-            validation.whole(prefetch, "prefetch")
-        validation.timeout(timeout)
-        return Consumer(
-            self._engine, self._items.decode, ack, delete, prefetch, _lease(lease), timeout, _max_hold(max_hold), shared
-        )
+        validation.consumer(ack, prefetch, timeout)
+        seconds, hold = lease_of(lease), max_hold_of(max_hold)
+        return Consumer(self._engine, self._items.decode, ack, delete, prefetch, seconds, timeout, hold, shared)
 
     async def mover(self, destination: Any) -> Mover:
         """Return what moves messages from here to another queue of the same server; for `pipe`.
@@ -404,25 +279,3 @@ class AsyncQueue(Administration[T], AsyncClosing):
         from apressure.queue.mover import mover_between  # here, since few programs have stages
 
         return await mover_between(self, destination)
-
-    def __aiter__(self) -> AsyncIterator[T]:
-        """Get items until the queue is closed and drained: at-most-once. `consumer` is at-least-once."""
-        return self
-
-    async def __anext__(self) -> T:
-        try:
-            return await self.get()
-        except QueueClosedError:
-            raise StopAsyncIteration from None
-
-
-def _lease(lease: float | None) -> float:
-    if lease is None:
-        return DEFAULT_LEASE
-    return validation.seconds(lease, "lease", SHORTEST_LEASE, LONGEST_LEASE, none=True)
-
-
-def _max_hold(max_hold: float | None) -> float:
-    if max_hold is None:
-        return DEFAULT_MAX_HOLD
-    return validation.seconds(max_hold, "max_hold", above=True, none=True)

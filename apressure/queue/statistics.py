@@ -6,6 +6,7 @@ import dataclasses
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from apressure.blocked import NOT_BLOCKED, BlockedSeconds
 from apressure.exceptions import ServerError
 
 
@@ -63,6 +64,9 @@ class QueueStatistics:
         in_flight: Messages that were received and are not acknowledged yet.
         waiting_putters: Tasks of this client that are putting into this queue object at the moment.
         waiting_getters: Tasks of this client that are getting from it.
+        blocked: For how long operations of this object were blocked, and by what.
+        late_renewals: How many renewals of leases on this queue came more than a third of the lease too late, in this
+            client: the machine, a handler that holds the GIL or the network delayed them.
     """
 
     name: str
@@ -80,10 +84,12 @@ class QueueStatistics:
     in_flight: int
     waiting_putters: int
     waiting_getters: int
+    blocked: BlockedSeconds = NOT_BLOCKED
+    late_renewals: int = 0
 
 
-def from_snapshot(name: str, snapshot: list[Any], waiting_putters: int, waiting_getters: int) -> QueueStatistics:
-    """Read the answer of the step `inspect`.
+def from_snapshot(name: str, snapshot: list[Any], **own: Any) -> QueueStatistics:
+    """Read the answer of the step `inspect`. `own` is what the queue object itself knows.
 
     Raises:
         ServerError: The bound or a statistic is not an integer.
@@ -104,8 +110,7 @@ def from_snapshot(name: str, snapshot: list[Any], waiting_putters: int, waiting_
         consumed_messages=_number(name, "stats:consumed_messages", consumed_messages),
         consumed_bytes=_number(name, "stats:consumed_bytes", consumed_bytes),
         in_flight=in_flight,
-        waiting_putters=waiting_putters,
-        waiting_getters=waiting_getters,
+        **own,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import BrokenExecutor, Executor
@@ -84,6 +85,41 @@ class Caller:
         if isinstance(broken := running.exception(), BrokenExecutor):
             raise ExecutorEndedError(broken)
         running.result()
+
+
+class TimedCaller(Caller):
+    """Calls a handler, and measures each call.
+
+    Args:
+        handler, timeout, executor: As for `Caller`.
+        observe: Called with the seconds of each call, also of one that failed.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[[Any], Any],
+        timeout: float | None,
+        executor: Executor | None,
+        observe: Callable[[float], object],
+    ) -> None:
+        super().__init__(handler, timeout, executor)
+        self._observe = observe
+
+    def begin(self, argument: Any) -> Awaitable[object] | None:
+        began = time.perf_counter()
+        rest = None
+        try:
+            rest = super().begin(argument)
+        finally:
+            if rest is None:
+                self._observe(time.perf_counter() - began)
+        return None if rest is None else self._measure(rest, began)
+
+    async def _measure(self, rest: Awaitable[object], began: float) -> None:
+        try:
+            await rest
+        finally:
+            self._observe(time.perf_counter() - began)
 
 
 def _call(handler: Callable[[Any], Any], argument: Any) -> None:

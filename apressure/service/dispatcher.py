@@ -8,12 +8,13 @@ import dataclasses
 import inspect
 import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from apressure.backoff import Backoff
 from apressure.exceptions import DurabilityError, PressureError, QueueDoesNotExistError
-from apressure.protocols import Consumer, Delivery, DeliverySource, NotesErrors
+from apressure.protocols import Consumer, Delivery, DeliverySource, NotesErrors, Tally
 from apressure.service.options import Options
 from apressure.service.pace import Pace
 from apressure.service.tasks import Tasks
@@ -34,6 +35,7 @@ class Arguments:
     Attributes:
         title: The name of the service in logs.
         role: The name of the handler in logs.
+        observe: Called with the seconds of each call of the handler; None if nobody looks on.
     """
 
     handler: Callable[[Any], Any]
@@ -51,6 +53,7 @@ class Arguments:
     role: str = "handler"
     options: Options = dataclasses.field(default_factory=Options)
     pace: Pace | None = None
+    observe: Callable[[float], object] | None = None
 
     def consumer(self) -> Consumer[Delivery[Any]]:
         """Return a new consumer block of the queue."""
@@ -71,6 +74,7 @@ class Dispatcher(ABC):
     Attributes:
         handled: How often a handler returned.
         failed: How often a handler raised.
+        outcomes: How many messages were `retried`, `dead_lettered` and `redelivered`; see `Tally`.
         reached: The queue has been reached, and exists.
         received: A message has been received.
         tasks: The tasks that own the messages in flight.
@@ -79,6 +83,7 @@ class Dispatcher(ABC):
     def __init__(self, arguments: Arguments, stopped: asyncio.Event) -> None:
         self.handled = 0
         self.failed = 0
+        self.outcomes: Counter[str] = Counter()
         self.reached = False
         self.received = False
         self._arguments = arguments
@@ -128,6 +133,15 @@ class Dispatcher(ABC):
         if self._scope is not None:
             self._scope.cancel()
 
+    @property
+    @abstractmethod
+    def in_hand(self) -> int:
+        """How many messages were received, and neither settled nor given back."""
+
+    def tally(self) -> Tally:
+        """Return what has been done so far."""
+        return Tally(self.handled, self.failed, in_hand=self.in_hand, **self.outcomes)
+
     @abstractmethod
     async def _receive(self, consumer: Consumer[Delivery[Any]]) -> None:
         """Handle messages until the queue is drained, and none that was received can go back to it."""
@@ -143,6 +157,8 @@ class Dispatcher(ABC):
                 self._warn(error)
                 continue
             self.received = True
+            if self._arguments.observe is not None and delivery.redelivered:
+                self.outcomes["redelivered"] += 1
             return delivery
 
     def _warn(self, error: PressureError) -> None:
@@ -178,9 +194,12 @@ class Dispatcher(ABC):
                 await self._give_back(unsettled)
 
     async def _give_back(self, deliveries: Sequence[Delivery[Any]]) -> None:
+        most = self._arguments.queue.max_attempts
         for each in reversed(deliveries):  # the last one that goes back comes first
             with contextlib.suppress(PressureError):
                 await each.nack()
+                last = most is not None and each.attempts >= most
+                self.outcomes["dead_lettered" if last else "retried"] += 1
 
     async def _call_on_error(self, delivery: Delivery[Any], error: BaseException) -> None:
         """Tell the program of a failure. Its function may settle the delivery."""

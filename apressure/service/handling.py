@@ -17,7 +17,7 @@ from typing import Any, Final
 from apressure.exceptions import DurabilityError, PressureError
 from apressure.protocols import AcknowledgesSoon, Consumer, Delivery
 from apressure.service import handlers
-from apressure.service.calls import Caller, ExecutorEndedError, NotAwaitableError
+from apressure.service.calls import Caller, ExecutorEndedError, NotAwaitableError, TimedCaller
 from apressure.service.dispatcher import Arguments, Dispatcher
 
 _WOKEN: Final = 2
@@ -29,7 +29,11 @@ class Handling(Dispatcher):
 
     def __init__(self, arguments: Arguments, stopped: asyncio.Event) -> None:
         super().__init__(arguments, stopped)
-        self._caller = Caller(arguments.handler, arguments.options.timeout, arguments.options.executor)
+        options = arguments.options
+        if arguments.observe is None:
+            self._caller = Caller(arguments.handler, options.timeout, options.executor)
+        else:
+            self._caller = TimedCaller(arguments.handler, options.timeout, options.executor, arguments.observe)
         self._ready: deque[Any] = deque()  # what a worker takes next: a message, or a batch
         self._open = 0  # messages that were received, and neither settled nor given back
         self._acknowledging = 0  # of these, messages whose handler has returned
@@ -37,6 +41,10 @@ class Handling(Dispatcher):
         self._waking = 0
         self._ending = False
         self._soon: bool | None = None  # whether deliveries can `ack_soon`; None before the first one
+
+    @property
+    def in_hand(self) -> int:
+        return self._open
 
     async def _receive(self, consumer: Consumer[Delivery[Any]]) -> None:
         """Hand messages to workers, until the queue is drained and no worker can give a message back."""

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from typing import Any, Final
 
 from apressure import validation
-from apressure.protocols import Creatable
+from apressure.protocols import Creatable, Observer
 
 MAX_BATCH: Final = 1_000_000
 
@@ -28,6 +28,7 @@ class Options:
         key: Returns the key of an item: items of the same key are handled one after the other.
         rate: How many handlers may begin a second; None for no limit.
         executor: Where the handler, which is a synchronous function, runs; None for the event loop.
+        observer: Looks on; None for nobody.
     """
 
     timeout: float | None = None
@@ -39,6 +40,7 @@ class Options:
     key: Callable[[Any], Hashable] | None = None
     rate: float | None = None
     executor: Executor | None = None
+    observer: Observer | None = None
 
     def check(self, queue: object, deliveries: bool, shared: bool) -> None:
         """Raise TypeError or ValueError for an invalid option."""
@@ -52,6 +54,8 @@ class Options:
             validation.whole(self.bound, "bound", 0)
             if not self.create:
                 raise ValueError("bound= is the bound of the queue that create=True creates: add create=True")
+        if self.observer is not None and not hasattr(self.observer, "observing"):
+            raise TypeError(f"observer must have a method observing(), which {type(self.observer).__name__} has not")
         self._check_selection(shared)
         if self.executor is not None:
             self._check_executor(deliveries)

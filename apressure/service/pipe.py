@@ -12,12 +12,13 @@ from typing import Any, Final, TypeVar, overload
 
 from apressure import validation
 from apressure.exceptions import ExactlyOnceError, PressureError, QueueClosedError
-from apressure.protocols import AtomicSource, Delivery, Destination, Move, Mover, Source
+from apressure.protocols import AtomicSource, Delivery, Destination, Move, Mover, Observer, Source
 from apressure.service import handlers
 from apressure.service.dispatcher import Arguments
-from apressure.service.results import Many
+from apressure.service.options import Options
 from apressure.service.serve import Service
-from apressure.service.stage import Plan, Stage
+from apressure.service.stages.results import Many
+from apressure.service.stages.stage import Plan, Stage
 
 logger = logging.getLogger("apressure")
 
@@ -88,12 +89,14 @@ async def pipe(
     source: Source[T], transform: Callable[[T], Awaitable[R | Many[R] | None] | AsyncIterator[R]],
     destination: Destination[R], *, batch: None = ..., concurrency: int = ..., close: bool = ...,
     exactly_once: bool | None = ..., lease: float | None = ..., retry_delay: float = ..., shared: bool = ...,
+    observer: Observer | None = ...,
 ) -> Piped: ...  # fmt: skip
 @overload
 async def pipe(
     source: Source[T], transform: Callable[[list[T]], Awaitable[Iterable[R] | None] | AsyncIterator[R]],
     destination: Destination[R], *, batch: int, concurrency: int = ..., close: bool = ...,
     exactly_once: bool | None = ..., lease: float | None = ..., retry_delay: float = ..., shared: bool = ...,
+    observer: Observer | None = ...,
 ) -> Piped: ...  # fmt: skip
 async def pipe(
     source: Source[Any],
@@ -107,6 +110,7 @@ async def pipe(
     lease: float | None = None,
     retry_delay: float = 1.0,
     shared: bool = False,
+    observer: Observer | None = None,
 ) -> Piped:
     """Move items from one queue to another, through a function, until the source is closed and drained.
 
@@ -136,6 +140,7 @@ async def pipe(
         shared: Work on the source together with all stages that say so, each item in one of them. Every stage ends when
             the source is closed and empty, and no stage has an item in hand. A `FileQueue` and an `EventQueue` are
             always shared.
+        observer: Looks on, such as an `apressure.telemetry.Metrics`; see `serve`.
 
     Returns:
         What was done, as `Piped`.
@@ -160,8 +165,9 @@ async def pipe(
     title = f"the pipe from {source.name!r} to {destination.name!r}"
     arguments = Arguments(
         transform, source, concurrency, False, None, retry_delay, _MOST_RETRIES, 0.0, lease, None, shared, title,
-        "transform",
+        "transform", Options(observer=observer),
     )  # fmt: skip
+    arguments.options.check(source, deliveries=False, shared=shared)
     arguments.consumer()  # the queue checks `lease`, before anything begins
     async with contextlib.AsyncExitStack() as stack:
         for queue in (source, destination):

@@ -9,12 +9,12 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import Executor
 from signal import SIGINT, SIGTERM, Signals
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from apressure import validation
 from apressure.backoff import Backoff
 from apressure.exceptions import PressureError
-from apressure.protocols import Creatable, Delivery, DeliverySource, Source
+from apressure.protocols import Creatable, Delivery, DeliverySource, Observer, Source, Tally
 from apressure.service import handlers
 from apressure.service.batching import Batching
 from apressure.service.dispatcher import Arguments, Dispatcher, StoppedError, wait
@@ -23,6 +23,9 @@ from apressure.service.keyed import Keyed
 from apressure.service.options import Options
 from apressure.service.pace import Pace
 from apressure.signals import listening
+
+if TYPE_CHECKING:
+    from apressure.telemetry import Metrics
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -70,14 +73,20 @@ class Service:
 
     Attributes:
         stop_listening: Called at the second signal, so that a third one has the effect that it had before.
+        queue: The queue.
+        handler: The handler.
     """
 
     def __init__(
         self, arguments: Arguments, dispatcher: Callable[[Arguments, asyncio.Event], Dispatcher] = _dispatcher
     ) -> None:
         self.stop_listening: Callable[[], None] = lambda: None
+        self.queue = arguments.queue
+        self.handler = arguments.handler
         self._arguments = arguments
         self._dispatcher = dispatcher
+        self._current: Dispatcher | None = None
+        self._past = Tally()
         self._signal: Signals | None = None
         self._stopped = asyncio.Event()
         self._interrupt: Callable[[], None] = lambda: None
@@ -95,15 +104,18 @@ class Service:
 
     async def run(self) -> Served:
         """Handle messages until the queue is drained or a signal comes."""
-        handled = failed = losses = 0
+        losses = 0
         reached = False
         async with contextlib.AsyncExitStack() as stack:
             if not self._arguments.queue.opened:
                 await self._open(stack)
             if self._arguments.options.create:
                 await self._create()
+            if self._arguments.options.observer is not None:
+                observe = stack.enter_context(self._arguments.options.observer.observing(self))
+                self._arguments = dataclasses.replace(self._arguments, observe=observe)
             while not self._stopped.is_set():
-                dispatcher = self._dispatcher(self._arguments, self._stopped)
+                dispatcher = self._current = self._dispatcher(self._arguments, self._stopped)
                 self._interrupt, self._cancel_handlers = dispatcher.interrupt, dispatcher.tasks.cancel
                 try:
                     await dispatcher.run()
@@ -123,9 +135,13 @@ class Service:
                     )  # fmt: skip
                     await wait(self._stopped, pause)
                 finally:
-                    handled += dispatcher.handled
-                    failed += dispatcher.failed
-        return Served(handled, failed, self._signal)
+                    self._past, self._current = self.tally()._replace(in_hand=0), None
+        return Served(self._past.handled, self._past.failed, self._signal)
+
+    def tally(self) -> Tally:
+        """Return what has been done so far, while the consumer was held now and before."""
+        past, current = self._past, self._current
+        return past if current is None else Tally(*map(sum, zip(past, current.tally(), strict=True)))
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
         from anyio import CancelScope  # here, since it loads anyio's backend
@@ -154,6 +170,7 @@ async def serve(
     timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
     create: bool = ..., bound: int | None = ..., batch: None = ..., linger: float = ..., rate: float | None = ...,
     key: Callable[[T], Hashable] | None = ..., executor: None = ..., signals: Sequence[int] = ...,
+    observer: Observer | None = ..., metrics_port: int | None = ..., metrics_host: str = ...,
 ) -> Served: ...  # fmt: skip
 @overload
 async def serve(
@@ -164,6 +181,7 @@ async def serve(
     timeout: float | None = ..., on_error: Callable[[D, BaseException], object] | None = ...,
     create: bool = ..., bound: int | None = ..., batch: None = ..., linger: float = ..., rate: float | None = ...,
     key: Callable[[Any], Hashable] | None = ..., executor: None = ..., signals: Sequence[int] = ...,
+    observer: Observer | None = ..., metrics_port: int | None = ..., metrics_host: str = ...,
 ) -> Served: ...  # fmt: skip
 @overload
 async def serve(
@@ -174,6 +192,7 @@ async def serve(
     timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
     create: bool = ..., bound: int | None = ..., batch: int, linger: float = ...,
     key: None = ..., rate: float | None = ..., executor: None = ..., signals: Sequence[int] = ...,
+    observer: Observer | None = ..., metrics_port: int | None = ..., metrics_host: str = ...,
 ) -> Served: ...  # fmt: skip
 @overload
 async def serve(
@@ -184,6 +203,7 @@ async def serve(
     timeout: float | None = ..., on_error: Callable[[D, BaseException], object] | None = ...,
     create: bool = ..., bound: int | None = ..., batch: int, linger: float = ...,
     key: None = ..., rate: float | None = ..., executor: None = ..., signals: Sequence[int] = ...,
+    observer: Observer | None = ..., metrics_port: int | None = ..., metrics_host: str = ...,
 ) -> Served: ...  # fmt: skip
 @overload
 async def serve(
@@ -194,6 +214,7 @@ async def serve(
     timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
     create: bool = ..., bound: int | None = ..., batch: None = ..., linger: float = ..., rate: float | None = ...,
     key: Callable[[T], Hashable] | None = ..., executor: Executor, signals: Sequence[int] = ...,
+    observer: Observer | None = ..., metrics_port: int | None = ..., metrics_host: str = ...,
 ) -> Served: ...  # fmt: skip
 @overload
 async def serve(
@@ -204,6 +225,7 @@ async def serve(
     timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
     create: bool = ..., bound: int | None = ..., batch: int, linger: float = ...,
     key: None = ..., rate: float | None = ..., executor: Executor, signals: Sequence[int] = ...,
+    observer: Observer | None = ..., metrics_port: int | None = ..., metrics_host: str = ...,
 ) -> Served: ...  # fmt: skip
 async def serve(
     handler: Callable[[Any], object],
@@ -228,6 +250,9 @@ async def serve(
     rate: float | None = None,
     executor: Executor | None = None,
     signals: Sequence[int] = (SIGTERM, SIGINT),
+    observer: Observer | None = None,
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
 ) -> Served:
     """Handle the messages of a queue, at-least-once, until the queue is closed and drained, or a signal comes.
 
@@ -281,6 +306,12 @@ async def serve(
             lost. `timeout` and `deliveries=True` are refused.
         signals: The signals that end the service. The first one lets handlers finish, the second one cancels them, and
             further ones have the effect that they had before. () for none.
+        observer: Looks on: an `apressure.telemetry.Metrics`, which shows several services at one port, or an object of
+            your own with the methods of `apressure.protocols.Observer`.
+        metrics_port: Serve metrics for Prometheus at this port while the service runs, at `/metrics`, and whether the
+            event loop runs at `/healthz`; 0 for a free port, which the log names at INFO. None for no metrics. Needs
+            the extra `metrics`.
+        metrics_host: The address to listen at. The default can be reached from this machine only.
 
     Returns:
         How many items were handled, as `Served`.
@@ -291,6 +322,8 @@ async def serve(
             ever.
         PressureError: Another error that a retry does not solve (`temporary` is False): password, permission, a damaged
             queue.
+        MissingExtraError: `metrics_port` is given, and prometheus_client is not installed.
+        OSError: The metrics cannot be served at this address or port. Nothing was received.
         RuntimeError: Signals were asked for outside the main thread.
         BrokenExecutor, RuntimeError: The executor is broken, or was shut down.
         TypeError: The handler is synchronous, or an argument has the wrong type. A handler that can never return an
@@ -319,6 +352,7 @@ async def serve(
         key=key,
         rate=rate,
         executor=executor,
+        observer=observer if metrics_port is None else _metrics(metrics_port, metrics_host, observer),
     )
     options.check(queue, deliveries, shared)
     if batch is not None and prefetch is None:
@@ -330,5 +364,17 @@ async def serve(
     )  # fmt: skip
     arguments.consumer()  # the queue checks `prefetch`, `lease` and `max_hold`, before anything begins
     service = Service(arguments)
-    with listening(signals, service.stop) as service.stop_listening:
+    async with contextlib.AsyncExitStack() as stack:
+        if metrics_port is not None:
+            await stack.enter_async_context(options.observer)  # type: ignore[arg-type]
+        service.stop_listening = stack.enter_context(listening(signals, service.stop))
         return await service.run()
+
+
+def _metrics(port: int, host: str, observer: Observer | None) -> Metrics:
+    """Return metrics that are served at a port. There is no I/O before they are entered."""
+    if observer is not None:
+        raise ValueError("metrics_port= cannot be combined with observer=: use observer=Metrics(port=...)")
+    from apressure.telemetry import Metrics  # here, since most services have none
+
+    return Metrics(port=port, host=host)

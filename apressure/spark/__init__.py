@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import os
 import re
@@ -20,12 +21,24 @@ from apressure.exceptions import MissingExtraError
 from apressure.spark.checkpoint import mend_checkpoint
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from apressure.spark.engine.steps import QueueSteps
+    from apressure.spark.lag import QueueLag
+    from apressure.spark.listener import LagListener
 
-__all__ = ["await_end", "check", "close_queue", "mend_checkpoint", "register", "session"]
+__all__ = [
+    "LagListener",
+    "QueueLag",
+    "await_end",
+    "check",
+    "close_queue",
+    "mend_checkpoint",
+    "register",
+    "session",
+]
 
 OLDEST_SPARK: Final = (4, 2)
 OLDEST_JAVA: Final = 17
@@ -43,6 +56,17 @@ _WRITTEN_BY_SPARK: Final = (
 """Environment variables that Spark sets for its Python processes. It overwrites values that are there."""
 
 
+_LATER: Final = {"LagListener": "apressure.spark.listener", "QueueLag": "apressure.spark.lag"}
+"""Names that are imported when they are first used: the listener needs pyspark."""
+
+if not TYPE_CHECKING:  # with a __getattr__, a type checker would accept every name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_LATER[name]), name)
+
+
 def check() -> None:
     """Check that Spark can run here, before it prints anything, and have its workers use this Python.
 
@@ -53,7 +77,8 @@ def check() -> None:
     """
     if "SPARK_REMOTE" in os.environ:  # not shown: it may contain a token
         raise ValueError(
-            "SPARK_REMOTE is set, but queues need a local Spark: Spark Connect was not tested. Unset SPARK_REMOTE"
+            "SPARK_REMOTE is set, and this starts a Spark of its own. Unset SPARK_REMOTE; or use Spark Connect with "
+            "SparkSession.builder.remote(…) and apressure.spark.register(…)"
         )
     how = "pip install 'apressure[spark]'"
     problems = []
@@ -101,6 +126,9 @@ def session(
 def register(spark: SparkSession) -> None:
     """Add `.format("pressure")` to a session, also for queries that start at the same time.
 
+    A batch is read by as many tasks as the cluster runs at once, as far as its settings and its executors say so now
+    (see `task_slots`): Spark's Python processes cannot ask for that later.
+
     Spark finds the format by itself if the wheel is installed. Registering is safer: when a query starts, Spark 4.3
     writes four variables into a map that all queries of the source share. Two queries that start at once can break the
     map, and then every query fails ("Task not serializable") until the session ends. This sets the variables first.
@@ -111,11 +139,35 @@ def register(spark: SparkSession) -> None:
     if spark.version and _version(spark.version) < OLDEST_SPARK:
         raise MissingExtraError(f"this session has Spark {spark.version}: 4.2 or later is needed", extra="spark")
     from apressure.spark.datasource import PressureSource
+    from apressure.spark.options import SLOTS
 
     with contextlib.suppress(AttributeError):  # Spark Connect keeps them elsewhere
         for name in _WRITTEN_BY_SPARK:
             spark.sparkContext.environment.setdefault(name, "")
+        spark.sparkContext.environment[SLOTS] = str(task_slots(spark.sparkContext))
     spark.dataSource.register(PressureSource)
+
+
+def task_slots(context: SparkContext) -> int:
+    """Return how many tasks a cluster runs at once.
+
+    Executors may not have started yet, so this is the larger of Spark's default parallelism and of what the settings
+    ask for: `spark.executor.instances` (with dynamic allocation `spark.dynamicAllocation.maxExecutors`) times
+    `spark.executor.cores` through `spark.task.cpus`. If `spark.default.parallelism` is set, it decides.
+    """
+    settings = context.getConf()
+    slots = context.defaultParallelism
+    if settings.get("spark.default.parallelism"):
+        return slots
+    is_dynamic = settings.get("spark.dynamicAllocation.enabled", "false") == "true"
+    name = "spark.dynamicAllocation.maxExecutors" if is_dynamic else "spark.executor.instances"
+    executors, cores, each = (
+        settings.get(key, default)
+        for key, default in ((name, "0"), ("spark.executor.cores", "1"), ("spark.task.cpus", "1"))
+    )
+    with contextlib.suppress(TypeError, ValueError):  # Spark has checked them; the most executors may be `infinity`
+        slots = max(slots, int(executors or 0) * (int(cores or 1) // int(each or 1)))
+    return slots
 
 
 def close_queue(queue: str, **options: Any) -> None:

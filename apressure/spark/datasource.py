@@ -41,14 +41,14 @@ class PressureSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns, if the user gives no schema."""
-        from apressure.spark.source.decoding import RAW
+        from apressure.spark.columns import CLOUDEVENTS, RAW
 
         if self._checked.format == "json":
             raise ValueError(
                 "format=json needs a schema, for example "
                 ".schema('carrier STRING, delay DOUBLE, _corrupt_record BINARY')"
             )
-        return RAW
+        return CLOUDEVENTS if self._checked.format == "cloudevents" else RAW
 
     def reader(self, schema: StructType) -> QueueReader:
         """`spark.read`."""

@@ -18,6 +18,8 @@ _SERVER: Final = {"REDIS_SERVER": "127.0.0.1", "REDIS_PORT": "6379", "REDIS_DB":
 _SYNONYMS: Final = {
     "maxoffsetspertrigger": "maxRowsPerBatch",
     "maxbytespertrigger": "maxBytesPerBatch",
+    "minoffsetspertrigger": "minRowsPerBatch",
+    "maxtriggerdelay": "maxBatchDelay",
     "minpartitions": "numPartitions",
 }
 """Names that users of other sources of Spark know."""
@@ -25,14 +27,29 @@ _NO_HISTORY: Final = (
     "a queue keeps no history, so there is no {name}: a new checkpoint begins with the oldest message that waits. "
     "Leave the option out; to begin with new messages, empty the queue first with `AsyncQueue.purge()`"
 )
+_NAME_QUEUES: Final = "there is no {name}: name the queues with `queue` or `queues`"
 _REFUSED: Final = {
-    **dict.fromkeys(("startingoffsets", "startingtimestamp", "endingoffsets", "endingtimestamp"), _NO_HISTORY),
+    **dict.fromkeys(
+        (
+            *("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"),
+            *("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"),
+        ),
+        _NO_HISTORY,
+    ),
+    **dict.fromkeys(("subscribe", "subscribepattern", "assign", "topic", "path"), _NAME_QUEUES),
+    "kafka.bootstrap.servers": "there is no {name}: name the server with `url`",
+    **dict.fromkeys(("kafka.group.id", "groupidprefix"), "there is no {name}: name the reading query with `group`"),
+    "includeheaders": "there is no {name}: with format=cloudevents a column `headers` has them",
     "failondataloss": "{name} cannot be set: if the server has lost a batch that Spark needs, the query always fails. "
     "To go on without these rows, start with a new checkpoint",
 }
-"""Options of Spark's Kafka source that a queue cannot have."""
+"""Options of Spark's other sources that a queue does not have."""
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
 """Spark's own options, which it hands over with ours."""
+_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+"""Seconds of each unit that Spark writes behind a time."""
+SLOTS: Final = "APRESSURE_SPARK_SLOTS"
+"""The environment variable that tells Spark's Python processes how many tasks the cluster can run at once."""
 
 
 def _option(default: Any, about: str, of: str = "read write", secret: bool = False) -> Any:
@@ -68,18 +85,19 @@ class Options:
     format: str = _option(
         "raw",
         "`raw`: the column `body` has the messages as they are. `json`: each message is an object with the columns of "
-        "your schema (reading) or of the data frame (writing).",
+        "your schema (reading) or of the data frame (writing). `cloudevents`: each message is a CloudEvent in "
+        "JSON, with the time of the put, a key and headers.",
     )
     corrupt_record: str = _option(
         "_corrupt_record",
-        "With `format=json`: the column, BINARY or STRING, for messages that cannot be decoded. If the schema does not "
-        "have it, such a message is an error.",
+        "The column, BINARY or STRING, for messages that cannot be decoded. If the schema does not have it, such a "
+        "message is an error.",
         "read",
     )
     max_attempts: int = _option(
         0,
-        "With `format=json`: how often the query tries a message that cannot be decoded. Then it goes on without it, "
-        "and moves it to the dead-letter queue (`NAME:dead`). 0: such a message always ends the query.",
+        "How often the query tries a message that cannot be decoded. Then it goes on without it, and moves it to the "
+        "dead-letter queue (`NAME:dead`). 0: such a message always ends the query.",
         "read",
     )
     max_rows_per_batch: int = _option(
@@ -91,9 +109,21 @@ class Options:
         "more for each queue, or one large message. A synonym is `maxBytesPerTrigger`.",
         "read",
     )
+    min_rows_per_batch: int = _option(
+        0,
+        "A stream waits until so many messages are in its queues, over all queues; 0 to wait for none. A synonym is "
+        "`minOffsetsPerTrigger`.",
+        "read",
+    )
+    max_batch_delay: float = _option(
+        900.0,
+        "With `minRowsPerBatch`: the most seconds since the last batch that a stream waits for so many messages. A "
+        "synonym is `maxTriggerDelay`.",
+        "read",
+    )
     num_partitions: int = _option(
         0,
-        "The most tasks that read a batch; 0 for one task per processor of the driver. Small batches take fewer. A "
+        "The most tasks that read a batch; 0 for as many as the cluster runs at once. Small batches take fewer. A "
         "synonym is `minPartitions`.",
         "read",
     )
@@ -133,9 +163,15 @@ class Options:
     def of(cls, given: Mapping[str, Any]) -> Options:
         """Parse and check options; None counts as not given.
 
+        Spark hands over the options of CREATE TABLE twice, once with `option.` before the name, and properties of the
+        table beside them.
+
         Raises:
             ValueError: An option is unknown or invalid.
         """
+        if any(key.lower() == "provider" for key in given):
+            head = "option."
+            given = {key[len(head) :]: value for key, value in given.items() if key.lower().startswith(head)}
         fields = {spelling(field.name).lower(): field for field in dataclasses.fields(cls)}
         values: dict[str, Any] = {}
         for key, value in given.items():
@@ -148,6 +184,10 @@ class Options:
                 raise ValueError(_unknown(key, fields))
             if field.name in values:
                 raise ValueError(f"{key} and a synonym of it are given: leave one of them out")
+            if key.lower() == "maxtriggerdelay" and str(value).strip().isdecimal():
+                raise ValueError(
+                    f"{key} needs a unit, for example '{value}ms' or '{value}s'"
+                )  # Kafka's has another one
             values[field.name] = _READ[str(field.type)](spelling(field.name), str(value))
         for name, found in _from_environment(os.environ).items():
             values.setdefault(name, found)
@@ -157,11 +197,13 @@ class Options:
 
     def _check(self) -> None:
         if (self.queue is None) == (self.queues is None):
-            raise ValueError("name the queue: .option('queue', NAME), or .option('queues', 'NAME,NAME' or a pattern)")
-        if self.format not in ("raw", "json"):
-            raise ValueError(f"format must be raw or json, not {self.format!r}")
-        if self.max_attempts and self.format != "json":
-            raise ValueError("maxAttempts needs format=json: with format=raw nothing is decoded")
+            raise ValueError(
+                "name the queue: .option('queue', NAME), or .option('queues', 'NAME,NAME' or a pattern). If these "
+                "are options of a table: Spark does not hand them over. Use CREATE TEMPORARY VIEW … USING pressure "
+                "OPTIONS (…), or FROM table WITH (queue = …)"
+            )
+        if self.format not in ("raw", "json", "cloudevents"):
+            raise ValueError(f"format must be raw, json or cloudevents, not {self.format!r}")
         if self.group is not None:
             check_group(self.group)
         if self.bound and not self.create:
@@ -169,6 +211,8 @@ class Options:
         for name in ("max_rows_per_batch", "fetch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{spelling(name)} must be at least 1")
+        if self.min_rows_per_batch > self.max_rows_per_batch:
+            raise ValueError("minRowsPerBatch must be at most maxRowsPerBatch")
         if self.staging_ttl < 1:
             raise ValueError("stagingTtl must be at least 1 second")
         if self.poll_wait > self.response_timeout / 2:
@@ -191,6 +235,11 @@ class Options:
     def pattern(self) -> str | None:
         """The pattern of the queues' names; None if they are named."""
         return self.queues if self.queues is not None and _PATTERN & set(self.queues) else None
+
+    @property
+    def tasks(self) -> int:
+        """The most tasks that read a batch."""
+        return self.num_partitions or int(os.environ.get(SLOTS) or 0) or os.cpu_count() or 1
 
     def settings(self) -> Settings:
         """Return the settings of a connection.
@@ -250,18 +299,22 @@ def _unknown(key: str, fields: Mapping[str, dataclasses.Field[Any]]) -> str:
     return f"unknown option {key!r}; the options are {', '.join(spelling(field.name) for field in fields.values())}"
 
 
-def _number(kind: type[int | float]) -> Callable[[str, str], Any]:
-    def read(name: str, text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            what = "a whole number" if kind is int else "a number"
-            raise ValueError(f"{name} must be {what}, not {text!r}") from None
-        if kind is float:
-            return validation.seconds(value, name, most=_MOST)
-        return validation.whole(value, name, 0)
+def _whole(name: str, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise ValueError(f"{name} must be a whole number, not {text!r}") from None
+    return validation.whole(value, name, 0)
 
-    return read
+
+def _seconds(name: str, text: str) -> float:
+    number, unit = re.fullmatch(r"(.*?)\s*([a-z]*)\s*", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    try:
+        value = float(number) * _UNITS[unit or "s"]
+    except (KeyError, ValueError):
+        units = ", ".join(_UNITS)
+        raise ValueError(f"{name} must be a number of seconds, or have a unit of {units}, not {text!r}") from None
+    return validation.seconds(value, name, most=_MOST)
 
 
 def _truth(name: str, text: str) -> bool:
@@ -273,8 +326,8 @@ def _truth(name: str, text: str) -> bool:
 _READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "str": lambda _, text: text,
     "str | None": lambda _, text: text,
-    "int": _number(int),
-    "float": _number(float),
-    "float | None": _number(float),
+    "int": _whole,
+    "float": _seconds,
+    "float | None": _seconds,
     "bool": _truth,
 }

@@ -28,7 +28,9 @@ class Progress:
         self._steps = SourceSteps(Blocking(checked.settings()), checked.names[0], group)
 
     def look(self) -> dict[str, Any]:
-        """Return how many `rows` were ever processed, and the latest `batch`, its `seconds` and its `watermark`.
+        """Return how many `rows` were ever processed, and how many are `in_flight`: taken, and not processed yet.
+
+        And the latest `batch`, its `seconds` and its `watermark`.
 
         Raises:
             ServerError, ServerUnavailableError: The server refused, or cannot be reached.
@@ -38,9 +40,10 @@ class Progress:
         rows, _, _ = self._steps.measure()
         committed, last, _ = self._steps.unfinished()
         processed = max(committed, _last_batch(latest, self._steps.name))
-        rows -= sum(self._steps.lengths(processed + 1, last))  # taken from the queue, and not processed yet
+        in_flight = sum(self._steps.lengths(processed + 1, last))
         return {
-            "rows": rows,
+            "rows": rows - in_flight,
+            "in_flight": in_flight,
             "batch": latest.get("batchId"),
             "seconds": latest.get("durationMs", {}).get("triggerExecution", 0) / 1000,
             "watermark": latest.get("eventTime", {}).get("watermark"),

@@ -1,4 +1,6 @@
-"""Batches that Spark has taken from a queue and not committed, for `apressure doctor`. This needs no pyspark.
+"""Batches that Spark has taken from a queue and not committed, for the command line and for `LagListener`.
+
+This needs no pyspark.
 
 A batch never expires, because Spark may read it again at any time. Only a person can tell that its
 query will not come back.
@@ -19,19 +21,27 @@ from apressure.spark.options import check_group
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupBatches:
-    """The batches of one group that are not committed.
+    """One group, and its batches that are not committed.
+
+    Spark commits a batch when it asks for the next one, so an idle query keeps its last batch.
 
     Attributes:
         group: The group.
         batches: How many batches, an incomplete one included.
         messages: How many messages.
         seconds: Seconds since the oldest one was sealed; None if none is sealed.
+        bytes: The size of the messages in bytes; None if clients of the queue do not count them.
+        read: How many messages the group has ever taken in sealed batches.
+        since: When the query that reads for the group began, in seconds since 1970; None if the server lost its state.
     """
 
     group: str
     batches: int
     messages: int
     seconds: float | None
+    bytes: int | None
+    read: int
+    since: float | None
 
 
 def uncommitted(settings: Settings, name: str) -> list[GroupBatches]:
@@ -40,14 +50,43 @@ def uncommitted(settings: Settings, name: str) -> list[GroupBatches]:
     Raises:
         ServerError, ServerUnavailableError: The server refused, or cannot be reached.
     """
-    found = []
+    return [found for found in all_groups(settings, name) if found.batches]
+
+
+def all_groups(settings: Settings, name: str) -> list[GroupBatches]:
+    """Return all groups that have read a queue, sorted.
+
+    Raises:
+        ServerError, ServerUnavailableError: The server refused, or cannot be reached.
+    """
     with closing(Blocking(settings)) as server:
-        for group in QueueSteps(server, name).groups():
-            steps = SourceSteps(server, name, group)
-            committed, last, age = steps.unfinished()
-            if lengths := [length for length in steps.lengths(committed + 1, last) if length]:
-                found.append(GroupBatches(group, len(lengths), sum(lengths), age / 1000 if age >= 0 else None))
-    return found
+        return groups(server, name)
+
+
+def groups(server: Blocking, name: str) -> list[GroupBatches]:
+    """Return all groups that have read a queue, sorted, over an open connection.
+
+    Raises:
+        ServerError, ServerUnavailableError: The server refused, or cannot be reached.
+    """
+    return [_group(SourceSteps(server, name, group)) for group in QueueSteps(server, name).groups()]
+
+
+def _group(steps: SourceSteps) -> GroupBatches:
+    committed, last, age = steps.unfinished()
+    lengths = steps.lengths(committed + 1, last)
+    counted, read, epoch = steps.sizes(committed + 1, last)
+    taken = [(length, size) for length, size in zip(lengths, counted, strict=True) if length]
+    sizes = [size for _, size in taken if size is not None]
+    return GroupBatches(
+        steps.group,
+        batches=len(taken),
+        messages=sum(length for length, _ in taken),
+        seconds=age / 1000 if age >= 0 else None,
+        bytes=sum(sizes) if len(sizes) == len(taken) else None,
+        read=read,
+        since=epoch / 1000 if epoch else None,
+    )
 
 
 def give_back(settings: Settings, name: str, group: str) -> int:

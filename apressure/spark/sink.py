@@ -6,13 +6,8 @@ its own. So each batch of a query is in the queue once, whatever crashes in betw
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
-import datetime as dt
-import decimal
-import json
-import math
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -23,13 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import StringType, StructType
 
 from apressure.exceptions import PressureError, ServerUnavailableError
+from apressure.spark.encoding import Encoder
 from apressure.spark.engine.sink_steps import Plan, SinkSteps
 from apressure.spark.engine.steps import server_of
 from apressure.spark.options import Options
-from apressure.spark.source.decoding import RAW, has_map
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """The most bytes that one command stages, unless a single message has more."""
@@ -60,20 +55,18 @@ class Sink:
         ValueError: The options or the columns do not fit a queue.
     """
 
+    _no_overwrite = "a queue cannot be overwritten: use .mode('append') or INSERT INTO"
+
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         if len(options.names) != 1:
             raise ValueError("a sink writes to one queue, .option('queue', NAME), or to those that queueColumn names")
         if overwrite:
-            raise ValueError("a queue cannot be overwritten: use mode('append')")
-        if options.format == "json" and (maps := [field.name for field in schema.fields if has_map(field.dataType)]):
-            raise ValueError(f"the column {maps[0]!r}: maps cannot be written. Use a STRUCT, or to_json")
-        names = list(schema.names)
+            raise ValueError(self._no_overwrite)
         if options.queue_column is not None:
             if options.close_on_end:
                 raise ValueError("closeOnEnd closes one queue: with queueColumn call apressure.spark.close_queue(…)")
             _check_queue_column(options.queue_column, schema)
-            names.remove(options.queue_column)
-        self._columns = names if options.format == "json" else [_body_of(schema, options.queue_column)]
+        self._encoder = Encoder(options, schema)
         self._options = options
 
     def _steps(self, queue: str) -> SinkSteps:
@@ -190,7 +183,7 @@ class Sink:
 
     def _by_queue(self, batch: Any) -> Iterator[tuple[str, Any]]:
         """Turn a record batch into Arrow arrays of messages, each with its queue."""
-        (queue,), column, messages = self._options.names, self._options.queue_column, self._messages(batch)
+        (queue,), column, messages = self._options.names, self._options.queue_column, self._encoder.messages(batch)
         if column is None:
             yield queue, messages
             return
@@ -199,17 +192,6 @@ class Sink:
             if not name:
                 raise ValueError(f"the column {column!r} is empty in a row: name a queue there, or use NULL")
             yield name, messages.filter(pc.equal(names, name))
-
-    def _messages(self, batch: Any) -> Any:
-        """Turn a record batch into an Arrow array of messages."""
-        if self._options.format == "json":
-            return pa.array([_json(row) for row in batch.select(self._columns).to_pylist()], pa.string())
-        (name,) = self._columns
-        if batch.column(name).null_count:
-            raise ValueError(
-                f"the column {name!r} is NULL in a row, and a message cannot be NULL: filter such rows out"
-            )
-        return batch.column(name)
 
 
 class BatchSink(Sink, DataSourceArrowWriter):
@@ -234,6 +216,11 @@ class BatchSink(Sink, DataSourceArrowWriter):
 
 class StreamSink(Sink, DataSourceStreamArrowWriter):
     """`writeStream`."""
+
+    _no_overwrite = (
+        "a queue cannot be overwritten, and outputMode('complete') writes the whole result with each batch: use "
+        "outputMode('append'), or foreachBatch with df.write.mode('append')"
+    )
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite)
@@ -263,17 +250,6 @@ class StreamSink(Sink, DataSourceStreamArrowWriter):
 def _check_queue_column(name: str, schema: StructType) -> None:
     if name not in schema.names or not isinstance(schema[name].dataType, StringType):
         raise ValueError(f"queueColumn: the data frame needs a column {name!r} that is STRING")
-
-
-def _body_of(schema: StructType, queue_column: str | None) -> str:
-    """Return the name of the column with the messages."""
-    columns = {field.name: field.dataType for field in schema.fields}
-    if set(columns) - {*RAW.names, queue_column} or not isinstance(columns.get("body"), (BinaryType, StringType)):
-        raise ValueError(
-            f"without format=json the data frame needs a column `body`, BINARY or STRING, and no others; it has "
-            f"{', '.join(columns) or 'none'}. Use for example .select(to_json(struct('*')).alias('body'))"
-        )
-    return "body"
 
 
 def _chunks(column: Any, limit: int) -> Iterator[tuple[Any, int]]:
@@ -315,30 +291,3 @@ def _append(steps: SinkSteps, key: bytes, chunk: Any, before: int, ttl: int) -> 
         if length != after:
             raise ServerUnavailableError("the server lost what a task wrote")
         return
-
-
-def _json(row: dict[str, Any]) -> str:
-    try:
-        return json.dumps(row, default=_plain, separators=(",", ":"), allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(row), default=_plain, separators=(",", ":"), allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    """Replace NaN and infinities, which JSON does not have, by text, as Spark's own JSON does."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list) else value
-
-
-def _plain(value: Any) -> Any:
-    """Convert a value that JSON does not have. A decimal becomes text, because a number would lose digits."""
-    if isinstance(value, (dt.datetime, dt.date)):
-        return value.isoformat()
-    if isinstance(value, decimal.Decimal):
-        return str(value)
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    raise TypeError(f"a column of {type(value).__name__} cannot be written as JSON")

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from apressure import validation
+from apressure.connection.waiting.waits import Wait
 from apressure.exceptions import QueueDoesNotExistError
 from apressure.tasks.core import Core
-from apressure.tasks.engine.answers import Status, Wait
+from apressure.tasks.engine.answers import Status
 from apressure.tasks.engine.steps import MAX_DELETED
 from apressure.tasks.statistics import TaskStatistics
 
@@ -95,6 +96,8 @@ class Administration(Core):
             next_expiry=None if status.due is None else status.due / 1000,
             waiting_putters=self._puts.waiting,
             waiting_receivers=self._reservations.waiting,
+            blocked=self._waits.blocked.seconds(),
+            late_renewals=self.client.renewer.late[self.name],
         )
 
     async def close(self) -> None:

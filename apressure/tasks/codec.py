@@ -9,11 +9,17 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from apressure.codecs import Codec
+
 _JSON_BEGINS: Final = frozenset(' \t\n\r{["-0123456789tfn')
 
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
+
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_decode: Final = json.JSONDecoder(parse_constant=_refuse).decode
 
 
 class TaskCodec:
@@ -29,7 +35,7 @@ class TaskCodec:
         if isinstance(item, str) and not _is_json(item):
             return item.encode()
         try:
-            return json.dumps(item, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+            return _encode(item).encode()
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
 
@@ -47,7 +53,7 @@ def decoded(text: str) -> Any:
     if text[:1] not in _JSON_BEGINS:
         return text
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return _decode(text)
     except (ValueError, RecursionError):
         return text
 
@@ -57,9 +63,31 @@ def _is_json(text: str) -> bool:
     if text[:1] not in _JSON_BEGINS:
         return False
     try:
-        json.loads(text, parse_constant=_refuse)
+        _decode(text)
     except ValueError:
         return False
     except RecursionError:  # it depends on how deep the reader's stack is
         return True
     return True
+
+
+class UTF8Codec:
+    """A codec whose messages Blueque can read.
+
+    Args:
+        codec: The codec.
+    """
+
+    def __init__(self, codec: Codec[Any]) -> None:
+        self._codec = codec
+        self.decode = codec.decode
+
+    def encode(self, item: Any, /) -> bytes:
+        message: bytes = self._codec.encode(item)
+        try:
+            message.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"tasks are UTF-8, which every node of Blueque reads: {error}. Use another codec"
+            ) from None
+        return message

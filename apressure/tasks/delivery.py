@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from apressure.connection.leases.arguments import lease_of
 from apressure.connection.leases.clock import since_boot
 from apressure.items import Items
 from apressure.protocols import LONGEST_LEASE
@@ -13,7 +14,6 @@ from apressure.tasks.engine.answers import Claim, raw
 from apressure.tasks.engine.keys import task_key
 from apressure.tasks.engine.steps import Change
 from apressure.tasks.engine.waits import channels_of
-from apressure.tasks.options import lease_of
 from apressure.tasks.processor import Processor, why
 from apressure.tasks.task import Task
 
@@ -227,21 +227,15 @@ class TaskDelivery(Processor, Generic[T]):
             raise self._lost("extended")
         self.renewed(sent + seconds)
 
-    async def _settle(self, change: Change, what: str) -> None:
-        self._begin(what)
-        self.settled = False
-        try:
-            await super()._settle(change, what)
-        finally:
-            if not self.settled and self._in_hand is not None:
-                self._in_hand[self.claim] = self
-
     def _begin(self, what: str) -> None:
-        if self.settled:
-            raise RuntimeError(f"the task {self.id} cannot be {what}: it was settled before")
-        self.settled = True
+        super()._begin(what)
         if self._in_hand is not None and self._in_hand.pop(self.claim, None) is None:
             raise self._lost(what)
+
+    def _reopen(self) -> None:
+        super()._reopen()
+        if self._in_hand is not None:
+            self._in_hand[self.claim] = self
 
     def _acked(self, outcome: str | Exception) -> None:
         error = outcome if isinstance(outcome, Exception) else self._refusal(outcome, "completed")

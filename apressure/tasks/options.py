@@ -7,20 +7,10 @@ from datetime import datetime
 from typing import Final
 
 from apressure import validation
-from apressure.protocols import DEFAULT_LEASE, LONGEST_LEASE
-
-SHORTEST_LEASE: Final = 0.1
-"""Seconds."""
+from apressure.connection.client import Client
 
 DEFAULT_RESULT_TTL: Final = 604800.0
 """Seconds for which results are kept: seven days."""
-
-
-def lease_of(lease: float | None, name: str = "lease") -> float:
-    """Return a lease in seconds, checked; None for the default."""
-    if lease is None:
-        return DEFAULT_LEASE
-    return validation.seconds(lease, name, SHORTEST_LEASE, LONGEST_LEASE, none=True)
 
 
 def ttl_of(result_ttl: float | None) -> float:
@@ -46,3 +36,18 @@ def time_of(eta: datetime | float) -> float:
     if not math.isfinite(eta):
         raise ValueError(f"eta must be a finite number of seconds, not {eta}")
     return float(eta)
+
+
+def refuse_unfit(client: Client) -> None:
+    """Raise if queues of tasks cannot be on the client's server.
+
+    Raises:
+        ValueError: It is a cluster, or the client uses no scripts.
+    """
+    if client.settings.address.nodes and client.settings.address.service is None:
+        raise ValueError(
+            "a TaskQueue cannot be on a cluster: Blueque's keys share no slot. Use a single server, or one that "
+            "Sentinels watch"
+        )
+    if not client.settings.scripting:
+        raise ValueError("a TaskQueue needs scripts on the server: leave out scripting=False")

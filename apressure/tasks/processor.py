@@ -142,17 +142,23 @@ class Processor:
         return _CODEC.encode(result)
 
     async def _settle(self, change: Change, what: str) -> None:
-        if self.settled:
-            raise RuntimeError(f"the task {self.task.id} cannot be {what}: it was settled before")
-        self.settled = True
+        self._begin(what)
         try:
             await self._change(change, what)
         except (LeaseLostError, TaskDoesNotExistError):
             raise
         except Exception:
-            self.settled = False  # another try may succeed
+            self._reopen()  # another try may succeed
             raise
         self._core.forget(self.claim)
+
+    def _begin(self, what: str) -> None:
+        if self.settled:
+            raise RuntimeError(f"the task {self.task.id} cannot be {what}: it was settled before")
+        self.settled = True
+
+    def _reopen(self) -> None:
+        self.settled = False
 
     async def _change(self, change: Change, what: str) -> None:
         self._core.check()

@@ -6,24 +6,26 @@ import asyncio
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import datetime
-from typing import Any, Final, Generic, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Final, Generic, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, codec_for
 from apressure.connection.client import Client
+from apressure.connection.leases.arguments import lease_of
 from apressure.connection.leases.clock import since_boot
 from apressure.connection.settings import ClientOptions
+from apressure.connection.waiting.waits import Wait
 from apressure.deadline import within
 from apressure.exceptions import QueueEmptyError
 from apressure.items import Items, Progress
-from apressure.tasks.codec import TaskCodec
+from apressure.tasks.codec import TaskCodec, UTF8Codec
 from apressure.tasks.contents import Contents
 from apressure.tasks.delivery import Hand, TaskDelivery
-from apressure.tasks.engine.answers import Reserved, Wait, text
+from apressure.tasks.engine.answers import Reserved, text
 from apressure.tasks.engine.lanes import Put, Reserve
 from apressure.tasks.engine.steps import MAX_TASKS, New
 from apressure.tasks.nodes.consumer import TaskConsumer
-from apressure.tasks.options import DEFAULT_RESULT_TTL, lease_of, time_of, ttl_of
+from apressure.tasks.options import DEFAULT_RESULT_TTL, refuse_unfit, time_of, ttl_of
 from apressure.tasks.producer import TaskProducer
 from apressure.tasks.task import Task
 
@@ -117,13 +119,7 @@ class TaskQueue(Contents[T], Generic[T]):
         refuse_unfit(chosen)
         super().__init__(chosen, client is None, name, max_attempts, on_orphan, ttl_of(result_ttl))
         used: Codec[Any] = TaskCodec() if codec is None else codec_for(codec)
-        self._items = Items(name, _UTF8(used), chosen.settings.max_message_size)
-
-    async def __aenter__(self) -> Self:
-        if self._owns_client:
-            await self.client.__aenter__()
-        self.check()
-        return self
+        self._items = Items(name, UTF8Codec(used), chosen.settings.max_message_size)
 
     async def enqueue(self, parameters: T, timeout: float | None = None, *, deadline: float | None = None) -> str:
         """Enqueue a task, waiting while the queue is full (specification: Submission).
@@ -332,13 +328,8 @@ class TaskQueue(Contents[T], Generic[T]):
                 still for an hour, the leases end.
             shared: Always True: any number of consumers compete. False is refused.
         """
-        if not shared:
-            raise ValueError("consumers of a TaskQueue always share it: leave out shared=False")
-        if ack not in ("auto", "manual"):
-            raise ValueError(f"ack must be 'auto' or 'manual', not {ack!r}")
-        if prefetch is not None:
-            validation.whole(prefetch, "prefetch", 1, MAX_TASKS)
-        validation.timeout(timeout)
+        validation.shared(shared, "a TaskQueue")
+        validation.consumer(ack, prefetch, timeout, MAX_TASKS)
         if max_hold is not None:
             validation.seconds(max_hold, "max_hold", above=True, none=True)
         seconds = self.lease if lease is None else lease_of(lease)
@@ -388,45 +379,8 @@ class TaskQueue(Contents[T], Generic[T]):
         await self._puts.run(put, timeout, False)
 
 
-class _UTF8:
-    """A codec whose messages Blueque can read.
-
-    Args:
-        codec: The codec.
-    """
-
-    def __init__(self, codec: Codec[Any]) -> None:
-        self._codec = codec
-        self.decode = codec.decode
-
-    def encode(self, item: Any, /) -> bytes:
-        message = self._codec.encode(item)
-        try:
-            message.decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"tasks are UTF-8, which every node of Blueque reads: {error}. Use another codec"
-            ) from None
-        return message
-
-
 def new_id() -> bytes:
     """Return a random id, a UUID of version 4."""
     raw = os.urandom(16).hex()
     variant = "89ab"[int(raw[16], 16) & 3]
     return f"{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{variant}{raw[17:20]}-{raw[20:]}".encode()
-
-
-def refuse_unfit(client: Client) -> None:
-    """Raise if queues of tasks cannot be on the client's server.
-
-    Raises:
-        ValueError: It is a cluster, or the client uses no scripts.
-    """
-    if client.settings.address.nodes and client.settings.address.service is None:
-        raise ValueError(
-            "a TaskQueue cannot be on a cluster: Blueque's keys share no slot. Use a single server, or one that "
-            "Sentinels watch"
-        )
-    if not client.settings.scripting:
-        raise ValueError("a TaskQueue needs scripts on the server: leave out scripting=False")

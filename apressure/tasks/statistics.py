@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from apressure.blocked import NOT_BLOCKED, BlockedSeconds
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TaskStatistics:
@@ -24,6 +26,9 @@ class TaskStatistics:
         next_expiry: Seconds until the next lease may end; None if no node of apressure has a task.
         waiting_putters: Tasks of this program that are putting.
         waiting_receivers: Tasks of this program that are receiving.
+        blocked: For how long operations of this object were blocked, and by what.
+        late_renewals: How many renewals of leases on this queue came more than a third of the lease too late, in this
+            client: the machine, a handler that holds the GIL or the network delayed them.
     """
 
     name: str
@@ -40,3 +45,5 @@ class TaskStatistics:
     next_expiry: float | None
     waiting_putters: int
     waiting_receivers: int
+    blocked: BlockedSeconds = NOT_BLOCKED
+    late_renewals: int = 0

@@ -1,7 +1,8 @@
 """Compare Spark over queues with code by hand, in one warm run, with messages of 100 bytes.
 
-Usage: python -m tests.benchmarks.spark [--messages N] [--repetitions N] [--puts N] [--json FILE]
+Usage: python -m tests.benchmarks.spark [--messages N] [--repetitions N] [--puts N] [--long] [--json FILE] [--only PART]
        python -m tests.benchmarks.spark --table RESULTS.json
+       python -m tests.benchmarks.spark --scale RESULTS.json
 """
 
 from __future__ import annotations
@@ -21,14 +22,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import redis
 
 from apressure import AsyncQueue
 from apressure import spark as pressure
 from apressure.embedded import EmbeddedServer
+from apressure.spark.options import Options
 from tests.benchmarks.__main__ import machine
+from tests.benchmarks.spark_queues import MANY, Streams, scale_tables
 
 KEY = "__pressure__:bench"
+MORE = "krows/s"
+"""The unit of which more is better. Of all others, less is better."""
 
 
 def main() -> None:
@@ -41,9 +47,15 @@ def main() -> None:
     parser.add_argument(
         "--table", type=Path, metavar="RESULTS", help="print the table of such a file, and nothing else"
     )
+    parser.add_argument(
+        "--scale", type=Path, metavar="RESULTS", help="print the tables of docs/scale.md of such a file"
+    )
+    parser.add_argument("--long", action="store_true", help="also read 10 times --messages through 1, 2 and 4 queues")
+    parser.add_argument("--only", default="", metavar="PART", help="measure only the cases whose name contains this")
     options = parser.parse_args()
-    if options.table:
-        print(table(json.loads(options.table.read_text())))
+    if options.table or options.scale:
+        results = json.loads((options.table or options.scale).read_text())
+        print(table(results) if options.table else "\n\n".join(scale_tables(results["scale"])))
         return
     spark = pressure.session("bench", "local[2]", {"spark.ui.enabled": "false", "spark.driver.memory": "4g"})
     spark.sparkContext.setLogLevel("OFF")
@@ -59,12 +71,16 @@ def main() -> None:
         print(", ".join(f"{key} {value}" for key, value in about.items()))
         bench = Bench(spark, server.url, options.messages, options.repetitions, Path(folder))
         figures = []
-        for figure in bench.run(options.puts):
+        for figure in bench.run(options.puts, options.only):
             print(line(figure), flush=True)
             figures.append(figure)
+        scale = []
+        for run in bench.streams.drain(10 * options.messages) if options.long else ():
+            print("  " + "  ".join(f"{name} {value:,.3f}" for name, value in run.items()), flush=True)
+            scale.append(run)
     spark.stop()
     if options.json:
-        results = {"machine": about, "figures": [dataclasses.asdict(figure) for figure in figures]}
+        results = {"machine": about, "figures": [dataclasses.asdict(figure) for figure in figures], "scale": scale}
         options.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
@@ -75,11 +91,11 @@ class Figure:
     Attributes:
         case: The operation.
         other: The other side, if there is one.
-        unit: The unit of `ours` and `theirs`: `"krows/s"` (more is better) or `"ms"` (less is better).
+        unit: The unit of `ours` and `theirs`: `"krows/s"` (more is better), `"ms"` or `"commands/s"` (less is better).
         ours: Our median.
         theirs: The other's median.
         ratio: The median of the ratios of repetitions, ours to theirs.
-        goal: The least ratio, or without a ratio the least `ours` (the greatest for `ms`); or None.
+        goal: The least ratio, or without a ratio the least `ours` (the greatest where less is better); or None.
         reached: Whether the goal was reached.
     """
 
@@ -102,33 +118,69 @@ class Bench:
         self.messages = messages
         self.repetitions = repetitions
         self.batch = messages // 10
+        self.krows = messages / 1000
         self.folder = folder
         self.plain = redis.Redis.from_url(url)
+        self.streams = Streams(spark, url, folder)
         self.frame = spark.range(0, messages, 1, 2).selectExpr("cast(lpad(id, 100, 'x') AS BINARY) AS body").cache()
         self.frame.count()
 
-    def run(self, puts: int) -> Iterator[Figure]:
-        """Run all cases."""
-        krows = self.messages / 1000
-        for other, verify, goal in (
-            ("flatMap over LRANGE", True, 2.5),
-            ("the same, verifySchema=False", False, None),
+    def run(self, puts: int, only: str = "") -> Iterator[Figure]:
+        """Run all cases, or those whose name contains `only`."""
+        parts: dict[str, Callable[[], Iterator[Figure]]] = {
+            "batch read": self.reads,
+            "write": self.writes,
+            "stream": lambda: self.micro_batch_rates(puts),
+            "queues": self.many_queues,
+            "no Spark": self.without_spark,
+        }
+        for name, part in parts.items():
+            if only in name:
+                yield from part()
+
+    def reads(self) -> Iterator[Figure]:
+        """Compare `spark.read` with code by hand."""
+        for other, by_hand, goal in (
+            ("flatMap over LRANGE", functools.partial(self.read_by_hand, True), 2.5),
+            ("the same, verifySchema=False", functools.partial(self.read_by_hand, False), None),
+            ("LRANGE on the driver, to Arrow", self.read_to_arrow, 1.5),
         ):
-            by_hand = functools.partial(self.read_by_hand, verify)
-            yield compared("batch read", other, goal, krows, *self.turns(self.read, by_hand, self.fill))
+            yield compared("batch read", other, goal, self.krows, *self.turns(self.read, by_hand, self.fill))
+
+    def writes(self) -> Iterator[Figure]:
+        """Compare `df.write` with code by hand."""
         for other, push, goal in (
             ("foreachPartition, pipelines of 1,000 LPUSH", one_by_one, 8),
-            ("foreachPartition, LPUSH of 1,000", together, None),
+            ("foreachPartition, LPUSH of 1,000", together, 3),
         ):
             by_hand = functools.partial(self.write_by_hand, push)
-            yield compared("write", other, goal, krows, *self.turns(self.write, by_hand, self.empty))
+            yield compared("write", other, goal, self.krows, *self.turns(self.write, by_hand, self.empty))
+
+    def micro_batch_rates(self, puts: int) -> Iterator[Figure]:
+        """Measure micro-batches."""
         micro = statistics.median(self.micro_batches())
         yield alone(f"micro-batches of {self.batch:,} rows", "krows/s", self.batch / micro / 1000, 300)
+        size = Options.max_rows_per_batch
+        rates = [size / seconds / 1000 for seconds in self.streams.to_parquet(max(self.messages, 4 * size))]
+        yield alone("a stream to Parquet, default options", "krows/s", statistics.median(rates), 250)
         yield alone("put to foreachBatch, p50", "ms", statistics.median(self.latencies(puts)) * 1000, 150)
+
+    def many_queues(self) -> Iterator[Figure]:
+        """Measure a stream over one queue, and over many."""
+        self.streams.begin(1, 0.1)  # warms up
+        for queues, goals in ((1, (None, None)), (MANY, (1000, 100))):
+            total, batch, idle = self.streams.begin(queues, 5)
+            name = f"{queues} queue{'s' * (queues > 1)}"
+            yield alone(f"{name}: start() to the end of the first batch", "ms", 1000 * total, None)
+            yield alone(f"{name}: the first batch", "ms", 1000 * batch, goals[0])
+            yield alone(f"{name}: an idle stream", "commands/s", idle, goals[1])
+
+    def without_spark(self) -> Iterator[Figure]:
+        """Measure asyncio."""
         rates = []
         for _ in range(self.repetitions):
             self.fill()
-            rates.append(krows / timed(lambda: asyncio.run(self.consume())))
+            rates.append(self.krows / timed(lambda: asyncio.run(self.consume())))
         yield alone("no Spark: asyncio, get_many", "krows/s", statistics.median(rates), None)
 
     def turns(
@@ -174,6 +226,14 @@ class Bench:
 
         found = self.spark.sparkContext.parallelize(range(2), 2).flatMap(rows)
         frame = self.spark.createDataFrame(found, "body BINARY", verifySchema=verify)
+        frame.write.format("noop").mode("overwrite").save()
+
+    def read_to_arrow(self) -> None:
+        """Read on the driver by hand, and make a data frame of an Arrow table: the fastest way by hand."""
+        bodies: list[bytes] = []
+        for at in range(0, self.messages, 10_000):
+            bodies += self.plain.lrange(KEY, at, at + 9999)
+        frame = self.spark.createDataFrame(pa.table({"body": pa.array(bodies, pa.binary())}))
         frame.write.format("noop").mode("overwrite").save()
 
     def write(self) -> None:
@@ -270,7 +330,7 @@ def compared(case: str, other: str, goal: float | None, krows: float, ours: list
 
 def alone(case: str, unit: str, value: float, goal: float | None) -> Figure:
     """Make a figure without another side."""
-    reached = goal is None or (value <= goal if unit == "ms" else value >= goal)
+    reached = goal is None or (value >= goal if unit == MORE else value <= goal)
     return Figure(case, "", unit, value, None, None, goal, reached)
 
 
@@ -291,7 +351,7 @@ def cells(figure: Figure) -> tuple[str, ...]:
     name = f"{figure.case} / {figure.other}" if figure.other else figure.case
     ours, theirs = (None if value is None else f"{value:,.0f} {figure.unit}" for value in (figure.ours, figure.theirs))
     ratio = None if figure.ratio is None else f"{figure.ratio:.3g}"
-    sign = "≤" if figure.unit == "ms" else "≥"
+    sign = "≥" if ratio or figure.unit == MORE else "≤"
     goal = None if figure.goal is None else f"{sign} {figure.goal:g}{'' if ratio else ' ' + figure.unit}"
     if not figure.reached:
         ours, ratio = (ours, f"**{ratio}**") if ratio else (f"**{ours}**", ratio)

@@ -6,20 +6,24 @@ import asyncio
 import copy
 import functools
 import hashlib
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import pytest
 import redis
 
 from apressure import AsyncQueue, Client, QueueDoesNotExistError
-from apressure.connection import rounds
-from apressure.connection.waiter import Waiter
+from apressure.connection.waiting import rounds
+from apressure.connection.waiting.waiter import Waiter
 from apressure.connection.wire.script import Script
+from apressure.embedded import EmbeddedServer
 from apressure.queue.engine import sending, waits
 from tests.integration.commands import Commands
 from tests.reference import connect
+from tests.servers import SERVERS
 
 E = TypeVar("E", bound=BaseException)
 
@@ -40,6 +44,14 @@ def db(url: str) -> Iterator[redis.Redis]:
     """A plain client, to look at the keys and to change them."""
     with connect(url) as client:
         yield client
+
+
+@pytest.fixture(params=SERVERS)
+def own(request: pytest.FixtureRequest, make_server: Callable[..., EmbeddedServer], tmp_path: Path) -> EmbeddedServer:
+    """A server of the test's own, which keeps its port and its data when it is stopped and started again."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return make_server(request.param, port=port, directory=tmp_path)
 
 
 @pytest.fixture(params=[True, False], ids=["scripts", "plain"])

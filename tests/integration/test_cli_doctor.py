@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -11,7 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+from rich.console import Console
 
+from apressure import Client
+from apressure.cli import show
+from apressure.spark import sealed_batches
 from tests.integration.commands import Commands, stop, wait_until
 from tests.reference import ReferenceQueue
 
@@ -184,6 +189,39 @@ def test_a_person_at_a_terminal(cli: Commands, queue: str, db: redis.Redis) -> N
 def test_without_a_server(cli: Commands, server: object) -> None:
     env = {"APRESSURE_URL": "redis://127.0.0.1:1"}
     assert b"127.0.0.1:1" in cli("doctor", "orders", code=7, env=env).stderr
+
+
+def test_stat_shows_what_spark_has_in_flight(cli: Commands, queue: str, db: redis.Redis) -> None:
+    spark = f"{OURS}:spark"
+    groups, state, batch = f"{spark}:all:groups", f"{spark}:nightly:source", f"{spark}:nightly:batch-5"
+    db.hset(groups, "nightly", "")
+    fields = {"epoch": 1_700_000_000_000, "committed": 4, "sealed": 5, "rows": 9, "first-5": 7, "at-5": 1, "size-5": 2}
+    db.hset(state, mapping=fields)
+    db.lpush(batch, "1", "2")
+    (found,) = cli.json("stat", queue)["spark"]
+    assert found.pop("seconds") > 1e9
+    assert found == {
+        "group": "nightly",
+        "since": "2023-11-14T22:13:20.000+00:00",
+        "batches": 1,
+        "messages": 2,
+        "bytes": 2,
+        "read": 9,
+    }
+    lines = cli("stat", queue).stdout.decode().splitlines()
+    assert {"spark_messages\tnightly\t2", "spark_bytes\tnightly\t2", "spark_read\tnightly\t9"} <= set(lines)
+    [listed] = cli.json("ls")
+    assert "spark" not in listed
+
+    found = sealed_batches.all_groups(Client(cli.url).settings, queue)
+    console = Console(file=io.StringIO(), width=120)
+    console.print(show.statistics_view(cli.stat(queue), None, found))
+    assert "nightly: 2 items, 2 bytes in flight in 1 batch for" in console.file.getvalue()
+    db.execute_command("ACL", "SETUSER", "poor", "on", "nopass", "~*", "+@all", "-hkeys")
+    poor = cli.json("stat", queue, "--url", cli.url.replace("://", "://poor:any@"))
+    assert (poor["length"], "spark" in poor) == (0, False)
+    db.execute_command("ACL", "DELUSER", "poor")
+    db.delete(groups, state, batch)
 
 
 def test_batches_of_spark_are_shown_and_given_back(cli: Commands, queue: str, db: redis.Redis) -> None:

@@ -21,7 +21,7 @@ from apressure import (
     QueueInUseError,
     QueueOpenError,
 )
-from apressure.connection import rounds
+from apressure.connection.waiting import rounds
 from apressure.queue.engine import waits
 from tests.integration.conftest import (
     Opener,

@@ -116,6 +116,8 @@ def test_the_page_about_spark_has_the_options_and_the_figures_and_names_tests_th
     assert spark.table(results) in page
     for name in ("server", "python", "pyspark"):
         assert results["machine"][name] in page
+    scale = (ROOT / "docs" / "scale.md").read_text()
+    assert all(part in scale for part in spark.scale_tables(results["scale"]))
     table = page.partition("## What is lost when")[2].partition("\n## ")[0]
     named = re.findall(r"\[(test_\w+)\]\(\.\./([\w/]+\.py)\)", table)
     assert len(named) > 10

@@ -25,7 +25,7 @@ from fakeredis.commands_mixins import scripting_mixin
 from simloom._context import current_host
 
 from apressure import Client, ServerUnavailableError
-from apressure.connection import renewer
+from apressure.connection.leases import renewer
 from apressure.connection.leases.clock import since_boot
 
 URL: Final = "redis://server:6379"

@@ -38,10 +38,62 @@ def test_raw_columns_are_what_is_known_without_decoding() -> None:
     assert rows([b"a"], "sequence BIGINT") == [{"sequence": 40}]
 
 
-@pytest.mark.parametrize("ddl", ["body STRING", "payload BINARY", "sequence INT"])
-def test_other_raw_columns_are_refused(ddl: str) -> None:
-    with pytest.raises(ValueError, match="column"):
+@pytest.mark.parametrize(
+    ("ddl", "says"),
+    [
+        ("body INT", "'body' must be BINARY or STRING, not INT"),
+        ("payload BINARY", "unknown column 'payload': with format=raw the columns are body BINARY or STRING"),
+        ("sequence INT", "must be BIGINT"),
+        ("attempts STRING", "must be INT"),
+        ("body BINARY, headers MAP<STRING,STRING>", "'headers' comes from the envelope .* needs format=cloudevents"),
+        ("body BINARY, _corrupt_record BINARY", "unknown column '_corrupt_record'"),  # nothing is decoded
+    ],
+)
+def test_other_raw_columns_are_refused(ddl: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
         decoder(ddl)
+    with pytest.raises(ValueError, match="maxAttempts needs messages that are decoded"):
+        decoder("body BINARY", maxAttempts="1")
+
+
+def test_a_body_may_be_text() -> None:
+    good = ["é".encode(), b""]
+    assert rows(good, "body STRING, attempts INT") == [{"body": "é", "attempts": 1}, {"body": "", "attempts": 1}]
+    with pytest.raises(DecodeError, match="the queue 'jobs' is not text in UTF-8: add a column _corrupt_record BINARY"):
+        rows([*good, b"\xff"], "body STRING")
+    found = rows([b"\xff", *good, b"\xc3"], "body STRING, _corrupt_record BINARY, sequence BIGINT")
+    assert [tuple(row.values()) for row in found] == [
+        (None, b"\xff", 40),
+        ("é", None, 41),
+        ("", None, 42),
+        (None, b"\xc3", 43),
+    ]
+
+
+def test_envelopes_become_columns() -> None:
+    from apressure.spark.columns import CLOUDEVENTS
+
+    event = (
+        b'{"specversion":"1.0","id":"7","source":"/shop","type":"sold","time":"2013-01-01T13:00:00+01:00",'
+        b'"partitionkey":"k","traceid":"a","n":3,"datacontenttype":"text/plain","data":"\xc3\xa9"}'
+    )
+    least = b'{"specversion":"1.0","id":"8","source":"s","type":"t"}'
+    ddl = (
+        "body STRING, key STRING, put_time TIMESTAMP, headers MAP<STRING,STRING>, id STRING, type STRING, queue STRING"
+    )
+    full, empty = rows([event, least], ddl, format="cloudevents")
+    assert full["put_time"].timestamp() == 1357041600
+    assert dict(full["headers"]) == {"traceid": "a", "n": "3", "datacontenttype": "text/plain"}
+    assert [full[name] for name in ("body", "key", "id", "queue")] == ["é", "k", "7", "jobs"]
+    assert [empty[name] for name in ("body", "key", "put_time", "headers", "id")] == [None, None, None, [], "8"]
+    (row,) = rows([event], CLOUDEVENTS.simpleString()[7:-1], format="cloudevents")
+    assert (row["body"], row["source"], row["type"], row["sequence"]) == ("é".encode(), "/shop", "sold", 40)
+    bad = [b"oops", least.replace(b"1.0", b"2"), least[:-1] + b',"data_base64":"/w=="}']
+    for one, says in zip(bad, ("it is not JSON", "no specversion 1.0", "whose data is not text"), strict=True):
+        with pytest.raises(DecodeError, match=says):
+            rows([one], ddl, format="cloudevents")
+        found = rows([least, one, event], "body STRING, id STRING, _corrupt_record BINARY", format="cloudevents")
+        assert [(row["id"], row["_corrupt_record"]) for row in found] == [("8", None), (None, one), ("7", None)]
 
 
 def test_json_columns_of_many_types() -> None:
@@ -119,3 +171,44 @@ def test_an_empty_batch() -> None:
 def test_schemas_that_do_not_fit(ddl: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         decoder(ddl, format="json")
+
+
+def messages(ddl: str, row: dict[str, Any], **options: str) -> list[bytes]:
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    from apressure.spark.encoding import Encoder
+
+    schema = StructType.fromDDL(ddl)
+    made = pickle.loads(pickle.dumps(Encoder(Options.of({"queue": "jobs", **options}), schema)))
+    batch = pa.RecordBatch.from_pylist([row], to_arrow_schema(schema, timezone="UTC"))
+    return [bytes(one) for one in made.messages(batch).cast(pa.binary()).to_pylist()]
+
+
+def test_rows_become_events() -> None:
+    row = {"body": b"\xff", "queue": "elsewhere", "sequence": 7, "attempts": 3, "put_time": None, "to": "x"}
+    ddl = "body BINARY, queue STRING, sequence BIGINT, attempts INT, put_time TIMESTAMP, to STRING"
+    (message,) = messages(ddl, row, format="cloudevents", queueColumn="to")
+    event = json.loads(message)
+    assert abs(dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(event["time"])) < dt.timedelta(minutes=5)
+    assert event.keys() == {"specversion", "id", "source", "type", "time", "data_base64"}
+    (message,) = messages("body STRING", {"body": None}, format="cloudevents")
+    assert json.loads(message).keys() == {"specversion", "id", "source", "type", "time"}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "format", "says"),
+    [
+        ("key STRING", "", "cloudevents", "a row cannot be a CloudEvent: key must not be empty"),
+        ("headers MAP<STRING,STRING>", [("Trace-Id", "x")], "cloudevents", "'Trace-Id' cannot be the name of a header"),
+        ("key INT", 1, "cloudevents", "the column 'key' must be STRING, not INT"),
+        ("other INT", 1, "cloudevents", "unknown column 'other': with format=cloudevents"),
+        ("key STRING", "k", "raw", "'key' comes from the envelope of a message: it needs format=cloudevents"),
+        ("other INT", 1, "raw", "unknown column 'other': with format=raw"),
+        ("m MAP<STRING,STRING>", [], "json", "maps cannot be written"),
+    ],
+)
+def test_rows_that_cannot_be_messages(column: str, value: Any, format: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        messages(f"body STRING, {column}", {"body": "a", column.split(maxsplit=1)[0]: value}, format=format)

@@ -1,12 +1,13 @@
 """SIGKILLs of driver, source process and Python workers at random times: every row comes out exactly once.
 
-The pipeline of `app.py` runs from a bounded queue over another to files while something of it dies again and again.
+The pipeline of `app.py` runs from bounded queues over another to files while something of it dies again and again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -32,6 +33,7 @@ from apressure.spark.engine.steps import QueueSteps
 from tests.chaos.support import LONG
 from tests.integration.commands import wait_until
 from tests.servers import admin
+from tests.spark.app import INPUTS
 from tests.spark.conftest import Ground
 from tests.spark.pipelines import SPARK_PATIENCE, Pipeline, assert_exact
 
@@ -149,15 +151,21 @@ def test_rows_out_are_rows_in(
     put: list[bytes] = []
 
     async def feed() -> None:
-        async with AsyncQueue("in", url=server.url) as queue, AsyncQueue("mid", url=server.url) as mid:
-            await queue.create(bound=2000)
+        async with contextlib.AsyncExitStack() as stack:
+            queues = [await stack.enter_async_context(AsyncQueue(name, url=server.url)) for name in INPUTS]
+            mid = await stack.enter_async_context(AsyncQueue("mid", url=server.url))
+            for queue in queues:
+                await queue.create(bound=700)
             await mid.create(bound=3000)
             ready.set()
-            while not enough.is_set():
+            for queue in itertools.cycle(queues):
                 more = [b"%d" % number for number in range(len(put), len(put) + 250)]
                 await queue.put_many(more)
                 put.extend(more)
-            await queue.close()
+                if enough.is_set():
+                    break
+            for queue in queues:
+                await queue.close()
 
     ready = threading.Event()
     feeder = threading.Thread(target=lambda: asyncio.run(feed()), daemon=True)

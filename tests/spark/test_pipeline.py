@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 import subprocess
 import sys
 import time
@@ -48,6 +49,7 @@ class TestWhole:
         assert f"{ROWS:,} of {ROWS:,} rows (100%)" in first.stderr
         assert first.stderr.count("Spark starts") == 1
         assert ", 0 rows/s" not in first.stderr
+        assert re.search(r", lag [\d,]+ \([\d,]+ in Spark\), ", first.stderr)
         carriers = counted(ROWS).groupby("carrier")["flights"].sum()
         assert {row["carrier"]: row["flights"] for row in result["carriers"]} == carriers.to_dict()
         assert Path(result["chart"]).read_bytes().startswith(b"\x89PNG")

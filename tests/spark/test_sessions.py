@@ -149,13 +149,15 @@ async def test_the_code_in_the_docs_runs_as_it_is(ground: Ground, tmp_path: Path
     ground.create("orders")
     await ground.put([b"a", b"b"], "orders", close=True)
     text = DOCUMENT.read_text().replace("/data/", f"{tmp_path}/")
+    text = re.sub(r"## Use Spark Connect\n.*?\n## ", "## ", text, flags=re.DOTALL)  # see test_connect.py
     whole, *parts = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    names: dict[str, Any] = {"URL": ground.url, "json": json}
+    names: dict[str, Any] = {"URL": ground.url, "json": json, "gauges": {}}
     exec(whole, names)
     names["rows"] = names["orders"].selectExpr("body", "2000 AS amount")
-    assert len(parts) == 3
+    assert len(parts) == 6
     for part in parts:
         exec(part, names)
+    ground.spark.streams.removeListener(names["listener"])
     assert ground.waiting("billed") == ground.waiting("copies") == [b"A", b"B"]
     for queue in ("billed", "copies"):
         assert ground.steps(queue).measure() == (0, 2, True)

@@ -49,6 +49,7 @@ from apressure import (
 from apressure.exceptions import Role
 from apressure.protocols import Destination, Source
 from apressure.tasks import Processor, Task, TaskDelivery
+from apressure.telemetry import Metrics
 
 
 @dataclasses.dataclass
@@ -240,6 +241,9 @@ async def services_have_typed_handlers(queue: AsyncQueue[Order]) -> None:
     await serve(handle_deliveries, queue, batch=10, deliveries=True)
     await serve(handle_batch, queue)  # type: ignore[arg-type]
     await serve(handle, queue, batch=10)  # type: ignore[arg-type]
+    await serve(handle, queue, observer=Metrics(queue, port=0, interval=1))
+    await serve(handle, queue, metrics_port=9100, metrics_host="::1")
+    await serve(handle, queue, observer=print)  # type: ignore[call-overload]
     served = await serve(handle, queue)
     assert_type(served.handled, int)
     assert_type(served.signal, signal.Signals | None)
@@ -279,7 +283,7 @@ async def stages_are_typed(orders: AsyncQueue[Order], texts: FileQueue[str], fil
     await pipe(files, several, texts)
     await pipe(files, each, texts)
     await pipe(orders, batch, texts, batch=100)
-    await pipe(orders, one, texts, shared=True)
+    await pipe(orders, one, texts, shared=True, observer=Metrics())
     await pipe(orders, batch, texts)  # type: ignore[arg-type]
     await pipe(orders, one, files)  # type: ignore[arg-type]
 

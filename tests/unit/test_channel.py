@@ -327,3 +327,15 @@ async def test_a_reply_in_pieces_that_end_where_an_element_ends_is_whole() -> No
     for piece in (b"*2\r\n$1048576\r\n%b\r\n" % large, b"$1048576\r\n%b\r\n" % large):
         fixture.channel.data_received(piece)
     assert fixture.replies == [[large, large]]
+
+
+async def test_a_large_command_leaves_at_once_and_behind_the_others() -> None:
+    fixture = Fixture()
+    fixture.call(b"FIRST")
+    fixture.call(b"SECOND")
+    assert len(fixture.transport.written) == 1
+    fixture.call(b"THIRD", b"x" * channels.MUCH)
+    sent = b"".join(fixture.transport.written)
+    assert sent.index(b"SECOND") < sent.index(b"THIRD")
+    await asyncio.sleep(0)
+    assert b"".join(fixture.transport.written) == sent  # and nothing is written twice

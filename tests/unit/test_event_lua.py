@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import re
 from collections.abc import Callable
 from importlib import resources
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from apressure import Client
-from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import prelude_of
 from apressure.events.engine.keys import EventKeys, names_among
 from apressure.events.engine.steps import EventSteps
-from tests.unit.fakes import FakeConnection
+from tests.unit.scripts import names_every_argument, reads_only_what_it_names, sent, unused
 
 LUA = {
     path.name.removesuffix(".lua"): path.read_text()
@@ -53,32 +51,8 @@ CALLS: dict[str, Callable[[EventSteps], Any]] = {
 each = pytest.mark.parametrize("name", sorted(CALLS))
 
 
-def arguments_of(name: str) -> tuple[int, bool]:
-    """How many ARGV the header of a script names, and whether the last one stands for any number."""
-    lines = [line.removeprefix("--").strip() for line in LUA[name].splitlines() if line.startswith("--")]
-    text = " ".join(lines).partition("ARGV:")[2].partition("Returns:")[0]
-    assert text, "the header names ARGV and Returns"
-    if text.strip() == "none":
-        return 0, False
-    count = 0
-    while found := re.search(rf"(?:^|, ) ?{count + 1}(\.\.\.)? ", text):
-        count += 1
-        if found[1]:
-            return count, True
-    return count, False
-
-
-async def sent(name: str) -> Request:
-    steps = EventSteps(Client(url="redis://127.0.0.1:1"), "jobs")
-    connection = FakeConnection()
-    steps.connection = cast("ReconnectingConnection", connection)
-    call = CALLS[name](steps)
-    if inspect.isawaitable(call):
-        task = asyncio.ensure_future(call)
-        await asyncio.sleep(0)
-        task.cancel()
-    (request,) = connection.requests
-    return request
+async def request_of(name: str) -> Request:
+    return await sent(EventSteps(Client(url="redis://127.0.0.1:1"), "jobs"), CALLS[name])
 
 
 def test_every_script_has_a_step() -> None:
@@ -87,17 +61,16 @@ def test_every_script_has_a_step() -> None:
 
 @each
 async def test_the_header_names_every_argument(name: str) -> None:
-    request = await sent(name)
+    request = await request_of(name)
     with contextlib.suppress(asyncio.CancelledError):
-        count, many = arguments_of(name)
-        assert (len(request.arguments) >= count) if many else (len(request.arguments) == count)
+        assert names_every_argument(request, LUA[name])
         assert len(request.call.keys) == (37 if name == "move" else 19)
         assert request.call.script.name == name
 
 
 @each
 async def test_a_repeat_is_marked_where_the_script_reads_that(name: str) -> None:
-    request = await sent(name)
+    request = await request_of(name)
     recalls = "recall(ARGV[1], ARGV[2])" in LUA[name]
     assert (request.again == 1) == recalls
     if recalls:
@@ -106,16 +79,11 @@ async def test_a_repeat_is_marked_where_the_script_reads_that(name: str) -> None
 
 @pytest.mark.parametrize("name", sorted(LUA))
 def test_a_script_reads_no_argument_that_it_does_not_name(name: str) -> None:
-    count, many = arguments_of(name)
-    read = {int(number) for number in re.findall(r"ARGV\[(\d+)\]", CODE[name])}
-    assert not read or max(read) <= count
-    assert many == bool(re.search(r"#ARGV|ARGV\[i", CODE[name]))
+    assert reads_only_what_it_names(LUA[name], CODE[name])
 
 
 def test_every_function_and_key_of_the_prelude_is_used() -> None:
-    for name in re.findall(r"^local function (\w+)", CODE["prelude"], re.MULTILINE):
-        uses = sum(len(re.findall(rf"\b{name}\b", text)) for text in CODE.values())
-        assert uses > 1, name
+    assert unused(CODE["prelude"], CODE) == []
 
 
 def test_what_rooms_share_is_defined_once() -> None:

@@ -25,7 +25,7 @@ UNLOADED = (
     "apressure.queue.consumer",
     "apressure.queue.delivery",
     "apressure.queue.doctor.findings",
-    "apressure.queue.engine.plain",
+    "apressure.queue.engine.plain.engine",
     "apressure.queue.doctor.recovery",
     "apressure.queue.leases.lease",
     "apressure.queue.mover",
@@ -34,11 +34,13 @@ UNLOADED = (
     "apressure.service.serve",
     "apressure.service.signals",
     "apressure.queue.statistics",
-    "apressure.queue.engine.own_connections",
-    "apressure.queue.engine.role_lock",
+    "apressure.queue.engine.plain.own_connections",
+    "apressure.queue.engine.plain.role_lock",
+    "apressure.telemetry",
     "asyncinotify",
     "fakeredis",
     "msgspec",
+    "prometheus_client",
     "pyspark",
     "rich",
     "typer",
@@ -91,7 +93,8 @@ def test_a_lazy_name_is_the_object_of_its_module():
     from apressure.queue import statistics
     from apressure.queue.doctor import recovery
     from apressure.service import pipe as stages
-    from apressure.service import results, serve
+    from apressure.service import serve
+    from apressure.service.stages import results
 
     found = [getattr(apressure, name) for name in LATER]
     assert found == [

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from apressure import Client
-from apressure.connection.rounds import Look, Rounds
+from apressure.connection.waiting.rounds import Look, Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import prelude_of

@@ -6,10 +6,11 @@ import dataclasses
 
 import pytest
 
+from apressure.spark import task_slots
 from apressure.spark.engine import keys as spelling
 from apressure.spark.engine.keys import SparkKeys
 from apressure.spark.engine.steps import fair_shares, split_rows
-from apressure.spark.options import Options, table
+from apressure.spark.options import SLOTS, Options, table
 from apressure.spark.options import spelling as spelled
 
 SECRET = "hunter2"
@@ -51,8 +52,11 @@ def test_an_option_without_a_near_match_is_refused_with_all() -> None:
 
 def test_names_of_other_sources_are_synonyms() -> None:
     given = {"maxOffsetsPerTrigger": "7", "maxBytesPerTrigger": "8", "minPartitions": "3"}
-    options = Options.of({"queue": "jobs", **given})
+    options = Options.of({"queue": "jobs", **given, "minOffsetsPerTrigger": "5", "maxTriggerDelay": "15m"})
     assert (options.max_rows_per_batch, options.max_bytes_per_batch, options.num_partitions) == (7, 8, 3)
+    assert (options.min_rows_per_batch, options.max_batch_delay) == (5, 900)
+    with pytest.raises(ValueError, match="maxTriggerDelay needs a unit, for example '5000ms'"):
+        Options.of({"queue": "jobs", "maxTriggerDelay": "5000"})
     with pytest.raises(ValueError, match="maxOffsetsPerTrigger and a synonym of it are given"):
         Options.of({"queue": "jobs", "maxRowsPerBatch": "7", "maxOffsetsPerTrigger": "7"})
 
@@ -62,12 +66,59 @@ def test_names_of_other_sources_are_synonyms() -> None:
     [
         ("startingOffsets", "there is no startingOffsets: a new checkpoint begins with the oldest message"),
         ("endingTimestamp", "there is no endingTimestamp"),
+        ("startingOffsetsByTimestamp", "there is no startingOffsetsByTimestamp"),
         ("failOnDataLoss", "the query always fails"),
+        ("subscribePattern", "there is no subscribePattern: name the queues with `queue` or `queues`"),
+        ("kafka.bootstrap.servers", "name the server with `url`"),
+        ("includeHeaders", "format=cloudevents"),
+        ("path", "name the queues"),
     ],
 )
 def test_an_option_that_a_queue_cannot_have_is_explained(given: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Options.of({"queue": "jobs", given: "earliest"})
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("0.5", 0.5), ("500ms", 0.5), ("30s", 30), ("15 min", 900), ("1h", 3600)]
+)
+def test_a_time_may_have_a_unit(given: str, seconds: float) -> None:
+    assert Options.of({"queue": "jobs", "maxBatchDelay": given}).max_batch_delay == seconds
+
+
+def test_options_of_a_table_come_with_its_properties() -> None:
+    given = {"provider": "pressure", "owner": "me", "url": "redis://here", "option.url": "redis://here"}
+    assert Options.of({**given, "queue": "jobs", "option.queue": "jobs"}).queue == "jobs"
+
+
+def test_the_cluster_decides_how_many_tasks_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SLOTS, "17")
+    assert Options.of({"queue": "jobs"}).tasks == 17
+    assert Options.of({"queue": "jobs", "numPartitions": "3"}).tasks == 3
+    monkeypatch.delenv(SLOTS)
+    assert Options.of({"queue": "jobs"}).tasks >= 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots"),
+    [
+        ({}, 2),
+        ({"spark.default.parallelism": "2", "spark.executor.instances": "9"}, 2),
+        ({"spark.executor.instances": "5", "spark.executor.cores": "4"}, 20),
+        ({"spark.executor.instances": "5", "spark.executor.cores": "4", "spark.task.cpus": "2"}, 10),
+        ({"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "6"}, 6),
+        ({"spark.dynamicAllocation.enabled": "true", "spark.executor.instances": "9"}, 2),
+        ({"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "infinity"}, 2),
+    ],
+)
+def test_the_slots_of_a_cluster_come_from_its_settings(settings: dict[str, str], slots: int) -> None:
+    class Context:
+        defaultParallelism = 2  # noqa: N815
+
+        def getConf(self) -> dict[str, str]:  # noqa: N802
+            return settings
+
+    assert task_slots(Context()) == slots  # type: ignore[arg-type]
 
 
 def test_options_of_spark_are_ignored() -> None:
@@ -79,12 +130,16 @@ def test_options_of_spark_are_ignored() -> None:
     [
         ({}, "name the queue"),
         ({"queue": "a", "queues": "b"}, "name the queue"),
-        ({"queue": "a", "format": "xml"}, "raw or json"),
+        ({"queue": "a", "format": "xml"}, "raw, json or cloudevents"),
+        ({}, "Spark does not hand them over"),
+        ({"queue": "a", "minRowsPerBatch": "200001"}, "minRowsPerBatch must be at most maxRowsPerBatch"),
+        ({"queue": "a", "maxBatchDelay": "5 weeks"}, "a unit of ms, s, m, min, h, d, not '5 weeks'"),
+        ({"queue": "a", "maxBatchDelay": "soon"}, "maxBatchDelay must be a number of seconds"),
+        ({"queue": "a", "maxBatchDelay": "NaN"}, "maxBatchDelay must be between 0"),
         ({"queue": "a", "group": "a:b"}, "group must be a name"),
         ({"queue": "a", "bound": "5"}, "create"),
         ({"queues": "a*", "create": "true"}, "pattern"),
         ({"queues": "a*", "stopAtEnd": "true"}, "stopAtEnd needs names"),
-        ({"queue": "a", "maxAttempts": "3"}, "maxAttempts needs format=json"),
         ({"queue": "a", "maxRowsPerBatch": "0"}, "maxRowsPerBatch must be at least 1"),
         ({"queue": "a", "maxRowsPerBatch": "many"}, "maxRowsPerBatch must be a whole number, not 'many'"),
         ({"queue": "a", "bound": "-1", "create": "true"}, "bound must be at least 0"),
@@ -162,9 +217,12 @@ def test_rows_are_divided_evenly(waiting: dict[str, int], most: int, shares: dic
     assert fair_shares(waiting, most) == shares
 
 
-def test_slices_cover_everything_once() -> None:
-    for length in (0, 1, 9, 10, 99, 100, 12345):
-        pieces = split_rows(length, 4, 10)
-        assert [row for begin, end in pieces for row in range(begin, end)] == list(range(length))
-        assert len(pieces) <= 4
-    assert len(split_rows(19, 4, 10)) == 1
+def test_tasks_cover_all_rows_once_and_have_as_many() -> None:
+    for lengths in ((0,), (1,), (9, 10), (99, 0, 100), (12345,), (3,) * 60, ()):
+        tasks = split_rows(lengths, 4, 10)
+        rows = [(index, row) for task in tasks for index, begin, end in task for row in range(begin, end)]
+        assert rows == [(index, row) for index, length in enumerate(lengths) for row in range(length)]
+        sizes = [sum(end - begin for _, begin, end in task) for task in tasks]
+        assert len(sizes) <= 4
+        assert not sizes or max(sizes) - min(sizes) <= 1
+    assert len(split_rows([19], 4, 10)) == 1

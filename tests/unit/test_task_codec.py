@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apressure.tasks.codec import TaskCodec, decoded
@@ -21,6 +21,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]))
 json_texts = st.builds(json.dumps, values)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 @given(st.one_of(texts, json_texts, values))
 def test_everything_round_trips(value: Any) -> None:
     try:

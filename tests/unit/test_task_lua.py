@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import re
 from collections.abc import Callable
 from importlib import resources
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from apressure import Client
-from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import prelude_of
 from apressure.tasks.engine.answers import Claim
 from apressure.tasks.engine.keys import TaskKeys, task_key
 from apressure.tasks.engine.steps import Change, Policy, TaskSteps
-from tests.unit.fakes import FakeConnection
+from tests.unit.scripts import names_every_argument, reads_only_what_it_names, sent, unused
 
 LUA = {
     path.name.removesuffix(".lua"): path.read_text()
@@ -54,32 +52,8 @@ CALLS: dict[str, Callable[[TaskSteps], Any]] = {
 each = pytest.mark.parametrize("name", sorted(CALLS))
 
 
-def arguments_of(name: str) -> tuple[int, bool]:
-    """How many ARGV the header of a script names, and whether the last one stands for any number."""
-    lines = [line.removeprefix("--").strip() for line in LUA[name].splitlines() if line.startswith("--")]
-    text = " ".join(lines).partition("ARGV:")[2].partition("Returns:")[0]
-    assert text, "the header names ARGV and Returns"
-    if text.strip() == "none":
-        return 0, False
-    count = 0
-    while found := re.search(rf"(?:^|, ) ?{count + 1}(\.\.\.)? ", text):
-        count += 1
-        if found[1]:
-            return count, True
-    return count, False
-
-
-async def sent(name: str) -> Request:
-    steps = TaskSteps(Client(url="redis://127.0.0.1:1"), "jobs")
-    connection = FakeConnection()
-    steps.connection = cast("ReconnectingConnection", connection)
-    call = CALLS[name](steps)
-    if inspect.isawaitable(call):
-        task = asyncio.ensure_future(call)
-        await asyncio.sleep(0)
-        task.cancel()
-    (request,) = connection.requests
-    return request
+async def request_of(name: str) -> Request:
+    return await sent(TaskSteps(Client(url="redis://127.0.0.1:1"), "jobs"), CALLS[name])
 
 
 def test_every_script_has_a_step() -> None:
@@ -88,17 +62,16 @@ def test_every_script_has_a_step() -> None:
 
 @each
 async def test_the_header_names_every_argument(name: str) -> None:
-    request = await sent(name)
+    request = await request_of(name)
     with contextlib.suppress(asyncio.CancelledError):
-        count, many = arguments_of(name)
-        assert (len(request.arguments) >= count) if many else (len(request.arguments) == count)
+        assert names_every_argument(request, LUA[name])
         assert len(request.call.keys) == 19
         assert request.call.script.name == name
 
 
 @each
 async def test_a_repeat_is_marked_where_the_script_reads_that(name: str) -> None:
-    request = await sent(name)
+    request = await request_of(name)
     numbered = re.search(r"(recall|begin)\(ARGV\[1\], ARGV\[2\]\)", LUA[name]) is not None
     assert request.again == (1 if numbered else 0 if name == "settle" else None)
     if request.again is not None:
@@ -107,19 +80,14 @@ async def test_a_repeat_is_marked_where_the_script_reads_that(name: str) -> None
 
 @pytest.mark.parametrize("name", sorted(LUA))
 def test_a_script_reads_no_argument_that_it_does_not_name(name: str) -> None:
-    count, many = arguments_of(name)
-    read = {int(number) for number in re.findall(r"ARGV\[(\d+)\]", CODE[name])}
-    assert not read or max(read) <= count + 1
-    assert many == bool(re.search(r"#ARGV|ARGV\[i", CODE[name]))
+    assert reads_only_what_it_names(LUA[name], CODE[name], more=1)
 
 
 def test_every_function_of_the_prelude_is_used() -> None:
     own = "".join(
         path.read_text() for path in (resources.files("apressure.tasks.engine") / "lua" / "prelude").iterdir()
     )
-    for name in re.findall(r"^local function (\w+)", own, re.MULTILINE):
-        uses = sum(len(re.findall(rf"\b{name}\b", text)) for text in CODE.values())
-        assert uses > 1, name
+    assert unused(own, CODE) == []
 
 
 def test_the_keys_are_blueques_and_ours() -> None:

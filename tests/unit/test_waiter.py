@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from apressure.connection.waiter import Waiter, park
+from apressure.connection.waiting.waiter import Waiter, park
 from apressure.connection.wire.channel import ConnectionLost
 from apressure.connection.wire.replies import error_from_reply
 from apressure.exceptions import ConnectionLimitError, ServerError

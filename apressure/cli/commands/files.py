@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from apressure.cli.commands.dead import Limit, show
-from apressure.cli.commands.pause import set_paused
-from apressure.cli.commands.requeue import report
+from apressure.cli.commands.queues.dead import Limit, show
+from apressure.cli.commands.queues.pause import set_paused
+from apressure.cli.commands.queues.requeue import report
 from apressure.cli.exits import UsageError
 from apressure.cli.options import (
     Close,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, Protocol
 
 from apressure.connection.leases.clock import Term
+from apressure.connection.leases.renewer import RETRY, Renewer
 from apressure.connection.leases.stacks import stacks
-from apressure.connection.renewer import RETRY, Renewer
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.exceptions import LeaseLostError
 
@@ -142,6 +142,7 @@ class Renewal:
         self._step = step
         self._on_paused = on_paused
         self._earliest = 0.0  # by the clock of the term
+        self._due: float | None = None  # when the renewal under way had to begin
         self._pending = False
         self._stuck = False
         self._ended = False
@@ -157,6 +158,7 @@ class Renewal:
             return  # messages have come after the lease was left
         term = self._lease.term
         self._earliest = term.clock() + term.seconds / 3
+        self._due = None
         self._stuck = False
         self._renewer.add(self)
 
@@ -189,6 +191,7 @@ class Renewal:
         """Renew the lease over this connection. Called in the renewer's thread."""
         term = self._lease.term
         milliseconds = term.milliseconds
+        self._note_due()
         confirm = term.sent(milliseconds)
         self._pending = True
 
@@ -199,6 +202,7 @@ class Renewal:
                 self._renewer.failed(self, answer)
             else:
                 self._earliest = term.clock() + term.seconds / 3
+                self._note_lateness()
                 confirm()
                 if answer == _PAUSED and self._on_paused is not None:
                     self._renewer.call_home(self._on_paused)
@@ -208,8 +212,24 @@ class Renewal:
     def renew_here(self) -> None:
         """Renew the lease over the client's own connection. Called on the event loop."""
         self._pending = False
+        self._note_due()
+        self._note_lateness()
         self._earliest = self._lease.term.clock() + self._lease.term.seconds / 3
         self._lease.renew()
+
+    def _note_due(self) -> None:
+        """Note when the lease had to be renewed, unless an earlier try has noted it."""
+        if self._due is None:
+            self._due = self._lease.term.clock() + self.pause()
+
+    def _note_lateness(self) -> None:
+        """The lease is renewed: count it if that is more than a third of the lease too late."""
+        term, due = self._lease.term, self._due
+        self._due = None
+        if due is not None:
+            due = max(due, term.certain_until - term.seconds * 2 / 3)  # another step may have renewed it meanwhile
+            if term.clock() - due > term.seconds / 3:
+                self._renewer.late[self._name] += 1
 
     def _watch(self) -> None:
         """End the lease if there has been no progress for too long."""

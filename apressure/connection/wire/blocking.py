@@ -86,6 +86,19 @@ class Blocking:
         name = command[0].decode()  # redis-py needs a str to find the keys in a cluster
         return self._repeatedly(lambda server: server.execute_command(name, *command[1:]))
 
+    def run_all(self, calls: Sequence[tuple[Call, Sequence[Any]]]) -> list[Any]:
+        """Run scripts on any keys, each with its arguments, in one round trip to each server, and return their answers.
+
+        Raises:
+            ServerUnavailableError: A server could not be reached for `retry_timeout` seconds.
+            ServerError: It refused a script. The others were executed, or not.
+        """
+        return self._repeatedly(lambda server: self._run_all(server, calls))  # type: ignore[no-any-return]
+
+    def ask_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Send commands that may be sent twice, on any keys, in one round trip to each server. Return their replies."""
+        return self._repeatedly(lambda server: [_raised(reply) for reply in _replies(server, commands)])  # type: ignore[no-any-return]
+
     def together(self, *commands: tuple[Any, ...]) -> list[Any]:
         """Send commands that may be sent twice as one transaction, and return the replies.
 
@@ -151,17 +164,31 @@ class Blocking:
         try:
             reply = server.execute_command("EVALSHA", call.script.sha, *words)
         except errors.ResponseError as error:
-            if "NOSCRIPT" not in f"{type(error).__name__.upper()} {error}":
+            if not _is_unknown_script(error):
                 raise
             reply = server.execute_command("EVAL", call.script.source, *words)
-        if isinstance(reply, bytes):
-            mine, _, number = reply.partition(b" ")
-            answer: Any = int(number)
-        else:
-            mine, answer = reply[0], reply[1] if len(reply) > 1 else None
-        if mine != tag:
-            raise errors.ConnectionError("a reply came that belongs to another request")
-        return answer
+        return _answer(reply, tag)
+
+    def _run_all(self, server: Any, calls: Sequence[tuple[Call, Sequence[Any]]]) -> list[Any]:
+        answers: list[Any] = [None] * len(calls)
+        left = list(range(len(calls)))
+        while left:
+            tags = [b"%d" % next(self._tags) for _ in left]
+            found = [
+                (call.script.sha, len(call.keys), *call.keys, *arguments)
+                for call, arguments in map(calls.__getitem__, left)
+            ]
+            replies = _replies(server, [(b"EVALSHA", *words, tag) for words, tag in zip(found, tags, strict=True)])
+            unknown = []
+            for index, tag, reply in zip(left, tags, replies, strict=True):
+                if _is_unknown_script(reply):
+                    unknown.append(index)
+                else:
+                    answers[index] = _answer(_raised(reply), tag)
+            if unknown:  # a server learns a script from its first call
+                answers[unknown[0]] = self._run(server, *calls[unknown[0]])
+            left = unknown[1:]
+        return answers
 
     def _repeatedly(self, send: Callable[[Any], Any]) -> Any:
         deadline = time.monotonic() + self.settings.retry_timeout
@@ -221,6 +248,37 @@ class Blocking:
             nodes = [ClusterNode(*node) for node in address.nodes]  # type: ignore[no-untyped-call]
             return RedisCluster(startup_nodes=nodes, **common, ssl=issubclass(kind, connections.SSLConnection))
         return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=kind, **common))
+
+
+def _replies(server: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Send commands in one round trip to each server, and return the replies, errors among them."""
+    pipeline = server.pipeline(transaction=False)
+    for name, *words in commands:
+        pipeline.execute_command(name.decode(), *words)  # redis-py needs a str to find the keys in a cluster
+    return pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
+
+
+def _raised(reply: Any) -> Any:
+    """Return a reply, or raise it if it is an error."""
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def _is_unknown_script(error: Any) -> bool:
+    return isinstance(error, errors.ResponseError) and "NOSCRIPT" in f"{type(error).__name__.upper()} {error}"
+
+
+def _answer(reply: Any, tag: bytes) -> Any:
+    """Return the answer of a script in the reply to the request with this tag."""
+    if isinstance(reply, bytes):
+        mine, _, number = reply.partition(b" ")
+        answer: Any = int(number)
+    else:
+        mine, answer = reply[0], reply[1] if len(reply) > 1 else None
+    if mine != tag:
+        raise errors.ConnectionError("a reply came that belongs to another request")
+    return answer
 
 
 def _reason(error: Exception) -> Any:

@@ -40,6 +40,9 @@ FULL = "max number of clients reached"
 WORKS_WITH = "redis>=5.0.2,<9"
 """The versions of redis-py that have the private attribute of `_transport_of`; the same as in pyproject.toml."""
 
+MUCH = 1 << 13
+"""A command of at least this many bytes leaves at once: the server works on it while this turn of the loop goes on."""
+
 PIECE = 1 << 18
 """How many bytes of a large argument a transport is given at a time."""
 
@@ -64,7 +67,8 @@ class Channel(Protocol):
     def call(self, command: Sequence[Argument], on_reply: OnReply, head: Head = NO_HEAD) -> None:
         """Send a command; `on_reply` is called exactly once, never from within this call.
 
-        A command goes out at once if no other one is pending; others leave together, once per iteration of the loop.
+        A command goes out at once if no other one is pending, or if it is large; others leave together, once per
+        iteration of the loop.
 
         Args:
             command: The command, or the rest of it after the head.
@@ -140,7 +144,9 @@ class RESPChannel(asyncio.Protocol):
             self._transport.write(pieces[0])
         else:
             self._outgoing += pieces
-            if self._turn is None:
+            if len(pieces[0]) >= MUCH:
+                self._write()
+            elif self._turn is None:
                 self._turn = self._loop.call_soon(self._write)
         self._pending.append((on_reply, self._loop.time()))
         if self._watchdog is None:

@@ -2,51 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from apressure.connection.moves import nothing_put, too_many
+from apressure.connection.waiting.waits import Reason, Wait
 from apressure.exceptions import (
     DurabilityError,
-    PressureError,
     QueueClosedError,
     QueueDoesNotExistError,
-    QueueEmptyError,
-    QueueFullError,
-    QueueOpenError,
     ServerError,
 )
-
-Reason = Literal["full", "empty", "watch", "turn", "draining", "paused", "open"]
-
-
-class Wait(NamedTuple):
-    """A step's answer "not now".
-
-    Attributes:
-        reason: Why the step cannot go on: the queue is full, empty or still open. `"watch"`: it is empty, and this
-            client is the one that watches it. `"turn"`: it is empty, and another client watches it. `"draining"`: it is
-            closed and empty, and others have events in flight, which may come back. `"paused"`: clients take nothing.
-        lease: Milliseconds until another try is worth it in any case; None where there is no such time.
-        created: Whether the queue was created: then a wait ends when it is deleted.
-    """
-
-    reason: Reason
-    lease: int | None = None
-    created: bool = False
-
-    def error(self, name: str, accepted: int = 0) -> PressureError:
-        """Return the error for an operation that may not wait any longer."""
-        if self.reason == "full":
-            return QueueFullError(f"the queue {name!r} is full", name=name, accepted=accepted)
-        if self.reason == "open":
-            return QueueOpenError(f"the queue {name!r} is still open", name=name)
-        if self.reason == "paused":
-            return QueueEmptyError(f"the queue {name!r} is paused: consumers get nothing before resume()", name=name)
-        return QueueEmptyError(f"the queue {name!r} is empty", name=name)
-
-
-EMPTY: Final = Wait("empty")
-FULL: Final = Wait("full", created=True)
 
 
 class Event(NamedTuple):

@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from apressure.connection.lanes import Entry, Lane
-from apressure.events.engine.answers import EMPTY, FULL, Event, Popped, Wait
+from apressure.connection.putting import Putting, PuttingLane
+from apressure.connection.waiting.waits import EMPTY, FULL, Wait
+from apressure.connection.wire.request import Request
+from apressure.events.engine.answers import Event, Popped
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps
 from apressure.events.engine.waits import EventWaits
-from apressure.exceptions import DuplicateEventError, DurabilityError, OutcomeUnknownError, PressureError
-from apressure.items import MAX_BYTES
-from apressure.settle import note_sent, set_result_once, wait_shielded
+from apressure.exceptions import DuplicateEventError, DurabilityError, OutcomeUnknownError
+from apressure.settle import set_result_once, wait_shielded
 
 logger = logging.getLogger("apressure")
 
@@ -23,28 +25,11 @@ Pair = tuple[bytes, bytes]
 """An event's id and its contents."""
 
 
-class Push(Entry[None]):
-    """Events on their way into the queue.
-
-    Attributes:
-        events: A chunk, small enough for one step.
-        expected: The queue must have been created.
-        done: How many of the events are in the queue, also when the operation failed or was cancelled.
-    """
-
-    done = 0
-
-    def __init__(self, events: Sequence[Pair], expected: bool = False) -> None:
-        self.events = events
-        self.expected = expected
-
-    def fail(self, error: Exception) -> None:
-        if isinstance(error, PressureError):
-            error.accepted = self.done
-        super().fail(error)
+class Push(Putting[Pair]):
+    """Events on their way into the queue."""
 
 
-class PushLane(Lane[Push]):
+class PushLane(PuttingLane[Push]):
     """The pushes of a client's tasks.
 
     Args:
@@ -52,98 +37,32 @@ class PushLane(Lane[Push]):
         front: They push to the front.
     """
 
-    _role = "producer"
     _wait_type = Wait
+    _most = MAX_EVENTS
+    _full = FULL
     _steps: EventSteps
     _waits: EventWaits
 
     def __init__(self, steps: EventSteps, waits: EventWaits, front: bool) -> None:
         super().__init__(steps, waits)
-        self._series = steps.series()
         self._front = front
-        self._window = MAX_EVENTS
-        self._batch: list[tuple[Push, int]] = []
-        self._served = 0
 
-    def _send(self) -> None:
-        events: list[Pair] = []
-        size = 0
-        self._batch = []
-        waiting, served = len(self._entries), self._served
-        # If all tasks that put in a loop shared one step, the server would be idle while they prepare their next puts.
-        # So half of them leave; the others' puts are the next step.
-        most = waiting if waiting <= served else (waiting + served + 1) // 2
-        expected = self._first.expected
-        for entry in self._entries:
-            if len(self._batch) == most or entry.expected != expected:
-                break
-            if entry.future.cancelled():
-                continue
-            begin = len(events)
-            # The window: a nearly full queue accepts few events, and the others would be sent again and again.
-            for event in entry.events[entry.done : entry.done + self._window - begin]:
-                size += len(event[1])
-                if size > MAX_BYTES and events:
-                    break
-                events.append(event)
-            if len(events) == begin:
-                break
-            entry.in_flight = True
-            self._batch.append((entry, len(events) - begin))
-            if len(events) >= self._window or size > MAX_BYTES:
-                break
+    def _put(self, items: Sequence[Pair], expected: bool) -> Request:
         self._waits.take_room()
-        self._request = self._steps.send_push(self._series, events, self._front, False, expected, self._answered)
+        return self._steps.send_push(self._series, items, self._front, False, expected, self._answered)
 
-    def _accept(self, answer: bytes) -> Wait | None:
-        full = len(answer) < sum(sent for _, sent in self._batch)
-        self._window = max(16, 2 * len(answer)) if full else MAX_EVENTS
-        batch, self._batch, self._served, begin = self._batch, [], 0, 0
-        for entry, sent in batch:
-            letters = answer[begin : begin + sent]
-            begin += len(letters)
-            entry.done += len(letters)
-            if b"d" in letters:  # only `put(id=…)` gives ids that may be in use, one at a time
-                entry.done -= letters.count(b"d")
-                self._remove(entry)
-                entry.fail(self._duplicate(entry))
-            elif entry.done == len(entry.events):
-                self._served += 1
-                self._remove(entry)
-                entry.succeed(None)
-        return FULL if full else None
+    def _count(self, answer: bytes) -> int:
+        return len(answer)
 
-    def _duplicate(self, entry: Push) -> DuplicateEventError:
-        event_id = entry.events[0][0].decode(errors="surrogateescape")
+    def _refusal(self, entry: Push, answer: bytes, begin: int, end: int) -> DuplicateEventError | None:
+        if b"d" not in answer[begin:end]:
+            return None  # only `put(id=…)` gives ids that may be in use, one at a time
+        event_id = entry.items[0][0].decode(errors="surrogateescape")
         return DuplicateEventError(
             f"the queue {self._steps.name!r} has an event with the id {event_id!r} already: nothing was put",
             name=self._steps.name,
             id=event_id,
         )
-
-    def _fail(self, in_flight: Sequence[Push], error: Exception) -> None:
-        if isinstance(error, DurabilityError):
-            # Those that found room are in the queue, and not durable: they fail. The others go on waiting.
-            accepted, unsure = len(error.answer), []
-            for entry, sent in self._batch:
-                if accepted > 0:
-                    unsure.append(entry)
-                accepted -= sent
-            in_flight = unsure
-        self._batch, self._served = [], 0
-        super()._fail(in_flight, error)
-
-    def _wait(self, wait: Wait) -> None:
-        for entry in self._entries:
-            entry.expected = True  # it has a bound
-        super()._wait(wait)
-
-    def _timeout(self, entry: Push) -> Exception:
-        return FULL.error(self._steps.name, entry.done)
-
-    def _recover(self, entry: Push) -> None:
-        if entry.done:
-            note_sent()  # the events are in the queue
 
 
 class Pop(Entry[list[Event]]):

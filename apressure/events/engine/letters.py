@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from apressure import dead_letters
+from apressure.connection.waiting.waits import FULL, Wait
 from apressure.dead_letters import DeadLetter
-from apressure.events.engine.answers import FULL, Wait
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps
 from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import PressureError

@@ -1,19 +1,13 @@
-"""Sends the steps of a queue of events, numbered where a repeat must be told from a new step."""
+"""How the steps of a queue of events are sent: their scripts, and whether their answers must be durable."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from apressure.connection.asking import OnAnswer, Undo, ask
 from apressure.connection.client import Client
-from apressure.connection.wire.command import Argument
-from apressure.connection.wire.reconnecting import ReconnectingConnection
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import Call, Script
-from apressure.connection.wire.series import Series
+from apressure.connection.sender import StepSender
+from apressure.connection.wire.script import Script
 from apressure.events.engine.answers import read
 from apressure.events.engine.keys import EventKeys
 
@@ -41,7 +35,7 @@ NOT_DURABLE: Final = frozenset({"extend", "heal", "register", "resign", "peek", 
 """Steps that `durability=` does not apply to: they change nothing, or nothing that cannot be done again."""
 
 
-class Sender:
+class Sender(StepSender):
     """Sends the steps of one queue of events.
 
     Args:
@@ -49,75 +43,21 @@ class Sender:
         name: The queue's name.
 
     Attributes:
-        name: As given.
         keys: The queue's keys.
-        script_keys: The KEYS of a script; they say which node has the queue.
-        connection: The connection for steps.
-        settle_timeout: Seconds for which a cancelled caller waits for the outcome.
 
     Raises:
         TypeError: The name is not a string.
         ValueError: It is no valid name.
     """
 
+    _script = staticmethod(script)
+    _not_durable = NOT_DURABLE
+    _changed = staticmethod(changed)
+
     def __init__(self, client: Client, name: str) -> None:
-        self.name = name
         self.keys = EventKeys(name)
-        self.settle_timeout = client.settings.settle_timeout
-        self._unnumbered = Series(script, self.keys.for_script, "none")
-        self.script_keys = self._unnumbered.keys
-        self.connection = client.connection_for(self.script_keys)
+        super().__init__(client, name, self.keys.for_script)
         self._client_id = client.id.encode(errors="surrogateescape")
-        self._pool: list[Series] = []
 
-    def series(self) -> Series:
-        """Return a new series of numbered steps."""
-        return Series(script, self.keys.for_script)
-
-    async def _run(self, name: str, *arguments: Argument) -> Any:
-        """Run a step that can be repeated as it is."""
-        return await self._ask(lambda on_answer: self._send(self._unnumbered.call(name), [*arguments], on_answer))
-
-    async def _numbered(self, name: str, *arguments: Argument) -> Any:
-        with self._series() as series:
-            return await self._ask(
-                lambda on_answer: self._send(series.call(name), [series.next(), b"0", *arguments], on_answer, 1)
-            )
-
-    @contextlib.contextmanager
-    def _series(self) -> Iterator[Series]:
-        """Lend a series; one whose last step failed is not used again, since that step may still arrive."""
-        series = self._pool.pop() if self._pool else self.series()
-        yield series
-        self._pool.append(series)
-
-    async def _ask(self, send: Callable[[OnAnswer], Request], undo: Undo | None = None) -> Any:
-        return await ask(self.connection, send, self.settle_timeout, undo)
-
-    def _send(
-        self,
-        call: Call,
-        arguments: list[Argument],
-        on_answer: OnAnswer,
-        again: int | None = None,
-        token: bytes = b"",
-        resend: bool = True,
-        connection: ReconnectingConnection | None = None,
-    ) -> Request:
-        """Send a step; `on_answer` is called once with its value, a `Wait` or an exception.
-
-        Args:
-            call: The script, with its KEYS.
-            arguments: Its ARGV.
-            on_answer: Receives the answer.
-            again: The index of the argument that marks a repeat.
-            token: The token of the claims that it makes.
-            resend: Send the step again when its reply was lost.
-            connection: Another connection than the client's.
-        """
-        durable = None if call.script.name in NOT_DURABLE else changed
-        request = Request(
-            call, arguments, lambda reply: on_answer(read(reply, self.name, token)), resend, again, changed=durable
-        )
-        (connection or self.connection).send(request)
-        return request
+    def _read(self, reply: Any, token: bytes) -> Any:
+        return read(reply, self.name, token)

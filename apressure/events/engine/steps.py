@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from apressure.connection.asking import OnAnswer
 from apressure.connection.client import Client
+from apressure.connection.waiting.waits import Wait
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
-from apressure.events.engine.answers import Event, Popped, Status, Wait
+from apressure.events.engine.answers import Event, Popped, Status
 from apressure.events.engine.keys import PATTERNS, EventKeys, names_among
 from apressure.events.engine.sending import Sender
 from apressure.exceptions import QueueAlreadyExistsError, QueueClosedError

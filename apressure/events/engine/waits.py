@@ -1,4 +1,4 @@
-"""What an operation on a queue of events waits for. `connection/waiter.py` does the waiting.
+"""What an operation on a queue of events waits for. `connection/waiting/waiter.py` does the waiting.
 
 Of the clients that wait for events one watches the list itself, so that okq's pushes wake it, too; the others wait in
 line for a token of ours. So a push wakes one client. Clients that wait for room wait in another line.
@@ -7,32 +7,32 @@ line for a token of ours. So a push wakes one client. Clients that wait for room
 from __future__ import annotations
 
 import asyncio
-import copy
 import secrets
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final
 
-from apressure.connection.waiter import LONG_SLICE, SLICE, Parked, Waiter, park
-from apressure.events.engine.answers import Reason, Wait
+from apressure.connection.waiting.waiter import LONG_SLICE, SLICE, Parked, Waiter, park
+from apressure.connection.waiting.waits import Reason, Wait, Waits
 from apressure.events.engine.steps import EventSteps
 from apressure.exceptions import PressureError
-
-T = TypeVar("T")
 
 _EVENTS: Final = ("empty", "watch", "turn", "draining", "paused")
 
 
-class EventWaits:
+class EventWaits(Waits[Wait]):
     """The waiters of one queue: at most six, each with a connection that its first wait opens.
 
     Args:
         steps: The queue's steps.
 
     Attributes:
+        blocked: For how long operations waited here.
         place: This client's place in the line of those that wait for events.
     """
 
+    _wait_type = Wait
+
     def __init__(self, steps: EventSteps) -> None:
+        super().__init__()
         node, keys = steps.connection.node, steps.keys
         self._steps = steps
         self._node = node
@@ -54,12 +54,9 @@ class EventWaits:
             "open": (self._closed,),
         }
         self._watching = False
-        self._parked: set[Parked] = set()
-        self._closed_by: PressureError | None = None
         node.server.add_reclaimer(self._give_up_one)
 
     def note(self) -> list[int]:
-        """Return what `park` needs after the step that is about to be sent: how often each waiter has woken."""
         return [waiter.generation for waiter in self._all]
 
     def take_turn(self) -> bytes:
@@ -74,22 +71,13 @@ class EventWaits:
         self._room.take_claim()
 
     def park(self, wait: Wait, noted: list[int]) -> Parked:
-        """Return a future that completes when it is time to try the step again. Cancel it to stop waiting.
-
-        Its exception says that the server cannot be reached.
-        """
-        if self._closed_by is not None:
-            ended = Parked(loop=asyncio.get_running_loop())
-            ended.set_exception(copy.copy(self._closed_by))
-            return ended
-        # Time alone may end a wait: leases, other clients that die, and FLUSHALL, which wakes nobody.
-        seconds = float(SLICE) if wait.lease is None else min(SLICE, wait.lease / 1000 + 0.001)
+        if (refused := self._refused()) is not None:
+            return refused
         self._watching = self._watching or wait.reason == "watch"
         waiters = self._waiters[wait.reason]
-        future = park(waiters, [noted[self._all.index(waiter)] for waiter in waiters], seconds)
-        self._parked.add(future)
-        future.add_done_callback(self._parked.discard)
-        return future
+        # Time alone may end a wait: leases, other clients that die, and FLUSHALL, which wakes nobody.
+        generations = [noted[self._all.index(waiter)] for waiter in waiters]
+        return self._admitted(wait.reason, park(waiters, generations, wait.seconds(SLICE)))
 
     def drop(self, wait: Wait) -> None:
         """A step has been answered with this, and nobody waits for it: another client watches the queue."""
@@ -106,46 +94,8 @@ class EventWaits:
             self._end.hand_back()
             self._leave(False)
 
-    async def until(self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str) -> T:
-        """Try a step, park while it says wait, try again.
-
-        Args:
-            step: Sends the step, and answers with a value or a `Wait`.
-            timeout: Seconds after which the error of what blocked is raised; 0 for a single try.
-            name: The queue's name, for that error.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
-        while True:
-            noted = self.note()
-            answer = await step()
-            if not isinstance(answer, Wait):
-                return answer
-            remaining = None if deadline is None else deadline - loop.time()
-            if remaining is not None and remaining <= 0:
-                self.drop(answer)
-                raise answer.error(name)
-            parked = self.park(answer, noted)
-            woken = False
-            try:
-                done, _ = await asyncio.wait((parked,), timeout=remaining)
-                woken = bool(done) and parked.exception() is None
-            finally:
-                if not woken:  # a token may have come in this very turn of the event loop
-                    parked.cancel()
-                    self.hand_back("consumer" if answer.reason in _EVENTS else "producer")
-            if not done:
-                raise answer.error(name)
-            parked.result()
-
-    def end(self, error: PressureError) -> int:
-        """Fail everything that is parked; returns how many."""
-        ended = 0
-        for future in list(self._parked):
-            if not future.done():
-                future.set_exception(copy.copy(error))
-                ended += 1
-        return ended
+    def _stopped(self, wait: Wait) -> None:
+        self.hand_back("consumer" if wait.reason in _EVENTS else "producer")
 
     def close(self, error: PressureError) -> bool:
         """Release the connections; operations that park from now on get the error.

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from apressure import background
-from apressure.connection.renewer import Renewer
+from apressure.connection.leases.renewer import Renewer
+from apressure.connection.objects import SharedClient
 from apressure.connection.settings import Settings
 from apressure.events.remote.commands import Commands
-from apressure.lifetime import LoopBound
 from apressure.settle import wait_shielded
 
 T = TypeVar("T")
 
 
-class OkqClient(LoopBound):
+class OkqClient(SharedClient):
     """A client of one okq server, for any number of queues. It does nothing before its first use.
 
     Args:
@@ -26,52 +25,36 @@ class OkqClient(LoopBound):
     Attributes:
         settings: As given.
         commands: The commands.
+        connection: Their connection.
         node: For further connections.
         renewer: Renews leases.
     """
-
-    _KIND = "client"
-
-    check = LoopBound._check  # noqa: SLF001 - public here: queues call it
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self.settings = settings
         self.commands = Commands(settings)
-        self.node = self.commands.connection.node
+        self.connection = self.commands.connection
+        self.node = self.connection.node
         self.renewer = Renewer(self.commands.server)
-        self._steps: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
         return f"<OkqClient at {self.commands.server.address}>"
-
-    async def __aenter__(self) -> Self:
-        self.check()
-        try:
-            await self.commands.connection.connected()
-        except asyncio.CancelledError:
-            await self.aclose()  # the block is never entered, so nothing else would release the connection
-            raise
-        return self
 
     async def aclose(self) -> None:
         """Release the connections, after up to `settle_timeout` seconds for steps under way."""
         if self._closed:
             return
         self._closed = True
+        self._end_attached()
         if not self.on_its_loop:
             return  # never used, or its connections belong to another event loop or to the parent process
         try:
-            if self._steps:
-                await asyncio.wait(self._steps, timeout=self.settings.settle_timeout)
+            if self._unfinished:
+                await asyncio.wait(self._unfinished, timeout=self.settings.settle_timeout)
             await self.renewer.aclose(self.settings.settle_timeout)
         finally:
-            self.commands.connection.end()
-
-    @property
-    def on_its_loop(self) -> bool:
-        """Whether the client belongs to the running event loop and to this process."""
-        return self._loop is asyncio.get_running_loop() and self._pid == os.getpid()
+            self.connection.end()
 
     async def step(
         self, work: Coroutine[Any, Any, T], undo: Callable[[T], Coroutine[Any, Any, None]] | None = None
@@ -100,8 +83,7 @@ class OkqClient(LoopBound):
     def soon(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T | Exception]:
         """Do something in the background; `aclose` waits for it. The task returns its error."""
         task = background.start(_caught(work), "a step on an okq server")
-        self._steps.add(task)
-        task.add_done_callback(self._steps.discard)
+        self.finish_before_close(task)
         return task
 
 

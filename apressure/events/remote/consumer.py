@@ -94,12 +94,12 @@ class RemoteEventConsumer(Generic[T]):
             if self._owned is not None:
                 await stack.enter_async_context(self._owned)
             for queue in self._queues:
-                queue._check()
+                queue.check()
             self._extended = await self._client.commands.extends()
             await self._notices.hold()
             stack.pop_all()
         for queue in self._queues:
-            queue._blocks.add(self)
+            queue.blocks.add(self)
         return self
 
     async def __aexit__(
@@ -129,7 +129,7 @@ class RemoteEventConsumer(Generic[T]):
         self._left = True
         self._renewing.end()
         for queue in self._queues:
-            queue._blocks.discard(self)
+            queue.blocks.discard(self)
         self._notices.release()
         try:
             await self._client.step(self._give_back())
@@ -217,7 +217,7 @@ class RemoteEventConsumer(Generic[T]):
     def _begin(self) -> None:
         """An iteration begins: acknowledge the item before."""
         for queue in self._queues:
-            queue._check()
+            queue.check()
         if not self._began or self._left:
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
         self._iterating.check()
@@ -265,10 +265,10 @@ class RemoteEventConsumer(Generic[T]):
             for event in events:
                 delivery = queue._delivery(event, sent + self._lease, self._notices, self._hand)
                 self._buffer.append(delivery)
-                self._hand[delivery] = None
-            if events:
+                self._hand[delivery] = delivery
                 if self._extended:
-                    self._renewing.arrived()
+                    self._renewing.arrived(delivery, sent)
+            if events:
                 return
         if self._open:
             self._asked = 0.0  # the next chunk says nothing about how quick the body is
@@ -301,7 +301,7 @@ class RemoteEventConsumer(Generic[T]):
             commands = self._client.commands
             (extended,) = await self._client.step(commands.extend(delivery.queue, [delivery.event], self._lease))
         if extended:
-            delivery.until = sent + self._lease
+            delivery.certain_until = sent + self._lease
         else:
             self._hand.pop(delivery, None)
 

@@ -7,21 +7,20 @@ import contextlib
 import copy
 from collections import Counter
 from collections.abc import Iterator
-from typing import Protocol
 
 from apressure import validation
 from apressure.backoff import Backoff
+from apressure.blocked import Blocked
 from apressure.connection.leases.clock import since_boot
+from apressure.connection.objects import Block, QueueObject
 from apressure.connection.settings import MAX_NAME
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Counts, Pair, encoded
 from apressure.events.remote.delivery import Seen
 from apressure.events.remote.notices import Misses, Notices
-from apressure.events.remote.notices import closed as closed_error
 from apressure.events.remote.statistics import RemoteEventStatistics
 from apressure.exceptions import (
     ClientClosedError,
-    OperationUnblockedError,
     PressureError,
     QueueClosedError,
     QueueEmptyError,
@@ -29,20 +28,12 @@ from apressure.exceptions import (
     Role,
 )
 from apressure.items import Progress
-from apressure.lifetime import AsyncClosing
 
 _ROOM = Backoff(first=0.005, most=0.25)
 """The pauses between two tries to push into a full queue: a push that waits on the server cannot be taken back."""
 
 
-class Block(Protocol):
-    """A consumer's block."""
-
-    async def end(self) -> None:
-        """Give back everything in hand."""
-
-
-class RemoteCore(AsyncClosing):
+class RemoteCore(QueueObject[OkqClient, Block]):
     """The part of `RemoteEventQueue` that knows no items.
 
     Args:
@@ -51,9 +42,7 @@ class RemoteCore(AsyncClosing):
         name: The queue's name.
 
     Attributes:
-        name: As given.
         max_attempts: Always None: okq has no dead letters.
-        opened: Whether the queue object has been used.
     """
 
     max_attempts: int | None = None
@@ -62,17 +51,13 @@ class RemoteCore(AsyncClosing):
         validation.text(name, "name")
         if not 1 <= len(encoded(name)) <= MAX_NAME:
             raise ValueError(f"the queue's name must have between 1 and {MAX_NAME} bytes, not {len(encoded(name))}")
-        self.name = name
-        self.opened = False
-        self._client = client
-        self._owns_client = owns_client
+        super().__init__(client, owns_client, name)
         self._notices = Notices(client.node, [name])
         self._seen = Seen()
         self._waiting: set[asyncio.Future[None]] = set()
         self._busy: Counter[Role] = Counter()  # operations under way
-        self._blocks: set[Block] = set()
+        self._blocked = Blocked()
         self._is_closed = False  # a server of ours has said so
-        self._closed_by: PressureError | None = None
 
     def __repr__(self) -> str:
         return f"<RemoteEventQueue {self.name!r} at {self._client.commands.server.address}>"
@@ -91,7 +76,7 @@ class RemoteCore(AsyncClosing):
 
         Only a server of ours knows closed queues, and only `EventQueue.close` on its Redis closes them.
         """
-        self._check()
+        self.check()
         return self._is_closed
 
     async def qsize(self) -> int:
@@ -113,6 +98,8 @@ class RemoteCore(AsyncClosing):
             consumers=counts.consumers,
             waiting_putters=self._busy["producer"],
             waiting_receivers=self._busy["consumer"],
+            blocked=self._blocked.seconds(),
+            late_renewals=self._client.renewer.late[self.name],
         )
 
     async def purge(self) -> int:
@@ -129,45 +116,17 @@ class RemoteCore(AsyncClosing):
         await self._client.step(self._client.commands.flush(self.name))
         return counts.total
 
-    async def unblock(self) -> int:
-        """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
-
-        Returns:
-            How many operations were blocked.
-        """
-        self._check()
-        return self._end(
-            OperationUnblockedError(f"the operation on the queue {self.name!r} was unblocked", name=self.name)
-        )
-
     async def aclose(self) -> None:
         """Release this object's connections; the queue itself stays as it is.
 
-        Waiting tasks get ClientClosedError, and consumers' blocks give back what they have in hand. Deliveries of
+        Waiting operations get ClientClosedError, and consumers' blocks give back what they have in hand. Deliveries of
         `receive` stay in flight until their lease ends. Cancelled, the connections are released all the same.
         """
-        if self._closed_by is not None:
-            return
-        self._closed_by = closed_error()
-        try:
-            if self.opened and self._client.on_its_loop:
-                self._end(self._closed_by)
-                for block in list(self._blocks):
-                    with contextlib.suppress(PressureError):  # what it has comes back when the leases end
-                        await block.end()
-                await self._notices.aclose(self._closed_by)
-        finally:
-            if self._owns_client:
-                await self._client.aclose()
-
-    def _check(self) -> None:
-        if self._closed_by is not None:
-            raise ClientClosedError("this queue object was closed (aclose); open a new one")
-        self._client.check()
-        self.opened = True
+        self._end(ClientClosedError("the queue object was closed (aclose) while the operation waited"))
+        await super().aclose()
 
     async def _counts(self) -> Counts:
-        self._check()
+        self.check()
         return await self._client.commands.counts(self.name)
 
     async def _push(
@@ -179,7 +138,7 @@ class RemoteCore(AsyncClosing):
         Cancelled, a step under way ends first; `progress` has counted what is in the queue.
         """
         validation.timeout(timeout)
-        self._check()
+        self.check()
         with self._counted("producer"):
             await self._push_all(pairs, timeout, front, given, progress or Progress())
 
@@ -212,7 +171,8 @@ class RemoteCore(AsyncClosing):
             if remaining is not None and remaining <= 0:
                 raise QueueFullError(f"the queue {self.name!r} is full", name=self.name, accepted=done)
             pause = _ROOM.pause(failures)
-            await self._wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
+            with self._blocked.by("full"):
+                await self._wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
 
     async def _pop(self, most: int, lease: float) -> list[Pair]:
         """Pop events, without waiting. Cancelled, nothing was taken, or it goes back."""
@@ -233,7 +193,7 @@ class RemoteCore(AsyncClosing):
             The events, and until when their leases have certainly not ended.
         """
         validation.timeout(timeout)
-        self._check()
+        self.check()
         with self._counted("consumer"):
             return await self._take_some(most, timeout, lease)
 
@@ -249,7 +209,9 @@ class RemoteCore(AsyncClosing):
             remaining = None if deadline is None else deadline - began
             if remaining is not None and remaining <= 0:
                 raise self._empty()
-            if not await self._wait(self._notices.park(generation), remaining):
+            with self._blocked.by("empty"):
+                woken = await self._wait(self._notices.park(generation), remaining)
+            if not woken:
                 raise self._empty()
             await misses.note(loop.time() - began)
 
@@ -276,12 +238,15 @@ class RemoteCore(AsyncClosing):
         return bool(done)
 
     def _end(self, error: PressureError) -> int:
-        """Fail every operation that waits; return how many."""
         waiting = [future for future in self._waiting if not future.done()]
         for future in waiting:
             future.set_exception(copy.copy(error))
             future.exception()  # the caller that waits may be cancelled in this very moment
         return len(waiting)
+
+    def _release(self, error: PressureError) -> None:
+        if (ending := self._notices.close(error)) is not None and self._client.on_its_loop:
+            self._client.finish_before_close(ending)
 
     def _empty(self) -> QueueEmptyError:
         return QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)

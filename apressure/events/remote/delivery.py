@@ -7,28 +7,24 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from apressure import validation
+from apressure.connection.leases import arguments
 from apressure.connection.leases.clock import since_boot
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import no_extend
 from apressure.events.remote.notices import Notices
 from apressure.exceptions import LeaseLostError
-from apressure.protocols import LONGEST_LEASE
 
 T = TypeVar("T")
 
 DEFAULT_LEASE: Final = 30.0
 """Seconds; okq's own default. The released okq cannot extend it."""
-SHORTEST_LEASE: Final = 0.1
 
 _REMEMBERED: Final = 10_000
 
 
 def lease_of(lease: float | None, name: str = "lease") -> float:
     """Return a lease in seconds, checked; None for the default."""
-    if lease is None:
-        return DEFAULT_LEASE
-    return validation.seconds(lease, name, SHORTEST_LEASE, LONGEST_LEASE, none=True)
+    return arguments.lease_of(lease, name, DEFAULT_LEASE)
 
 
 class Seen:
@@ -57,7 +53,7 @@ class Seen:
         self._counts.pop(event, None)
 
 
-class Hand(dict["RemoteEventDelivery[Any]", None]):
+class Hand(dict["RemoteEventDelivery[Any]", "RemoteEventDelivery[Any]"]):
     """A consumer's deliveries that are neither settled nor lost, in order.
 
     Args:
@@ -90,8 +86,8 @@ class RemoteEventDelivery(Generic[T]):
     """
 
     __slots__ = (
-        "_client", "_decode", "_in_hand", "_notices", "_seen", "attempts", "event", "id", "queue", "raw", "settled",
-        "until",
+        "_client", "_decode", "_in_hand", "_notices", "_seen", "attempts", "certain_until", "event", "id", "queue",
+        "raw", "settled",
     )  # fmt: skip
 
     def __init__(
@@ -110,7 +106,7 @@ class RemoteEventDelivery(Generic[T]):
         self.id = self.event.decode(errors="surrogateescape")
         self.attempts = seen.delivered(self.event)
         self.settled = False
-        self.until = until  # the lease has certainly not ended before that, by the clock `since_boot`
+        self.certain_until = until  # the lease has certainly not ended before that, by the clock `since_boot`
         self._client = client
         self._decode = decode
         self._seen = seen
@@ -137,7 +133,7 @@ class RemoteEventDelivery(Generic[T]):
     @property
     def certain(self) -> bool:
         """Whether its lease has certainly not ended."""
-        return since_boot() < self.until
+        return since_boot() < self.certain_until
 
     async def ack(self) -> None:
         """Acknowledge the event: it never comes again (specification: QACK).
@@ -199,7 +195,7 @@ class RemoteEventDelivery(Generic[T]):
         sent = since_boot()
         (extended,) = await self._client.step(commands.extend(self.queue, [self.event], seconds))
         if extended:
-            self.until = max(self.until, sent + seconds)
+            self.certain_until = max(self.certain_until, sent + seconds)
         elif not self.settled:
             raise self.lost("extended")
 
@@ -218,7 +214,7 @@ class RemoteEventDelivery(Generic[T]):
         except Exception:
             self.settled = False  # another try may succeed
             if self._in_hand is not None:
-                self._in_hand[self] = None
+                self._in_hand[self] = self
             raise
         if not done:
             raise self.lost("given back" if redo else "acknowledged")

@@ -18,7 +18,7 @@ from apressure.connection.server import Node
 from apressure.connection.settings import RECONNECT_BACKOFF
 from apressure.connection.wire.channel import RESPChannel
 from apressure.events.remote.commands import encoded
-from apressure.exceptions import ClientClosedError, PressureError
+from apressure.exceptions import PressureError
 from apressure.settle import set_result_once
 
 logger = logging.getLogger("apressure")
@@ -101,14 +101,14 @@ class Notices:
             set_result_once(future, None)
             self._parked.discard(future)
 
-    async def aclose(self, error: PressureError) -> None:
-        """Fail those that wait, and close the connection."""
+    def close(self, error: PressureError) -> asyncio.Task[None] | None:
+        """Fail those that wait, and close the connection; returns the task that does that, if it is open."""
         self._closed_by = error
         self._fail(error)
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            await asyncio.wait((task,))
+        return task
 
     def _start(self) -> asyncio.Future[None]:
         """Have the connection opened, unless it is open. Return a future that completes when it is registered."""
@@ -168,11 +168,6 @@ class Notices:
             self._registered.set_exception(copy.copy(error))
             self._registered.exception()  # perhaps nobody waits for it
             self._registered = None
-
-
-def closed() -> ClientClosedError:
-    """The error for those that wait when the queue object is closed."""
-    return ClientClosedError("the queue object was closed (aclose) while the operation waited")
 
 
 class Misses:

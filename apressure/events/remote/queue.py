@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec
+from apressure.connection.leases.arguments import max_hold_of
 from apressure.connection.settings import ClientOptions
 from apressure.deadline import within
 from apressure.events.ids import checked, new_id
@@ -17,7 +18,6 @@ from apressure.events.remote.delivery import RemoteEventDelivery, lease_of
 from apressure.events.remote.notices import Notices
 from apressure.events.remote.taking import RemoteTaking
 from apressure.items import Progress
-from apressure.protocols import DEFAULT_MAX_HOLD
 
 T = TypeVar("T")
 
@@ -97,12 +97,6 @@ class RemoteEventQueue(RemoteTaking[T]):
                     "which works on the same queue"
                 )
             raise AttributeError(text, name=name, obj=self)
-
-    async def __aenter__(self) -> Self:
-        self._check()
-        if self._owns_client:
-            await self._client.__aenter__()
-        return self
 
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
@@ -222,17 +216,11 @@ class RemoteEventQueue(RemoteTaking[T]):
                 meanwhile. None for an hour.
             shared: Always True: any number of consumers compete. False is refused.
         """
-        if not shared:
-            raise ValueError("consumers of an EventQueue always share it: leave out shared=False")
-        if ack not in ("auto", "manual"):
-            raise ValueError(f"ack must be 'auto' or 'manual', not {ack!r}")
-        if prefetch is not None:
-            validation.whole(prefetch, "prefetch")
-        validation.timeout(timeout)
-        hold = DEFAULT_MAX_HOLD
-        if max_hold is not None:
-            hold = validation.seconds(max_hold, "max_hold", above=True, none=True)
-        return RemoteEventConsumer([self], self._notices, None, ack == "manual", prefetch, lease_of(lease), hold)
+        validation.shared(shared, "an EventQueue")
+        validation.consumer(ack, prefetch, timeout)
+        return RemoteEventConsumer(
+            [self], self._notices, None, ack == "manual", prefetch, lease_of(lease), max_hold_of(max_hold)
+        )
 
     @classmethod
     def consume(
@@ -258,7 +246,7 @@ class RemoteEventQueue(RemoteTaking[T]):
             queue._set_up(client, False, name, codec)
             queues.append(queue)
         notices = Notices(client.node, [queue.name for queue in queues])
-        return RemoteEventConsumer(queues, notices, client, True, 1, seconds, DEFAULT_MAX_HOLD)
+        return RemoteEventConsumer(queues, notices, client, True, 1, seconds, max_hold_of(None))
 
 
 _REDIS_ONLY: Final = frozenset(

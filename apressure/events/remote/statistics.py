@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from apressure.blocked import NOT_BLOCKED, BlockedSeconds
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RemoteEventStatistics:
@@ -16,6 +18,8 @@ class RemoteEventStatistics:
         consumers: Clients that are registered.
         waiting_putters: Tasks of this object that are putting.
         waiting_receivers: Tasks of this object that are receiving.
+        blocked: For how long operations of this object were blocked, and by what.
+        late_renewals: As in `EventQueueStatistics`.
     """
 
     name: str
@@ -24,3 +28,5 @@ class RemoteEventStatistics:
     consumers: int
     waiting_putters: int
     waiting_receivers: int
+    blocked: BlockedSeconds = NOT_BLOCKED
+    late_renewals: int = 0

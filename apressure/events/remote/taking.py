@@ -173,7 +173,7 @@ class RemoteTaking(RemoteCore, Generic[T]):
         return self._items.decode((await self._peek(newest=True))[1])
 
     async def _peek(self, newest: bool) -> Pair:
-        self._check()
+        self.check()
         event = await self._client.commands.peek(self.name, newest)
         if event is None:
             raise self._empty()

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from apressure.connection.waiter import Waiter, park
+from apressure.connection.waiting.waiter import Waiter, park
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.events.engine.answers import Event, Popped

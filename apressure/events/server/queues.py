@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from apressure import background
 from apressure.connection.client import Client
-from apressure.connection.subscription import Subscriber
+from apressure.connection.waiting.subscription import Subscriber
 from apressure.events.engine.answers import Event
 from apressure.events.engine.steps import EventSteps
 from apressure.events.server.lanes import PopLane, PushLane, SettleLane

@@ -7,50 +7,21 @@ another client was faster.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from apressure.exceptions import StorageError
-from apressure.files.storage import contents, reasons
-from apressure.files.storage.marks import handed_out, mark
-from apressure.files.storage.names import id_of, new_name
-from apressure.files.storage.noting import Noting
+from apressure.files.storage.messages import contents, reasons
+from apressure.files.storage.messages.marks import handed_out, mark
+from apressure.files.storage.messages.reasons import Reason
+from apressure.files.storage.names import id_of
 from apressure.files.storage.place import opened
-from apressure.files.storage.reasons import Reason
-from apressure.files.storage.renaming import Renaming
 from apressure.files.storage.state import CLOSED, PAUSED
-from apressure.files.storage.writers import has_died, lock
-
-_READ: Final = os.O_NONBLOCK | os.O_NOFOLLOW
-_CREATE: Final = os.O_CREAT | os.O_EXCL | os.O_WRONLY
-_MODE: Final = 0o600
-"""The mode of a message's file. vsqs 0.3 makes executable files."""
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Reservation:
-    """A message that is being written.
-
-    Attributes:
-        key: The message.
-        fd: Its file, open for writing; -1 when it is closed.
-        data: What the file will contain.
-    """
-
-    key: int
-    fd: int
-    data: bytes
-
-    def close(self) -> None:
-        """Close its file. Closing twice is allowed, also when the first time failed: the descriptor is closed then."""
-        fd, self.fd = self.fd, -1
-        if fd != -1:
-            os.close(fd)
+from apressure.files.storage.writing import CREATE, MODE, READ, Writing
 
 
 class Taken(NamedTuple):
@@ -99,7 +70,7 @@ class NotAMessageError(Exception):
     """A directory, a link, a pipe or the like has a message's name. It is left alone."""
 
 
-class Directory(Noting):
+class Directory(Writing):
     """The messages in the directory of one queue.
 
     Methods raise StorageError if the file system refuses, and QueueDoesNotExistError if the directory was deleted or
@@ -115,88 +86,6 @@ class Directory(Noting):
     def __init__(self, parent: Path, name: str, largest: int, fsync: bool) -> None:
         super().__init__(parent, name, fsync)
         self._largest = largest
-        self._renaming = Renaming()
-
-    def reserve(self, key: int, data: bytes) -> Reservation | None:
-        """Begin to write a message (specification: New). None if another one of that name is being written."""
-        with self.errors("put into"):
-            try:
-                fd = os.open(new_name(key), _CREATE, _MODE, dir_fd=self._fd)
-            except FileExistsError:
-                return None
-        lock(fd)
-        return Reservation(key, fd, data)
-
-    def abandon(self, reservations: Sequence[Reservation]) -> None:
-        """Delete the files of messages that will not be written. A file that cannot be deleted is swept later."""
-        for reservation in reservations:
-            with contextlib.suppress(OSError):  # its data is not needed
-                reservation.close()
-            with contextlib.suppress(OSError):
-                self.remove(new_name(reservation.key))
-
-    def sweep(self, filename: str, local: bool, late: bool, early: bool) -> bool:
-        """Delete the `.new` file of a publisher that has died. False if the publisher lives, or may live.
-
-        Args:
-            filename: The file.
-            local: Only processes on this machine write into this directory.
-            late: Also delete it if nothing shows whether its publisher lives.
-            early: Only delete it if FileQueue writes it. If that one is still alive, it tries again under another name.
-        """
-        fd = -1
-        with contextlib.suppress(OSError):  # it is gone, or may not be read
-            fd = os.open(filename, os.O_RDONLY | _READ, dir_fd=self._fd)
-        try:
-            status = os.stat(filename, dir_fd=self._fd, follow_symlinks=False)
-            ours = stat.S_IMODE(status.st_mode) == _MODE
-            if (early and not ours) or not has_died(fd, status, ours=ours, local=local, late=late):
-                return False
-            self.remove(filename)
-            return True
-        except FileNotFoundError:
-            return True
-        except OSError:  # another user's, in a shared directory: it may not be deleted
-            return False
-        finally:
-            if fd != -1:
-                os.close(fd)
-
-    def commit(self, reservations: Sequence[Reservation]) -> tuple[int, StorageError | None]:
-        """Write messages and make them ready to be received, in order.
-
-        Returns:
-            How many are ready, and the error of the next one. The others are abandoned. There is no error if the next
-            one needs another name: its file was swept, or another message has its name.
-        """
-        written = 0
-        done = 0
-        error: StorageError | None = None
-        try:
-            with self.errors("put into"):
-                for reservation in reservations:
-                    contents.write(reservation.fd, reservation.data)
-                    written += 1
-        except StorageError as refused:
-            error = refused
-        try:
-            with self.errors("put into"):
-                if self.fsync:
-                    contents.sync([reservation.fd for reservation in reservations[:written]])
-                for reservation in reservations[:written]:
-                    reservation.close()  # NFS reports a full disk only here
-                    if not self._rename(new_name(reservation.key), id_of(reservation.key)):
-                        error = None
-                        break
-                    done += 1
-                if self.fsync and done:
-                    os.fsync(self._fd)
-        except FileExistsError:  # named by a client whose clock is wrong
-            error = None
-        except StorageError as refused:
-            error = refused
-        self.abandon(reservations[done:])
-        return done, error
 
     def take(self, key: int, filename: str, most: int | None) -> Taken | None:
         """Take a message that waits (specification: Ready). None if another client has taken it.
@@ -238,7 +127,7 @@ class Directory(Noting):
 
     def _open_taken(self, filename: str, most: int | None) -> Taken:
         # By the name that only this client uses: the file of the other name may have been replaced.
-        with opened(filename, _READ, self._fd) as fd:
+        with opened(filename, READ, self._fd) as fd:
             status = os.fstat(fd)
             if self._is_linked(status):
                 raise OSError(
@@ -267,7 +156,7 @@ class Directory(Noting):
         """Read a message without changing it. None if it is gone, or is not a file."""
         with self.errors("read from", filename):
             try:
-                with opened(filename, _READ, self._fd) as fd:
+                with opened(filename, READ, self._fd) as fd:
                     status = os.fstat(fd)
                     return contents.read(fd, status.st_size, self._largest) if stat.S_ISREG(status.st_mode) else None
             except FileNotFoundError:
@@ -278,9 +167,6 @@ class Directory(Noting):
         self.check()
         with self.errors("change"):
             return self._rename(before, after)
-
-    def _rename(self, before: str, after: str) -> bool:
-        return self._renaming(self._fd, before, self._fd, after)
 
     def requeue(self, filename: str, key: int) -> bool | None:
         """Make a message in flight wait again (specification: Requeuing), marked as handed out.
@@ -314,17 +200,6 @@ class Directory(Noting):
         """Delete a message (specification: Deleted). False if it is gone."""
         self.check()
         return self.remove(filename)
-
-    def remove(self, filename: str) -> bool:
-        """Delete a file. False if it is gone, or is not a file: that is left alone."""
-        with self.errors("delete from"):
-            try:
-                if not stat.S_ISREG(os.stat(filename, dir_fd=self._fd, follow_symlinks=False).st_mode):
-                    return False
-                os.unlink(filename, dir_fd=self._fd)
-            except FileNotFoundError:
-                return False
-        return True
 
     def move(self, filename: str, target: Directory, name: str) -> bool:
         """Move a message into another queue, as one that was never handed out. The results are those of `rename`."""
@@ -377,7 +252,7 @@ class Directory(Noting):
             return None
         reason = reasons.read(self._fd, filename, status.st_ino)
         try:
-            with opened(filename, _READ, self._fd) as fd:
+            with opened(filename, READ, self._fd) as fd:
                 return Letter(contents.read(fd, status.st_size, self._largest), reason, None)
         except FileNotFoundError:
             return None
@@ -408,6 +283,6 @@ class Directory(Noting):
     def _declare(self, filename: str, doing: str) -> None:
         self.check()
         with self.errors(doing):
-            os.close(os.open(filename, _CREATE, _MODE, dir_fd=self._fd))
+            os.close(os.open(filename, CREATE, MODE, dir_fd=self._fd))
             if self.fsync:
                 os.fsync(self._fd)

@@ -16,9 +16,9 @@ from typing import Final
 
 from apressure.exceptions import StorageError
 from apressure.files.storage import names, state
+from apressure.files.storage.messages.renaming import Renaming
+from apressure.files.storage.messages.writers import lock
 from apressure.files.storage.place import Place, opened
-from apressure.files.storage.renaming import Renaming
-from apressure.files.storage.writers import lock
 
 _OPEN: Final = os.O_DIRECTORY | os.O_NOFOLLOW
 _ROUNDS: Final = 100

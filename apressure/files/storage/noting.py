@@ -6,11 +6,11 @@ import contextlib
 import os
 from collections.abc import Iterable
 
-from apressure.files.storage import reasons
-from apressure.files.storage.marks import handed_out
+from apressure.files.storage.messages import reasons
+from apressure.files.storage.messages.marks import handed_out
+from apressure.files.storage.messages.reasons import Reason
 from apressure.files.storage.names import id_of
 from apressure.files.storage.place import Place
-from apressure.files.storage.reasons import Reason
 
 
 class Noting(Place):

@@ -15,9 +15,10 @@ from typing import Final
 
 from apressure.exceptions import StorageError
 from apressure.files.options import Settings
-from apressure.files.storage import marks, names
+from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.index import Index
+from apressure.files.storage.messages import marks
 from apressure.files.storage.place import Listing
 from apressure.files.storage.watcher import Listed, Notified, watch
 from apressure.files.storage.worker import Worker

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from apressure import validation
 from apressure.connection.lanes import Entry, Lane
-from apressure.connection.waiter import SLICE, Parked
+from apressure.connection.waiting.waiter import SLICE, Parked
 from apressure.exceptions import DurabilityError, OutcomeUnknownError, PressureError
 from apressure.items import MAX_BYTES, Items, Progress
 from apressure.queue.engine.answers import EMPTY, FULL

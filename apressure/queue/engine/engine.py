@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from apressure import background, validation
 from apressure.connection.client import Client
-from apressure.exceptions import ClientClosedError, DecodeError, PressureError, QueueInUseError, Role
+from apressure.connection.objects import Block, QueueObject
+from apressure.exceptions import DecodeError, PressureError, QueueInUseError, Role
 from apressure.items import Items
 from apressure.queue.engine.keys import Keys
 from apressure.queue.engine.waits import Wait, Waits
@@ -37,7 +38,7 @@ class RoleLease(Protocol):
         """Give back the role and the messages in flight; later operations raise the error."""
 
 
-class Engine(ABC):
+class Engine(QueueObject[Client, Block]):
     """The engine of one queue object.
 
     Args:
@@ -48,39 +49,22 @@ class Engine(ABC):
 
     Attributes:
         waits: The queue's waiters.
-        opened: Whether the queue object has been used.
     """
 
     waits: Waits
     _lease: Lease | None = None  # of `receive` and `receive_many`
 
     def __init__(self, client: Client, keys: Keys, name: str, owns_client: bool = False) -> None:
+        super().__init__(client, owns_client, name)
         self.client = client
         self.keys = keys
-        self.name = name
-        self.opened = False
-        self._owns_client = owns_client
-        self._closed = False
         self._own_roles: set[Role] = set()
         self._leases: set[RoleLease] = set()  # of this object's blocks
 
-    async def open(self) -> None:
-        """Connect, if the client belongs to the queue object."""
-        if self._owns_client:
-            await self.client.__aenter__()
-        self.check()
-
-    async def aclose(self) -> None:
-        """Give back what is in flight, fail waiting operations, and release connections."""
-        try:
-            if self._lease is not None and self._lease.active and self.client.on_its_loop:
-                with contextlib.suppress(PressureError):  # the lease expires all the same
-                    await self._lease.leave(hurry=True)
-        finally:
-            self._closed = True
-            if self._owns_client:
-                await self.client.aclose()
-            self.client_closed(ClientClosedError("the queue object was closed (aclose) while the operation waited"))
+    async def _give_back(self) -> None:
+        if self._lease is not None and self._lease.active:
+            with contextlib.suppress(PressureError):  # the lease expires all the same
+                await self._lease.leave(hurry=True)
 
     def client_closed(self, error: PressureError) -> None:
         """Fail waiting operations, give back roles, and release connections, since the client is being closed."""
@@ -95,17 +79,7 @@ class Engine(ABC):
                 # Before the connections end: otherwise the role would stay taken until the lease expires.
                 ending = background.start(lease.end(error), "giving back the role of a closed client")
                 self.client.finish_before_close(ending)
-        self.end(error)
-        self.release(error)
-        self.client.detach(self)
-
-    @abstractmethod
-    def end(self, error: PressureError) -> int:
-        """Fail every operation that waits; returns how many."""
-
-    @abstractmethod
-    def release(self, error: PressureError) -> None:
-        """Release idle connections; operations that would wait from now on raise the error."""
+        super().client_closed(error)
 
     @abstractmethod
     def scripted(self, what: str) -> Scripted:
@@ -160,12 +134,7 @@ class Engine(ABC):
 
     def check(self, role: Role | None = None) -> None:
         """Raise where the client cannot be used, or would wait for a role that this object holds itself."""
-        self.client.check()
-        if self._closed:
-            raise ClientClosedError("this queue object was closed (aclose); open a new one")
-        if not self.opened:
-            self.client.attach(self)
-            self.opened = True
+        super().check()
         if role is not None and (self._own_roles or self._lease is not None):
             self.check_own(role)
             if role == "consumer" and self._lease is not None and self._lease.unsettled:

@@ -142,7 +142,7 @@ class Scripted(Engine):
     async def delete(self, timeout: float | None) -> None:
         await self.steps.begin_delete()
         note_sent()  # the queue has ended already
-        self.end(QueueDoesNotExistError(f"the queue {self.name!r} was deleted", name=self.name))
+        self._end(QueueDoesNotExistError(f"the queue {self.name!r} was deleted", name=self.name))
         await self.waits.until(
             lambda: self.steps.finish_delete(self.waits.take_claim("producer"), self.waits.take_claim("consumer")),
             timeout,
@@ -200,16 +200,16 @@ class Scripted(Engine):
         finally:
             if other in self._others:
                 self._others.discard(other)
-                other.release(ClientClosedError("the operation has ended"))
+                other._release(ClientClosedError("the operation has ended"))
 
-    def end(self, error: PressureError) -> int:
-        others = sum(other.end(error) for other in self._others)
+    def _end(self, error: PressureError) -> int:
+        others = sum(other._end(error) for other in self._others)  # noqa: SLF001 (other engines)
         puts = sum(lane.end(error) for lane in self._put_lanes)
         return puts + self._gets.end(error) + self.waits.end(error) + others
 
-    def release(self, error: PressureError) -> None:
+    def _release(self, error: PressureError) -> None:
         while self._others:
-            self._others.pop().release(error)
+            self._others.pop()._release(error)  # noqa: SLF001
         roles = self.waits.close(error)
         if (roles or self.waits.in_line) and self.client.on_its_loop:
             self.client.finish_before_close(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from apressure.connection.asking import OnAnswer
 from apressure.connection.leases.renewal import Held, Renewal
-from apressure.connection.renewer import Renewer
+from apressure.connection.leases.renewer import Renewer
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request

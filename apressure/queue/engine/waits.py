@@ -1,17 +1,17 @@
-"""What an operation waits for when a step answers "not now". `connection/waiter.py` does the waiting."""
+"""What an operation waits for when a step answers "not now". `connection/waiting/waiter.py` does the waiting."""
 
 from __future__ import annotations
 
 import asyncio
-import copy
 import functools
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Literal, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from apressure.connection.rounds import OVERDUE, Look, Rounds
 from apressure.connection.server import Node
-from apressure.connection.waiter import LONG_SLICE, SLICE, Parked, Waiter, park
+from apressure.connection.waiting import waits
+from apressure.connection.waiting.rounds import OVERDUE, Look, Rounds
+from apressure.connection.waiting.waiter import LONG_SLICE, SLICE, Parked, Waiter, park
 from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError, QueueInUseError, QueueOpenError, Role
 from apressure.queue.engine.keys import Keys
 from apressure.queue.engine.notices import Notice
@@ -77,7 +77,7 @@ class Wait(NamedTuple):
         )
 
 
-class Waits:
+class Waits(waits.Waits[Wait]):
     """The waiters of one queue: at most seven, each with a connection that its first wait opens.
 
     Of the clients that wait for messages, one watches the queue, and the others wait in line, so that a put wakes one.
@@ -91,9 +91,12 @@ class Waits:
         rounds: Look at the queue for those that wait. None, and each of them tries its step again after a slice.
 
     Attributes:
+        blocked: For how long operations waited here.
         place: This client's place in the line, as the server knows it.
         in_line: After `close`: the server may still wait for this client to watch, or give it a turn.
     """
+
+    _wait_type = Wait
 
     def __init__(
         self,
@@ -103,6 +106,7 @@ class Waits:
         resign: Callable[[bytes, bool], None],
         rounds: Rounds | None = None,
     ) -> None:
+        super().__init__()
         patient = rounds is not None
         seconds = LONG_SLICE if patient else SLICE
 
@@ -125,7 +129,6 @@ class Waits:
         self._not_full = peek(keys.not_full)
         self._resumed = peek(keys.resumed)
         self._claims: dict[Role, Waiter] = {"producer": claim("producer"), "consumer": claim("consumer")}
-        self._parked: dict[asyncio.Future[None], Look | None] = {}
         self._looks: dict[tuple[Reason, bytes], Look] = {}
         self._rounds = rounds
         self._looked_at = keys.for_look()
@@ -146,11 +149,9 @@ class Waits:
             self._closed, self._messages, self._turns, self._not_full, self._resumed, *self._claims.values(),
         )  # fmt: skip
         self._server = node.server
-        self._closed_by: PressureError | None = None
         self._server.add_reclaimer(self._give_up_one)
 
     def note(self) -> Noted:
-        """Return what `park` needs after the step that is about to be sent: how often each waiter has woken."""
         return [waiter.generation for waiter in self._all]
 
     def park(self, wait: Wait, noted: Noted, token: bytes = b"") -> Parked:
@@ -163,10 +164,8 @@ class Waits:
             noted: What `note` returned before the step.
             token: The token of the lease that the step works under; empty if it has none.
         """
-        if self._closed_by is not None:
-            ended = Parked(loop=asyncio.get_running_loop())
-            ended.set_exception(copy.copy(self._closed_by))
-            return ended
+        if (refused := self._refused()) is not None:
+            return refused
         seconds = None if wait.lease is None else wait.lease / 1000 + 0.001
         if patient := self._rounds is not None and wait.reason in LOOKED_AT:
             self._rounds.add(self)
@@ -176,9 +175,7 @@ class Waits:
         self._watching = self._watching or wait.reason == "watch"
         waiters = self._waiters[wait.reason]
         future = park(waiters, [noted[self._all.index(waiter)] for waiter in waiters], seconds)
-        self._parked[future] = self._look(wait.reason, token) if patient else None
-        future.add_done_callback(self._parked.pop)
-        return future
+        return self._admitted(wait.reason, future, self._look(wait.reason, token) if patient else None)
 
     def looks(self) -> Sequence[Look]:
         """Return what those that are parked want to know of the queue."""
@@ -241,15 +238,15 @@ class Waits:
             self._watching = False
             self._resign(self.place, unused)
 
-    async def until(
+    def until(
         self,
         step: Callable[[], Awaitable[T | Wait]],
         timeout: float | None,
         name: str,
         notice: Notice | None = None,
         token: Callable[[], bytes] = bytes,
-    ) -> T:
-        """Try a step, park while it says wait, try again: the shape of every blocking operation.
+    ) -> Coroutine[Any, Any, T]:
+        """As for every kind of queue.
 
         Args:
             step: Sends the step, and answers with a value or a `Wait`.
@@ -258,45 +255,18 @@ class Waits:
             notice: Logs waits for a role; None for one of this operation's own.
             token: Returns the token of the lease that the step works under; empty if it has none.
         """
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
-        notice = notice or Notice(name)
-        while True:
-            noted = self.note()
-            answer = await step()
-            if not isinstance(answer, Wait):
-                return answer
-            remaining = None if deadline is None else deadline - loop.time()
-            if remaining is not None and remaining <= 0:
-                self.drop(answer)
-                raise answer.error(name)
-            parked = self.park(answer, noted, token())
-            answer.tell(notice, parked)
-            woken = False
-            try:
-                done, _ = await asyncio.wait((parked,), timeout=remaining)
-                woken = bool(done) and parked.exception() is None
-            finally:
-                if not woken:
-                    self._stop(parked, answer.reason)
-            if not done:
-                raise answer.error(name)
-            parked.result()
+        said = notice or Notice(name)
 
-    def _stop(self, parked: asyncio.Future[None], reason: Reason) -> None:
-        """Stop waiting. A token may have come in this very turn of the event loop."""
-        parked.cancel()
-        if reason not in ("full", "few", "open"):
-            self.hand_back(ROLE_OF.get(reason, "consumer"))
+        def park(wait: Wait, noted: Noted) -> Parked:
+            parked = self.park(wait, noted, token())
+            wait.tell(said, parked)
+            return parked
 
-    def end(self, error: PressureError) -> int:
-        """Fail everything that is parked; returns how many."""
-        ended = 0
-        for future in list(self._parked):
-            if not future.done():
-                future.set_exception(copy.copy(error))
-                ended += 1
-        return ended
+        return self._until(step, timeout, name, park)
+
+    def _stopped(self, wait: Wait) -> None:
+        if wait.reason not in ("full", "few", "open"):
+            self.hand_back(ROLE_OF.get(wait.reason, "consumer"))
 
     def close(self, error: PressureError) -> list[Role]:
         """Release the connections; operations that park from now on get the error.

@@ -10,7 +10,10 @@ from apressure.connection.discovery import slot_of
 from apressure.connection.wire.blocking import Blocking
 from apressure.dead_letters import encode
 from apressure.exceptions import ServerError
-from apressure.spark.engine.steps import MAX_MESSAGES, BatchLostError, GroupTakenError, QueueSteps, RoleBusy
+from apressure.spark.engine.steps import MAX_MESSAGES, BatchLostError, GroupTakenError, QueueSteps, RoleBusy, Step
+
+Sealed = int | Literal["more", "empty", "closed"]
+"""The number of a sealed batch; or why nothing was sealed: see `SourceSteps.seal`."""
 
 _MOST_DEAD: Final = 50
 """The most dead letters of one step: each is looked for by itself."""
@@ -38,17 +41,19 @@ class SourceSteps(QueueSteps):
         Raises:
             GroupTakenError: The checkpoint is older than the last commit. The query that reads now goes on.
         """
-        keys = (self.state, self.keys.groups)
-        _, epoch, committed, sealed = self._run("begin_epoch", keys, self.group, "" if start is None else start)
-        return epoch, committed, sealed
+        return self._now(self.to_begin_epoch(start))
 
-    def check_position(self, start: int) -> None:
-        """Check that a checkpoint at `start` is not older than the last commit. Nothing is changed.
+    def to_begin_epoch(self, start: int | None) -> Step[tuple[int, int, int]]:
+        """`begin_epoch` as a step to make later."""
+        keys, arguments = (self.state, self.keys.groups), (self.group, "" if start is None else start)
+        return self._step("begin_epoch", keys, arguments, lambda answer: (answer[1], answer[2], answer[3]))
+
+    def check_position(self, start: int, committed: int) -> None:
+        """Check that a checkpoint at `start` is not older than the last commit.
 
         Raises:
             GroupTakenError: It is older.
         """
-        committed = int(self.server.ask(b"HGET", self.state, b"committed") or 0)
         if committed > start:
             raise self._behind(committed)
 
@@ -61,7 +66,7 @@ class SourceSteps(QueueSteps):
         claimed: bool = False,
         allow_empty: bool = False,
         limit_bytes: int = 0,
-    ) -> int | Literal["more", "empty", "closed"] | RoleBusy:
+    ) -> Sealed | RoleBusy:
         """Take messages for the batch after `start` in one step, and seal the batch when it is complete.
 
         Args:
@@ -82,31 +87,46 @@ class SourceSteps(QueueSteps):
             GroupTakenError: Another query reads for this group.
             QueueDoesNotExistError: The queue does not exist, and nothing was taken from it before.
         """
-        answer = self._run(
-            "seal",
-            (self.state, self.batch(start + 1)),
-            self._uid,
-            int(claimed),
-            epoch,
-            start,
-            limit,
-            MAX_MESSAGES,
-            "" if upto is None else upto,
-            int(allow_empty),
-            limit_bytes,
-        )
-        if isinstance(answer, RoleBusy):
-            return answer
-        return int(answer[1]) if answer[0] == b"sealed" else answer[0].decode()
+        return self._now(self.to_seal(epoch, start, limit, upto, claimed, allow_empty, limit_bytes))
+
+    def to_seal(
+        self,
+        epoch: int,
+        start: int,
+        limit: int,
+        upto: int | None = None,
+        claimed: bool = False,
+        allow_empty: bool = False,
+        limit_bytes: int = 0,
+        most: int = MAX_MESSAGES,
+    ) -> Step[Sealed | RoleBusy]:
+        """`seal` as a step to make later, which moves at most so many messages."""
+        keys = (self.state, self.batch(start + 1))
+        options = ("" if upto is None else upto, int(allow_empty), limit_bytes)
+        arguments = (self._uid, int(claimed), epoch, start, limit, most, *options)
+        return self._step("seal", keys, arguments, _sealed)
 
     def batch_rows(self, epoch: int, first: int, last: int) -> list[tuple[int, int]]:
         """Return the number of the first row and the number of rows for each of these sealed batches."""
+        return self._now(self.to_count_rows(epoch, first, last))
+
+    def to_count_rows(self, epoch: int, first: int, last: int) -> Step[list[tuple[int, int]]]:
+        """`batch_rows` as a step to make later."""
+
+        def result(answer: Any) -> list[tuple[int, int]]:
+            if answer[0] == b"gone":
+                raise self.batch_lost(answer[1])
+            return list(zip(answer[1][::2], answer[1][1::2], strict=True))
+
         keys = (self.state, *map(self.batch, range(first, last + 1)))
-        answer = self._run("batch_rows", keys, epoch, first)
-        if answer[0] == b"gone":
-            raise self.batch_lost(answer[1])
-        numbers = answer[1]
-        return list(zip(numbers[::2], numbers[1::2], strict=True))
+        return self._step("batch_rows", keys, (epoch, first), result)
+
+    def to_count_attempts(self, epoch: int, number: int) -> Step[int]:
+        """The step that counts that Spark is about to read a sealed batch. Its result is how often it has.
+
+        If a reply is lost, the number is higher.
+        """
+        return self._step("count_attempt", (self.state,), (epoch, number), lambda answer: int(answer[1]))
 
     def note_failures(self, number: int, begin: int, end: int, positions: Sequence[int]) -> int:
         """Note the rows of a slice of a batch that cannot be decoded.
@@ -131,7 +151,7 @@ class SourceSteps(QueueSteps):
         """
         dead = self.keys.dead_letters
         keys = (self.state, self.batch(number), *dead.as_dead_letters(), *dead.collisions())
-        why = encode(f"Spark's group {self.group!r} cannot decode it: it is no JSON object that fits the schema")
+        why = encode(f"Spark's group {self.group!r} cannot decode it: it does not fit the format and the schema")
         left = 1
         while left:
             _, left = self._run("bury", keys, epoch, number, limit, why, _MOST_DEAD)
@@ -142,9 +162,16 @@ class SourceSteps(QueueSteps):
 
     def commit(self, epoch: int, first: int, last: int) -> None:
         """Delete these batches: Spark has processed them."""
+        for step in self.to_commit(epoch, first, last):
+            self._now(step)
+
+    def to_commit(self, epoch: int, first: int, last: int) -> list[Step[Any]]:
+        """`commit` as steps to make later."""
+        steps = []
         for begin in range(first, last + 1, 1000):
             keys = (self.state, *map(self.batch, range(begin, min(begin + 1000, last + 1))))
-            self._run("commit", keys, epoch, begin)
+            steps.append(self._step("commit", keys, (epoch, begin), lambda answer: answer))
+        return steps
 
     def unfinished(self) -> tuple[int, int, int]:
         """Return the last committed batch, the last one that may exist, and the age of the oldest in milliseconds.
@@ -156,7 +183,28 @@ class SourceSteps(QueueSteps):
 
     def lengths(self, first: int, last: int) -> list[int]:
         """Return how many messages each of these batches has."""
-        return [int(self.server.ask(b"LLEN", self.batch(number))) for number in range(first, last + 1)]
+        return list(map(int, self.server.ask_all([(b"LLEN", self.batch(number)) for number in range(first, last + 1)])))
+
+    def sizes(self, first: int, last: int) -> tuple[list[int | None], int, int]:
+        """Return the bytes of each of these batches (None if they were not counted), and what the group has done.
+
+        Returns:
+            The bytes, how many messages the group has ever taken, and its epoch: when its query began, in milliseconds.
+
+        Raises:
+            ServerError: Another program has written into the group's state.
+        """
+        fields = ("rows", "epoch", "bytes", *(f"size-{number}" for number in range(first, last + 1)))
+        values = self.server.ask(b"HMGET", self.state, *fields)
+        try:
+            rows, epoch, filling, *sizes = (None if value is None else int(value) for value in values)
+        except ValueError:
+            raise ServerError(
+                f"the state of {self._about} is damaged: another program has written into {self.state!r}"
+            ) from None
+        if sizes and sizes[-1] is None:  # the last one may be incomplete
+            sizes[-1] = filling
+        return sizes, rows or 0, epoch or 0
 
     def give_back(self, epoch: int, number: int, last: int) -> int:
         """Return the messages of the group's latest batch to the queue, and return how many there were."""
@@ -210,3 +258,9 @@ class SourceSteps(QueueSteps):
 
     def _group_taken(self, message: str) -> GroupTakenError:
         return GroupTakenError(message, name=self.name)
+
+
+def _sealed(answer: Any) -> Sealed | RoleBusy:
+    if isinstance(answer, RoleBusy):
+        return answer
+    return int(answer[1]) if answer[0] == b"sealed" else answer[0].decode()

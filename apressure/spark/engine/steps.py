@@ -12,12 +12,12 @@ import itertools
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from apressure.connection.discovery import slot_of
 from apressure.connection.wire.blocking import Blocking
-from apressure.connection.wire.script import Script
+from apressure.connection.wire.script import Call, Script
 from apressure.exceptions import QueueDoesNotExistError, QueueError, QueueInUseError, Role, ServerError
 from apressure.spark.engine.keys import SparkKeys, bound_pattern, queue_name
 from apressure.spark.options import Options
@@ -51,6 +51,30 @@ class RoleBusy(NamedTuple):
 
 class NoRoom(NamedTuple):
     """The queue is full."""
+
+
+class Step(NamedTuple, Generic[T]):
+    """A step that has not been made yet, so that steps of several queues can be made at once.
+
+    Attributes:
+        call: The script and its keys.
+        arguments: Its arguments.
+        read: Turns the script's answer into the result or an error.
+    """
+
+    call: Call
+    arguments: tuple[Any, ...]
+    read: Callable[[Any], T]
+
+
+def run_steps(server: Blocking, steps: Sequence[Step[T]]) -> list[T]:
+    """Make steps of any queues at once, and return their results.
+
+    Raises:
+        QueueError, ServerError: One of the steps failed. The others were made, or not.
+    """
+    answers = server.run_all([(step.call, step.arguments) for step in steps]) if steps else []
+    return [step.read(answer) for step, answer in zip(steps, answers, strict=True)]
 
 
 @functools.cache
@@ -96,11 +120,29 @@ def fair_shares(lengths: Mapping[str, int], limit: int) -> dict[str, int]:
     return shares
 
 
-def split_rows(length: int, limit: int, min_rows: int = MIN_ROWS) -> list[tuple[int, int]]:
-    """Split so many rows into at most `limit` ranges (begin, end), each of about `min_rows` rows or more."""
-    count = max(1, min(limit, length // min_rows))
-    edges = [length * i // count for i in range(count + 1)]
-    return [(begin, end) for begin, end in itertools.pairwise(edges) if end > begin]
+def split_rows(lengths: Sequence[int], limit: int, min_rows: int = MIN_ROWS) -> list[list[tuple[int, int, int]]]:
+    """Divide the rows of lists of these lengths among at most `limit` tasks, evenly.
+
+    Args:
+        lengths: The lengths of the lists.
+        limit: The most tasks.
+        min_rows: A task has about so many rows or more.
+
+    Returns:
+        For each task its ranges: the index of the list, and the positions of the first row and behind the last one.
+    """
+    total = sum(lengths)
+    count = max(1, min(limit, total // min_rows))
+    ends = list(itertools.accumulate(lengths))
+    tasks = []
+    for low, high in itertools.pairwise(total * i // count for i in range(count + 1)):
+        within = ((index, max(low, end - lengths[index]), min(high, end)) for index, end in enumerate(ends))
+        ranges = [
+            (i, begin - ends[i] + lengths[i], end - ends[i] + lengths[i]) for i, begin, end in within if begin < end
+        ]
+        if ranges:
+            tasks.append(ranges)
+    return tasks
 
 
 class QueueSteps:
@@ -110,6 +152,9 @@ class QueueSteps:
         server: The connection.
         name: The queue's name.
 
+    Attributes:
+        slot: The slot of the queue's keys in a cluster; None for other servers.
+
     Raises:
         ValueError: The server is a cluster, and the queue's keys would be on several nodes.
     """
@@ -117,7 +162,7 @@ class QueueSteps:
     def __init__(self, server: Blocking, name: str) -> None:
         self.server = server
         self.keys = SparkKeys(server.settings.prefix, name)
-        slot_of(server.settings.address, self.keys.queue.specified)
+        self.slot = slot_of(server.settings.address, self.keys.queue.specified)
         self.name = name
         self._uid = server.settings.client_id
 
@@ -156,19 +201,11 @@ class QueueSteps:
 
     def measure(self) -> tuple[int, int, bool]:
         """Return how many messages have ever left the queue, how many wait in it, and whether it is closed."""
-        _, left, length, closed = self._run("measure", ())
-        return left, length, bool(closed)
+        return self._now(self.to_measure())
 
-    def backlog(self) -> tuple[int, int | None]:
-        """Return how many messages wait in the queue, and their bytes; None if its clients do not count them."""
-        length, counts = self.server.together(
-            (b"LLEN", self.keys.queue.messages), (b"MGET", *self.keys.queue.statistics)
-        )
-        try:
-            produced, produced_bytes, consumed, consumed_bytes = (int(count or 0) for count in counts)
-        except ValueError:  # another program has written them
-            return length, None
-        return length, produced_bytes - consumed_bytes if produced - consumed == length else None
+    def to_measure(self) -> Step[tuple[int, int, bool]]:
+        """`measure` as a step to make later."""
+        return self._step("measure", (), (), lambda answer: (answer[1], answer[2], bool(answer[3])))
 
     def peek(self, left: int, begin: int, end: int) -> tuple[int, list[bytes]]:
         """Read messages at the positions `begin` to `end` of the queue, as it was when `left` messages had left it.
@@ -183,10 +220,10 @@ class QueueSteps:
         """Return the groups that have read the queue with Spark, sorted."""
         return sorted(group.decode() for group in self.server.ask(b"HKEYS", self.keys.groups))
 
-    def await_message(self, seconds: float) -> None:
-        """Wait until the queue has a message. Nothing is taken."""
+    def await_message(self, seconds: float) -> bool:
+        """Wait until the queue has a message, and return whether it has one. Nothing is taken."""
         messages = self.keys.queue.messages
-        self.server.ask(b"BLMOVE", messages, messages, b"RIGHT", b"RIGHT", f"{seconds:.3f}")
+        return None is not self.server.ask(b"BLMOVE", messages, messages, b"RIGHT", b"RIGHT", f"{seconds:.3f}")
 
     def await_room(self, seconds: float) -> None:
         """Wait until the queue may have room."""
@@ -222,13 +259,14 @@ class QueueSteps:
             elif isinstance(answer, RoleBusy):
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise self._in_use(answer)
+                    raise self.in_use(answer)
                 lease = answer.lease / 1000 + 0.01 if answer.lease >= 0 else longest
                 claimed = self.claim(answer.role, max(0.01, min(left, lease, longest)))
             else:
                 return answer
 
-    def _in_use(self, busy: RoleBusy) -> QueueInUseError:
+    def in_use(self, busy: RoleBusy) -> QueueInUseError:
+        """Return the error for a role that another client holds."""
         return QueueInUseError(
             f"the {busy.role} role of the queue {self.name!r} is held by {busy.holder or 'another client'!r}: wait "
             "longer with roleTimeout, or run `apressure doctor`",
@@ -241,7 +279,17 @@ class QueueSteps:
         return self.keys.queue.for_script(secrets.token_hex(8))
 
     def _run(self, name: str, more_keys: tuple[bytes, ...], *arguments: Any) -> Any:
-        return self._read(self.server.run(script(name).on((*self.keys.base, *more_keys)), *arguments))
+        return self._now(self._step(name, more_keys, arguments, lambda answer: answer))
+
+    def _now(self, step: Step[T]) -> T:
+        return step.read(self.server.run(step.call, *step.arguments))
+
+    def _step(
+        self, name: str, more_keys: tuple[bytes, ...], arguments: tuple[Any, ...], result: Callable[[Any], T]
+    ) -> Step[T]:
+        """Return a step of a script of ours. `result` turns an answer that is no error into the result."""
+        call = script(name).on((*self.keys.base, *more_keys))
+        return Step(call, arguments, lambda answer: result(self._read(answer)))
 
     def _read(self, answer: Any) -> Any:
         """Turn the answers that many scripts have in common into results and errors."""

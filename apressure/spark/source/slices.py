@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from apressure.exceptions import DecodeError
 from apressure.spark.engine.source_steps import SourceSteps
-from apressure.spark.engine.steps import MAX_MESSAGES, QueueSteps, find_queues, server_of, split_rows
+from apressure.spark.engine.steps import MAX_MESSAGES, QueueSteps, find_queues, run_steps, server_of, split_rows
 from apressure.spark.options import Options
 from apressure.spark.source.decoding import Decoder
 
@@ -22,8 +22,8 @@ CHUNK_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclasses.dataclass
-class Slice(InputPartition):
-    """What one task reads: a part of a sealed batch, or of a queue. It has no secrets, because Spark shows it.
+class Slice:
+    """A part of a sealed batch, or of a queue. It has no secrets, because Spark shows it.
 
     Attributes:
         queue: The queue's name.
@@ -33,6 +33,7 @@ class Slice(InputPartition):
         rows: How many rows the whole batch has, so that a changed batch is noticed.
         first: What to add to a position for the user's `sequence`.
         left: For a queue, how many messages had left it when it was measured.
+        attempts: How often Spark has begun to read the batch, if the schema has that column.
     """
 
     queue: str
@@ -42,11 +43,43 @@ class Slice(InputPartition):
     rows: int
     first: int
     left: int = 0
+    attempts: int = 1
 
 
-def tasks_per_queue(options: Options, queues: int) -> int:
-    """Return the most tasks that read a batch of one of so many queues."""
-    return max(1, (options.num_partitions or os.cpu_count() or 1) // max(1, queues))
+@dataclasses.dataclass
+class Task(InputPartition):
+    """What one task reads: a task costs Spark more than a small slice, so it may have slices of many queues.
+
+    Attributes:
+        slices: Its slices.
+    """
+
+    slices: list[Slice]
+
+
+def tasks_of(options: Options, whole: Sequence[Slice]) -> list[Task]:
+    """Divide what is to be read among tasks. `whole`: one slice for each batch, or queue, with all of its rows."""
+    return [
+        Task([dataclasses.replace(whole[index], begin=begin, end=end) for index, begin, end in ranges])
+        for ranges in split_rows([one.rows for one in whole], options.tasks)
+    ]
+
+
+def read_task(options: Options, decoder: Decoder, task: InputPartition) -> Iterator[Any]:
+    """Read the slices of a task, one after the other; see `read`. With `maxAttempts` all of them are tried."""
+    assert isinstance(task, Task)
+    context, error = TaskContext.get(), None
+    retries = context.attemptNumber() if context else 0
+    for piece in task.slices:
+        decoder.attempts = piece.attempts + retries
+        try:
+            yield from read(options, decoder, piece)
+        except DecodeError as found:
+            if not options.max_attempts:
+                raise
+            error = error or found
+    if error:
+        raise error
 
 
 def read(options: Options, decoder: Decoder, piece: Slice) -> Iterator[Any]:
@@ -57,8 +90,6 @@ def read(options: Options, decoder: Decoder, piece: Slice) -> Iterator[Any]:
         DecodeError: A message cannot be decoded, and the schema has no column for such messages. With `maxAttempts`,
             only if one of these messages was not tried so often yet.
     """
-    if piece.begin == piece.end:
-        return
     if piece.batch and options.max_attempts:
         yield from _read_decodable(options, decoder, piece, *piece.batch)
         return
@@ -154,21 +185,25 @@ class QueueReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._decoder = Decoder(options, schema)
+        if self._decoder.counts_attempts:
+            raise ValueError("the column attempts is for streams: spark.read takes no messages, so it has none")
 
-    def partitions(self) -> list[Slice]:  # type: ignore[override]
+    def partitions(self) -> list[Task]:  # type: ignore[override]
         """Measure the queues and split them into slices."""
         options = self._options
         server = server_of(options)
         names = options.names if options.pattern is None else find_queues(server, options.pattern)
-        limit = tasks_per_queue(options, len(names))
-        pieces = []
-        for name in names:
-            left, length, _ = QueueSteps(server, name).measure()
-            pieces += [Slice(name, None, begin, end, length, 0, left) for begin, end in split_rows(length, limit)]
+        measured = run_steps(server, [QueueSteps(server, name).to_measure() for name in names])
+        pieces = tasks_of(
+            options,
+            [
+                Slice(name, None, 0, length, length, 0, left)
+                for name, (left, length, _) in zip(names, measured, strict=True)
+            ],
+        )
         # Spark takes an empty list for one unknown partition.
-        return pieces or [Slice("", None, 0, 0, 0, 0)]
+        return pieces or [Task([])]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read one slice."""
-        assert isinstance(partition, Slice)
-        return read(self._options, self._decoder, partition)
+        """Read the slices of one task."""
+        return read_task(self._options, self._decoder, partition)

@@ -8,120 +8,36 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from apressure.connection.lanes import Entry, Lane
-from apressure.exceptions import DurabilityError, PressureError
+from apressure.connection.putting import Putting, PuttingLane
+from apressure.connection.waiting.waits import EMPTY, FULL, Wait
+from apressure.connection.wire.request import Request
+from apressure.exceptions import DurabilityError
 from apressure.items import MAX_BYTES
-from apressure.settle import note_sent, set_result_once, wait_shielded
-from apressure.tasks.engine.answers import EMPTY, FULL, Reservation, Reserved, Wait
+from apressure.settle import set_result_once, wait_shielded
+from apressure.tasks.engine.answers import Reservation, Reserved
 from apressure.tasks.engine.steps import MAX_TASKS, Change, New, Policy, TaskSteps
 from apressure.tasks.engine.waits import TaskWaits
 
 logger = logging.getLogger("apressure")
 
 
-class Put(Entry[None]):
-    """Tasks on their way into the queue.
-
-    Attributes:
-        tasks: A chunk, small enough for one step.
-        expected: The queue must have been created.
-        done: How many of the tasks are in the queue, also when the operation failed or was cancelled.
-    """
-
-    done = 0
-
-    def __init__(self, tasks: Sequence[New], expected: bool = False) -> None:
-        self.tasks = tasks
-        self.expected = expected
-
-    def fail(self, error: Exception) -> None:
-        if isinstance(error, PressureError):
-            error.accepted = self.done
-        super().fail(error)
+class Put(Putting[New]):
+    """Tasks on their way into the queue."""
 
 
-class PutLane(Lane[Put]):
+class PutLane(PuttingLane[Put]):
     """The puts of a client's tasks."""
 
-    _role = "producer"
     _wait_type = Wait
+    _most = MAX_TASKS
+    _full = FULL
     _steps: TaskSteps
 
-    def __init__(self, steps: TaskSteps, waits: TaskWaits) -> None:
-        super().__init__(steps, waits)
-        self._series = steps.series()
-        self._window = MAX_TASKS
-        self._batch: list[tuple[Put, int]] = []
-        self._served = 0
-
-    def _send(self) -> None:
-        tasks: list[New] = []
-        size = 0
-        self._batch = []
-        waiting, served = len(self._entries), self._served
-        # If all tasks that put in a loop shared one step, the server would be idle while they prepare their next puts.
-        # So half of them leave; the others' puts are the next step.
-        most = waiting if waiting <= served else (waiting + served + 1) // 2
-        expected = self._first.expected
-        for entry in self._entries:
-            if len(self._batch) == most or entry.expected != expected:
-                break
-            if entry.future.cancelled():
-                continue
-            begin = len(tasks)
-            # The window: a nearly full queue accepts few tasks, and the others would be sent again and again.
-            for task in entry.tasks[entry.done : entry.done + self._window - begin]:
-                size += len(task[1])
-                if size > MAX_BYTES and tasks:
-                    break
-                tasks.append(task)
-            if len(tasks) == begin:
-                break
-            entry.in_flight = True
-            self._batch.append((entry, len(tasks) - begin))
-            if len(tasks) >= self._window or size > MAX_BYTES:
-                break
-        self._request = self._steps.send_enqueue(self._series, tasks, expected, self._answered)
-
-    def _accept(self, answer: int) -> Wait | None:
-        full = answer < sum(sent for _, sent in self._batch)
-        self._window = max(16, 2 * answer) if full else MAX_TASKS
-        batch, self._batch, self._served = self._batch, [], 0
-        for entry, sent in batch:
-            accepted = min(sent, answer)
-            answer -= accepted
-            entry.done += accepted
-            if entry.done == len(entry.tasks):
-                self._served += 1
-                self._remove(entry)
-                entry.succeed(None)
-        return FULL if full else None
-
-    def _fail(self, in_flight: Sequence[Put], error: Exception) -> None:
-        if isinstance(error, DurabilityError):
-            # Those that found room are in the queue, and not durable: they fail. The others go on waiting.
-            accepted, unsure = error.answer, []
-            for entry, sent in self._batch:
-                if accepted > 0:
-                    unsure.append(entry)
-                accepted -= sent
-            in_flight = unsure
-        self._batch, self._served = [], 0
-        super()._fail(in_flight, error)
-
-    def _wait(self, wait: Wait) -> None:
-        for entry in self._entries:
-            entry.expected = True  # it has a bound
-        super()._wait(wait)
-
-    def _timeout(self, entry: Put) -> Exception:
-        return FULL.error(self._steps.name, entry.done)
-
-    def _recover(self, entry: Put) -> None:
-        if entry.done:
-            note_sent()  # the tasks are in the queue
+    def _put(self, items: Sequence[New], expected: bool) -> Request:
+        return self._steps.send_enqueue(self._series, items, expected, self._answered)
 
 
 class Reserve(Entry[list[Reserved]]):
@@ -259,6 +175,13 @@ def tell_of_dropped(answer: Reservation, name: str) -> None:
         )  # fmt: skip
 
 
+MANY: Final = 128
+"""How many changes make a step that leaves at once."""
+
+MOST_STEPS: Final = 8
+"""The most steps with changes that are on their way at a time."""
+
+
 class _Change:
     """A change on its way.
 
@@ -293,7 +216,10 @@ OnSettled = Callable[[str | Exception], None]
 
 
 class Settler:
-    """Notes what happens to tasks: one step at a time; changes that are made meanwhile form the next one.
+    """Notes what happens to tasks. Changes that are made while a step is on its way form the next one.
+
+    Where many are made, the next steps leave before that one is answered: so the server works while the client reads
+    the answers. One connection keeps their order.
 
     Args:
         steps: The queue's steps.
@@ -304,19 +230,22 @@ class Settler:
         self._steps = steps
         self._ttl = ttl
         self._waiting: deque[_Change] = deque()
-        self._busy = False
+        self._on_their_way = 0
         self._idle: asyncio.Future[None] | None = None
 
     def soon(self, change: Change, on_settled: OnSettled | None) -> _Change:
         """Make a change; `on_settled` is called once, with a letter as in `lua/settle.lua`, or the error."""
         made = _Change(change, on_settled)
         self._waiting.append(made)
-        if not self._busy:
-            self._busy = True
+        if not self._on_their_way:
+            self._on_their_way = 1
             if on_settled is None:
                 self._send()  # somebody waits for it; what comes meanwhile is the next step
             else:
                 asyncio.get_running_loop().call_soon(self._send)  # others may follow in this turn of the event loop
+        elif len(self._waiting) >= MANY and self._on_their_way < MOST_STEPS:
+            self._on_their_way += 1
+            self._send()
         return made
 
     async def settle(self, change: Change) -> str:
@@ -341,19 +270,20 @@ class Settler:
         """Return a future that completes when everything so far has been settled, or has failed."""
         if self._idle is None or self._idle.done():
             self._idle = asyncio.get_running_loop().create_future()
-            if not self._busy:
+            if not self._on_their_way:
                 self._idle.set_result(None)
         return self._idle
 
     def _send(self) -> None:
-        if not self._waiting:
-            self._busy = False
-            if self._idle is not None:
+        """Send the next step, in place of one that was answered."""
+        if not self._waiting or (self._on_their_way > 1 and len(self._waiting) < MANY):
+            self._on_their_way -= 1
+            if self._idle is not None and not self._on_their_way:
                 set_result_once(self._idle, None)
             return
         batch: list[_Change] = []
         size = 0
-        while self._waiting and len(batch) < MAX_TASKS and size < MAX_BYTES:
+        while self._waiting and len(batch) < MANY and size < MAX_BYTES:
             batch.append(self._waiting.popleft())
             size += len(batch[-1].change.value)
 

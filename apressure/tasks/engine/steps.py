@@ -8,22 +8,22 @@ can be sent again. The asynchronous methods take a series from a pool, so any nu
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from apressure.connection.asking import OnAnswer, ask
+from apressure.connection.asking import OnAnswer
 from apressure.connection.client import Client
+from apressure.connection.sender import StepSender
+from apressure.connection.waiting.waits import Wait
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import Call
 from apressure.connection.wire.series import Series
 from apressure.exceptions import QueueAlreadyExistsError, QueueClosedError, ServerError
 from apressure.settle import set_result_once
-from apressure.tasks.engine.answers import Claim, Fields, Reserved, Status, Tended, Wait, fields_of, read
+from apressure.tasks.engine.answers import Claim, Fields, Reserved, Status, Tended, fields_of, read
 from apressure.tasks.engine.keys import QUEUES, TaskKeys, task_key
 from apressure.tasks.engine.sending import NOT_DURABLE, changed, script
 
@@ -69,7 +69,7 @@ class Policy(NamedTuple):
     on_orphan: Literal["retry", "fail"] = "retry"
 
 
-class TaskSteps:
+class TaskSteps(StepSender):
     """The steps of one queue of tasks.
 
     Args:
@@ -77,29 +77,23 @@ class TaskSteps:
         name: The queue's name.
 
     Attributes:
-        name: As given.
         keys: The queue's keys.
-        script_keys: The KEYS of a script.
-        connection: The connection for steps.
-        settle_timeout: Seconds for which a cancelled caller waits for the outcome.
 
     Raises:
         TypeError: The name is not a string.
         ValueError: It is no valid name.
     """
 
-    def __init__(self, client: Client, name: str) -> None:
-        self.name = name
-        self.keys = TaskKeys(name)
-        self.settle_timeout = client.settings.settle_timeout
-        self.connection = client.connection_for(())
-        self._unnumbered = Series(script, self.keys.for_script, "none")
-        self.script_keys = self._unnumbered.keys
-        self._pool: list[Series] = []
+    _script = staticmethod(script)
+    _not_durable = NOT_DURABLE
+    _changed = staticmethod(changed)
 
-    def series(self) -> Series:
-        """Return a new series of numbered steps."""
-        return Series(script, self.keys.for_script)
+    def __init__(self, client: Client, name: str) -> None:
+        self.keys = TaskKeys(name)
+        super().__init__(client, name, self.keys.for_script, ())
+
+    def _read(self, reply: Any, token: bytes) -> Any:  # noqa: ARG002 (claims of tasks name their tokens)
+        return read(reply, self.name)
 
     # Steps that a lane sends: one at a time for each series.
 
@@ -280,50 +274,6 @@ class TaskSteps:
     async def forget_queue(self) -> None:
         """Forget a queue whose tasks were deleted."""
         await self._run("delete", b"0")
-
-    async def _run(self, name: str, *arguments: Argument) -> Any:
-        """Run a step that can be repeated as it is."""
-        return await self._ask(lambda on_answer: self._send(self._unnumbered.call(name), [*arguments], on_answer))
-
-    async def _numbered(self, name: str, *arguments: Argument) -> Any:
-        with self._series() as series:
-            return await self._ask(
-                lambda on_answer: self._send(series.call(name), [series.next(), b"0", *arguments], on_answer, 1)
-            )
-
-    @contextlib.contextmanager
-    def _series(self) -> Iterator[Series]:
-        """Lend a series; one whose last step failed is not used again, since that step may still arrive."""
-        series = self._pool.pop() if self._pool else self.series()
-        yield series
-        self._pool.append(series)
-
-    async def _ask(self, send: Callable[[OnAnswer], Request]) -> Any:
-        return await ask(self.connection, send, self.settle_timeout)
-
-    def _send(
-        self,
-        call: Call,
-        arguments: list[Argument],
-        on_answer: OnAnswer,
-        again: int | None = None,
-        connection: ReconnectingConnection | None = None,
-    ) -> Request:
-        """Send a step; `on_answer` is called once with its value, a `Wait` or an exception.
-
-        Args:
-            call: The script, with its KEYS.
-            arguments: Its ARGV.
-            on_answer: Receives the answer.
-            again: The index of the argument that marks a repeat.
-            connection: Another connection than the client's.
-        """
-        durable = None if call.script.name in NOT_DURABLE else changed
-        request = Request(
-            call, arguments, lambda reply: on_answer(read(reply, self.name)), True, again, changed=durable
-        )
-        (connection or self.connection).send(request)
-        return request
 
 
 async def load_many(client: Client, task_ids: Iterable[bytes]) -> list[tuple[bytes, Fields]]:

@@ -9,19 +9,16 @@ from __future__ import annotations
 import asyncio
 import copy
 import weakref
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from apressure import background
 from apressure.connection.client import Client
-from apressure.connection.subscription import Subscriber
-from apressure.connection.waiter import Parked
+from apressure.connection.waiting.subscription import Subscriber
+from apressure.connection.waiting.waiter import Parked
+from apressure.connection.waiting.waits import Wait, Waits
 from apressure.exceptions import PressureError
 from apressure.settle import set_result_once
-from apressure.tasks.engine.answers import Wait
 from apressure.tasks.engine.steps import TaskSteps
-
-T = TypeVar("T")
 
 POLL: Final = 1.0
 """Seconds after which a wait tries again in any case."""
@@ -151,78 +148,35 @@ def channels_of(client: Client) -> Channels:
     return _channels[client]
 
 
-class TaskWaits:
+class TaskWaits(Waits[Wait]):
     """The waits of one queue object.
 
     Args:
         client: The client.
         steps: The queue's steps.
+
+    Attributes:
+        blocked: For how long operations waited here.
     """
 
+    _wait_type = Wait
+
     def __init__(self, client: Client, steps: TaskSteps) -> None:
+        super().__init__()
         self._channels = channels_of(client)
         self._names = (steps.keys.channel, steps.keys.room)
-        self._parked: set[Parked] = set()
-        self._closed_by: PressureError | None = None
 
     def note(self) -> list[int]:
-        """Return what `park` needs after the step that is about to be sent."""
         return [self._channels.generation(name) for name in self._names]
 
     def park(self, wait: Wait, noted: list[int]) -> Parked:
-        """Return a future that completes when it is time to try the step again. Cancel it to stop waiting."""
-        if self._closed_by is not None:
-            ended = Parked(loop=asyncio.get_running_loop())
-            ended.set_exception(copy.copy(self._closed_by))
-            return ended
+        if (refused := self._refused()) is not None:
+            return refused
         which = 1 if wait.reason == "full" else 0
-        seconds = POLL if wait.lease is None else min(POLL, wait.lease / 1000 + 0.001)
-        future = self._channels.park(self._names[which], noted[which], seconds)
-        self._parked.add(future)
-        future.add_done_callback(self._parked.discard)
-        return future
-
-    def drop(self, wait: Wait) -> None:
-        """A step has been answered with this, and nobody waits for it."""
+        return self._admitted(wait.reason, self._channels.park(self._names[which], noted[which], wait.seconds(POLL)))
 
     def hand_back(self, role: str) -> None:
         """Nothing came for operations which have ended: messages reach everybody."""
-
-    async def until(self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str) -> T:
-        """Try a step, park while it says wait, try again.
-
-        Args:
-            step: Sends the step, and answers with a value or a `Wait`.
-            timeout: Seconds after which the error of what blocked is raised; 0 for a single try.
-            name: The queue's name, for that error.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
-        while True:
-            noted = self.note()
-            answer = await step()
-            if not isinstance(answer, Wait):
-                return answer
-            remaining = None if deadline is None else deadline - loop.time()
-            if remaining is not None and remaining <= 0:
-                raise answer.error(name)
-            parked = self.park(answer, noted)
-            try:
-                done, _ = await asyncio.wait((parked,), timeout=remaining)
-            finally:
-                parked.cancel()
-            if not done:
-                raise answer.error(name)
-            parked.result()
-
-    def end(self, error: PressureError) -> int:
-        """Fail everything that is parked; returns how many."""
-        ended = 0
-        for future in list(self._parked):
-            if not future.done():
-                future.set_exception(copy.copy(error))
-                ended += 1
-        return ended
 
     def close(self, error: PressureError) -> None:
         """Operations that park from now on get the error."""

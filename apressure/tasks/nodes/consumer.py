@@ -5,25 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections import deque
-from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from apressure import background
+from apressure.connection.consuming import Consuming
 from apressure.connection.leases.clock import Clock, since_boot
-from apressure.exceptions import (
-    DurabilityError,
-    LeaseLostError,
-    PressureError,
-    QueueClosedError,
-    QueueDoesNotExistError,
-)
-from apressure.lifetime import IteratingTask
+from apressure.connection.waiting.waits import Wait
+from apressure.exceptions import DurabilityError, PressureError
 from apressure.protocols import DEFAULT_MAX_HOLD
-from apressure.settle import set_result_once, wait_for_answer, wait_shielded
+from apressure.settle import set_result_once, wait_for_answer
 from apressure.tasks.delivery import Hand, TaskDelivery
-from apressure.tasks.engine.answers import Reservation, Wait
+from apressure.tasks.engine.answers import Reservation
 from apressure.tasks.engine.lanes import tell_of_dropped
 from apressure.tasks.engine.steps import Change
 from apressure.tasks.nodes.orphans import Orphans
@@ -51,7 +43,7 @@ What was reserved and is not asked for within this time goes back, so that no ta
 """
 
 
-class TaskConsumer(Generic[T]):
+class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
     """A consuming end of a queue, at-least-once; made by `TaskQueue.consumer`. Any number of them compete.
 
     While the block is open, this process is one of the queue's listeners. Iterating hands out parameters until the
@@ -63,13 +55,10 @@ class TaskConsumer(Generic[T]):
     The loop ends when the queue is closed, nothing waits or is scheduled, and no other node of apressure has a task.
 
     `T` is what the iteration hands out: parameters, or with `ack="manual"` a `TaskDelivery`.
-
-    Attributes:
-        hand: What it has in hand.
     """
 
-    acknowledges_the_one_before: Final = True
-    """`put_many` reads ahead, so it refuses a consumer; see `validation.batch`."""
+    hand: Hand
+    _renewing: Renewing
 
     def __init__(
         self,
@@ -81,18 +70,17 @@ class TaskConsumer(Generic[T]):
         max_hold: float | None,
         clock: Clock = since_boot,
     ) -> None:
-        self.hand = Hand(self._failed)
+        timeout = queue.steps.settle_timeout
+        hand = Hand(self._failed)
+        super().__init__(queue.check, queue.blocks, timeout, manual=manual, delete=delete, hand=hand)
         self._queue = queue
-        self._manual = manual
-        self._delete = delete
         self._fixed = prefetch
         self._chunk = prefetch or 1
         self._asked = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._series = queue.steps.series()
-        self._buffer: deque[TaskDelivery[Any]] = deque()
         self._renewing = Renewing(
-            queue, self.hand, lease, max_hold or DEFAULT_MAX_HOLD, self._fail, self._give_back_unseen, clock,
+            queue, hand, lease, max_hold or DEFAULT_MAX_HOLD, self._lost, self._give_back_unseen, clock,
             patient=prefetch is not None,
         )  # fmt: skip
         self._orphans = Orphans(queue)
@@ -100,14 +88,7 @@ class TaskConsumer(Generic[T]):
             self._renewing.excuse()
         self._block = secrets.token_hex(8).encode()
         self._listener = b""
-        self._registration: asyncio.Task[None] | None = None
-        self._current: TaskDelivery[Any] | None = None
-        self._iterating = IteratingTask()
-        self._error: Exception | None = None
-        self._on_lost: Callable[[Exception], None] | None = None
         self._expected = queue.expected
-        self._ended = False
-        self._left = False
 
     async def __aenter__(self) -> Self:
         if self._registration is not None or self._left:
@@ -116,8 +97,7 @@ class TaskConsumer(Generic[T]):
         queue.check()
         self._listener = await queue.listener()
         await queue.steps.register(self._listener, self._block, STALE)
-        queue.blocks.add(self)
-        self._registration = background.start(self._stay_registered(), f"registering a listener of {queue.name!r}")
+        self._open(background.start(self._stay_registered(), f"registering a listener of {queue.name!r}"))
         try:
             await self._orphans.claim()
         except BaseException:
@@ -125,159 +105,26 @@ class TaskConsumer(Generic[T]):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._registration is None:
-            return  # closing the queue object gave everything back
-        queue, finished = self._queue, False
-        if error is not None and isinstance(error, Exception) and self._current is not None:
-            self._current.note_error(error)
-        try:
-            if kind is None:
-                self._acknowledge()
-                await self._flush()
-                if self._error is not None:
-                    raise self._error
-            finished = self._ended and not self.hand
-        finally:
-            if kind is None:
-                await self.end()
-            else:
-                with contextlib.suppress(PressureError):  # the caller has to see the body's own exception
-                    await self.end()
-        if kind is None and self._delete and finished:
-            with contextlib.suppress(QueueDoesNotExistError):  # another consumer was first
-                status = await queue.steps.status()
-                if status.closed and not (status.pending or status.scheduled or status.leased):
-                    await queue.delete()
-
-    async def end(self) -> None:
-        """Give back everything in hand, and deregister.
-
-        Cancelled, that goes on, for up to `settle_timeout` seconds; then the cancellation is raised.
-        """
-        registration, self._registration = self._registration, None
-        self._renewing.end()
-        self._queue.blocks.discard(self)
-        if registration is None:
-            return
-        registration.cancel()
-        work = background.start(self._give_back(), "giving back a consumer's tasks")
-        try:
-            await asyncio.wait((work,))
-        except asyncio.CancelledError:
-            await wait_shielded(work, self._queue.steps.settle_timeout)
-            raise
-        work.result()
-
-    async def _give_back(self) -> None:
-        self._left = True
-        unseen, back = list(self._buffer), [one for one in self.hand.values() if not one.settled]
+    async def _return(self, unseen: list[TaskDelivery[Any]], seen: list[TaskDelivery[Any]]) -> None:
+        steps = self._queue.steps
         # What goes back later comes before it: what the program has not seen goes back first.
         changes = [Change("unseen", one.claim) for one in reversed(unseen)]
-        changes += [one.nacked for one in reversed(back) if one not in unseen]
-        self._buffer.clear()
-        self.hand.clear()
-        self._current = None
-        steps = self._queue.steps
-        await self._flush()
+        changes += [one.nacked for one in reversed(seen)]
         try:
             if changes:
                 await steps.settle(changes, self._queue.result_ttl)
-                for one in (*unseen, *back):
+                for one in (*unseen, *seen):
                     one.settled = True
         finally:
             await steps.unregister(self._listener, self._block)
 
-    def __aiter__(self) -> Self:
-        return self
+    async def _delete_drained(self) -> None:
+        status = await self._queue.steps.status()
+        if status.closed and not (status.pending or status.scheduled or status.leased):
+            await self._queue.delete()
 
-    async def __anext__(self) -> T:
-        """Return the next parameters; with `ack="manual"` the next `TaskDelivery`.
-
-        Cancelled while it waits, nothing is lost: the end of the block gives back what was reserved.
-
-        Raises:
-            StopAsyncIteration: The queue is closed and drained.
-            DecodeError: The parameters cannot be decoded. The task is given back unless the loop goes on.
-            LeaseLostError: The lease of an earlier task ended before it was completed, and others get it. Or it was
-                given up after `max_hold`.
-            RuntimeError: Another asyncio task iterates already, or the block has ended.
-            PressureError: As for `TaskQueue.receive`.
-        """
-        self._begin()
-        while True:
-            while self._buffer:
-                if (delivery := await self._next_of_buffer()) is not None:
-                    return self._hand_out(delivery)
-            try:
-                await self._queue.until(self._step, None)
-            except QueueClosedError:
-                pass
-            except QueueDoesNotExistError:
-                if not self._delete:
-                    raise
-            else:
-                self._ended = False
-                continue
-            await self._flush()
-            self._raise_failure()
-            self._ended = True
-            raise StopAsyncIteration
-
-    def take_ready(self, most: int) -> list[T]:
-        """Return up to `most` deliveries that have come already, without waiting; none without `ack="manual"`.
-
-        Call it right after the iteration has returned one, in the same turn of the event loop.
-        """
-        ready: list[Any] = []
-        while self._manual and self._buffer and len(ready) < most and self._renewing.certain(self._buffer[0]):
-            ready.append(self._hand_out(self._buffer.popleft()))
-        return ready
-
-    def on_lost(self, callback: Callable[[Exception], None]) -> None:
-        """Have `callback(error)` called, once, when a task in hand is lost: its lease ended, and others get it."""
-        self._on_lost = callback
-
-    @property
-    def attempts(self) -> int:
-        """How often the current task has been reserved, this time included; 0 if there is none."""
-        return self._current.attempts if self._current is not None else 0
-
-    @property
-    def redelivered(self) -> bool:
-        """Whether the current task was reserved before."""
-        return self.attempts > 1
-
-    def _begin(self) -> None:
-        """An iteration begins: complete the task before."""
-        self._queue.check()
-        if self._registration is None:
-            raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
-        if self._iterating.check():
-            self._renewing.note_task()
-        self._acknowledge()
-        self._raise_failure()
-
-    def _acknowledge(self) -> None:
-        current, self._current = self._current, None
-        if current is not None and not current.settled:
-            current.ack_soon()
-
-    def _raise_failure(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    async def _next_of_buffer(self) -> TaskDelivery[Any] | None:
-        """Take the next delivery from the buffer; None if its lease has ended meanwhile."""
-        delivery = self._buffer[0]
-        if delivery.claim in self.hand and not self._renewing.certain(delivery):
-            await self._renewing.assure()  # if this is cancelled, it stays prefetched
-        if self._buffer and self._buffer[0] is delivery:
-            self._buffer.popleft()
-        return delivery if delivery.claim in self.hand else None
+    async def _receive(self) -> None:
+        await self._queue.until(self._step, None)
 
     def _hand_out(self, delivery: TaskDelivery[Any]) -> T:
         self._renewing.handed_out(delivery)
@@ -373,25 +220,6 @@ class TaskConsumer(Generic[T]):
             with contextlib.suppress(PressureError):  # the next one may get through
                 await self._queue.steps.register(self._listener, self._block, STALE)
                 await self._orphans.claim()
-
-    def _failed(self, error: Exception) -> None:
-        """A completion that nobody waited for has failed: the next iteration says so."""
-        self._error = self._error or error
-        self._tell(error)
-
-    def _fail(self, error: LeaseLostError, lost: list[TaskDelivery[Any]]) -> None:
-        """Tasks were lost to others, or given up: the program has some of them in hand."""
-        seen = [one for one in lost if one not in self._buffer]
-        if seen and not self._manual:
-            self._error = self._error or error
-            self._current = None
-        if seen:
-            self._tell(error)
-
-    def _tell(self, error: Exception) -> None:
-        callback, self._on_lost = self._on_lost, None
-        if callback is not None:
-            callback(error)
 
 
 class Listener(TaskConsumer[Task]):

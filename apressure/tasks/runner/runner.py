@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import inspect
 import logging
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from signal import SIGINT, SIGTERM, Signals
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from apressure import background, validation
 from apressure.backoff import Backoff
 from apressure.exceptions import PressureError
-from apressure.protocols import DEFAULT_LEASE
+from apressure.protocols import DEFAULT_LEASE, Observer, Tally
 from apressure.signals import listening
 from apressure.tasks.runner.command import Command, Function
 from apressure.tasks.runner.performing import Ending, Limits, OnOutput, Performance, Reason
@@ -87,6 +89,11 @@ class Runner:
         on_output: `on_output(delivery, "stdout" or "stderr", text)` is called for each piece of output.
         signals: The signals that end `run`. The first one lets tasks finish, the second one ends them and gives them
             back, and further ones have the effect that they had before. () for none.
+        observer: Looks on, such as an `apressure.telemetry.Metrics`; see `serve`.
+
+    Attributes:
+        queue: The queue.
+        handler: The work: a function, its name, or the name of the program of a command.
 
     Raises:
         TypeError, ValueError: An argument is invalid.
@@ -109,6 +116,7 @@ class Runner:
         max_output: int = 65536,
         on_output: OnOutput | None = None,
         signals: Sequence[int] = (SIGTERM, SIGINT),
+        observer: Observer | None = None,
     ) -> None:
         if timeout is not None:
             validation.seconds(timeout, "timeout", above=True, none=True)
@@ -128,7 +136,10 @@ class Runner:
             Performance, begin=_beginning(self._work), limits=limits, on_output=on_output
         )  # fmt: skip
         self._signals = signals
-        self._queue = client.queue(queue, lease=lease, max_attempts=max_attempts, on_orphan=on_orphan)
+        self._observer = observer
+        self._observe: Callable[[float], object] | None = None
+        self.handler = work.command[0] if isinstance(work, Command) else work
+        self.queue = client.queue(queue, lease=lease, max_attempts=max_attempts, on_orphan=on_orphan)
         self._running: dict[asyncio.Task[None], Performance] = {}
         self._endings: Counter[Ending] = Counter()
         self._receiving: CancelScope | None = None
@@ -150,8 +161,11 @@ class Runner:
         if self._receiving is not None:
             raise RuntimeError("this Runner has run already: make one for each run")
         self._receiving = CancelScope()
-        with listening(self._signals, self._signalled) as self._stop_listening:
-            async with self._queue.consumer("manual", prefetch=1) as consumer:
+        async with contextlib.AsyncExitStack() as stack:
+            self._stop_listening = stack.enter_context(listening(self._signals, self._signalled))
+            if self._observer is not None:
+                self._observe = stack.enter_context(self._observer.observing(self))
+            async with self.queue.consumer("manual", prefetch=1) as consumer:
                 try:
                     with self._receiving:
                         await self._receive(consumer)
@@ -164,6 +178,12 @@ class Runner:
             raise self._failure
         ended, signal = self._endings, self._received[0] if self._received else None
         return Ran(ended["complete"], ended["failed"], ended["given back"], ended["lost"], signal)
+
+    def tally(self) -> Tally:
+        """Return what has been done so far. Tasks that failed are the dead letters of their queue."""
+        ended = self._endings
+        failed, given_back = ended["failed"], ended["given back"]
+        return Tally(ended["complete"], failed, given_back, failed, in_hand=len(self._running))
 
     async def _receive(self, consumer: TaskConsumer[TaskDelivery[Any]]) -> None:
         """Reserve a task whenever there is room for one, until the queue is drained and no task can go back to it."""
@@ -187,7 +207,7 @@ class Runner:
                     raise
                 pause = _AGAIN.pause(failures)
                 failures += 1
-                logger.warning("the Runner of %r asks for tasks again in %.1f s: %s", self._queue.name, pause, error)
+                logger.warning("the Runner of %r asks for tasks again in %.1f s: %s", self.queue.name, pause, error)
                 await asyncio.sleep(pause)
 
     def _start(self, delivery: TaskDelivery[Any]) -> None:
@@ -199,7 +219,10 @@ class Runner:
             performance.stop(Reason.GIVE_BACK)
 
     async def _perform(self, performance: Performance) -> None:
+        began = time.perf_counter()
         self._endings[await performance.run()] += 1
+        if self._observe is not None:
+            self._observe(time.perf_counter() - began)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]

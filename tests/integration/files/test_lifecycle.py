@@ -175,7 +175,7 @@ async def test_a_queue_is_not_created_over_something_else(tmp_path: Path) -> Non
 
 
 async def test_a_file_system_without_renames_that_do_not_overwrite(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apressure.files.storage.renaming._NOREPLACE", 1 << 30)
+    monkeypatch.setattr("apressure.files.storage.messages.renaming._NOREPLACE", 1 << 30)
     queue = make()
     assert await queue.create(bound=1)
     with pytest.raises(QueueAlreadyExistsError):

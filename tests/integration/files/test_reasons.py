@@ -14,7 +14,7 @@ import pytest
 from apressure import FileQueue, LeaseLostError, QueueEmptyError, StorageError, pipe
 from apressure.dead_letters import UNKNOWN, Failure
 from apressure.files.storage import store
-from apressure.files.storage.reasons import Reason, read, write
+from apressure.files.storage.messages.reasons import Reason, read, write
 from apressure.protocols import NotesErrors
 from tests.integration.files.conftest import Clock, Make, drain, files
 
@@ -300,7 +300,7 @@ async def test_a_kill_before_the_reason_is_written_breaks_nothing(make: Make, mo
         raise KilledError
 
     with monkeypatch.context() as patched:
-        patched.setattr("apressure.files.storage.reasons.write", kill)
+        patched.setattr("apressure.files.storage.messages.reasons.write", kill)
         with pytest.raises(KilledError):
             await queue.receive(timeout=0)
     assert moved

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-import apressure.files.storage.contents
-import apressure.files.storage.renaming
+import apressure.files.storage.messages.contents
+import apressure.files.storage.messages.renaming
 import apressure.files.storage.store
 from apressure import FileQueue, QueueEmptyError, StorageError
 from tests.integration.files.conftest import Clock, Make, drain, files
@@ -26,7 +26,7 @@ async def test_a_publisher_that_is_slow_is_not_taken_for_dead(make: Make, monkey
     await other.statistics()
     monkeypatch.setattr(apressure.files.storage.store, "ABANDONED", 0.02)
     monkeypatch.setattr(apressure.files.storage.store, "_ROUND", 0.02)
-    write = apressure.files.storage.contents.write
+    write = apressure.files.storage.messages.contents.write
     written = 0
 
     def slow(fd: int, data: bytes) -> None:
@@ -35,7 +35,7 @@ async def test_a_publisher_that_is_slow_is_not_taken_for_dead(make: Make, monkey
         time.sleep(0.2)
         write(fd, data)
 
-    monkeypatch.setattr(apressure.files.storage.contents, "write", slow)
+    monkeypatch.setattr(apressure.files.storage.messages.contents, "write", slow)
     publishing = asyncio.create_task(queue.put(b"a"))
     async with asyncio.timeout(90):
         while not publishing.done():
@@ -49,7 +49,7 @@ async def test_a_rename_in_two_steps_whose_second_one_fails_is_undone(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        apressure.files.storage.renaming, "_NOREPLACE", 1 << 30
+        apressure.files.storage.messages.renaming, "_NOREPLACE", 1 << 30
     )  # the kernel says EINVAL, as NFS does for 1
     queue = make()
     await queue.create()

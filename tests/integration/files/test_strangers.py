@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import apressure.files.storage.renaming
+import apressure.files.storage.messages.renaming
 from apressure import FileQueue, StorageError
 from tests.integration.files.conftest import Clock, Make, drain, files
 
@@ -140,7 +140,7 @@ async def test_where_renames_take_two_steps_a_second_name_is_allowed(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a client that died between the two steps has left: the message is delivered at once."""
-    monkeypatch.setattr(apressure.files.storage.renaming, "_NOREPLACE", 1 << 30)
+    monkeypatch.setattr(apressure.files.storage.messages.renaming, "_NOREPLACE", 1 << 30)
     queue = make()
     message_id = await queue.put(b"a")
     (queue.path / f"{message_id}.new").hardlink_to(queue.path / message_id)

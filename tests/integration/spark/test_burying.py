@@ -48,7 +48,7 @@ def test_rows_become_dead_letters_once(jobs: Jobs) -> None:
         letters = dead_letters(jobs)
         assert [letter.raw for letter in letters] == [texts(200)[position] for position in bad]
         assert {letter.attempts for letter in letters} == {3}
-    assert "Spark's group 'g' cannot decode it: it is no JSON object" in letters[0].reason
+    assert "Spark's group 'g' cannot decode it: it does not fit the format" in letters[0].reason
     source.commit(epoch, 1, 1)
     assert bad_fields(jobs) == []  # 160 was tried once
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apressure import QueueDoesNotExistError
+from apressure import QueueDoesNotExistError, ServerError
 from apressure.spark import sealed_batches
 from apressure.spark.engine.source_steps import SourceSteps
 from apressure.spark.engine.steps import GroupTakenError
@@ -109,3 +109,36 @@ def test_a_deleted_queue_gets_no_batches_back(jobs: Jobs) -> None:
     (found,) = sealed_batches.uncommitted(settings, "jobs")
     assert found.messages == 3
     assert jobs.source.batch_rows(epoch, 1, 1) == [(0, 3)]  # its query is not refused
+
+
+def test_what_a_group_has_in_flight_in_messages_and_bytes(jobs: Jobs) -> None:
+    jobs.put(texts(9000))
+    epoch, _, _ = jobs.source.begin_epoch()
+    other = SourceSteps(jobs.server, "jobs", "idle")
+    other.begin_epoch()
+    assert seal(jobs.source, epoch, 0, 4500) == 1  # in portions
+    assert seal(jobs.source, epoch, 1, 0) == 2  # the whole queue
+    found, idle = sealed_batches.groups(jobs.server, "jobs")
+    assert (found.group, found.batches, found.messages, found.read) == ("g", 2, 9000, 9000)
+    assert found.bytes == sum(map(len, texts(9000)))
+    assert found.since == epoch / 1000
+    assert (idle.group, idle.batches, idle.messages, idle.bytes, idle.read, idle.seconds) == ("idle", 0, 0, 0, 0, None)
+
+    jobs.source.commit(epoch, 1, 1)
+    jobs.put(texts(6000, 9000))
+    assert jobs.source.seal(epoch, 2, 5000) == "more"  # incomplete
+    found, _ = sealed_batches.groups(jobs.server, "jobs")
+    assert (found.batches, found.messages, found.read) == (2, 8500, 9000)
+    assert found.bytes == sum(map(len, texts(8500, 4500)))
+    assert seal(jobs.source, epoch, 2, 5000) == 3
+    found, _ = sealed_batches.groups(jobs.server, "jobs")
+    assert (found.messages, found.bytes) == (9500, sum(map(len, texts(9500, 4500))))
+
+    jobs.source.commit(epoch, 2, 3)
+    jobs.plain.lpush(jobs.keys.queue.messages, b"of a client that counts nothing")
+    assert seal(jobs.source, epoch, 3, 0) == 4
+    found, _ = sealed_batches.groups(jobs.server, "jobs")
+    assert (found.messages, found.bytes, found.read) == (1001, None, 15_001)
+    jobs.plain.hset(jobs.keys.state("g"), "rows", "many")
+    with pytest.raises(ServerError, match="the state of the group 'g' of the queue 'jobs' is damaged"):
+        sealed_batches.groups(jobs.server, "jobs")

@@ -9,8 +9,9 @@ import pytest
 
 from apressure import AsyncQueue, QueueDoesNotExistError, QueueInUseError
 from apressure.spark import sealed_batches
+from apressure.spark.engine import looks
 from apressure.spark.engine.source_steps import SourceSteps
-from apressure.spark.engine.steps import BatchLostError, GroupTakenError, QueueSteps, find_queues
+from apressure.spark.engine.steps import BatchLostError, GroupTakenError, QueueSteps, find_queues, run_steps
 from tests.integration.spark.support import Jobs, put_parts, seal, stage, texts
 
 pytest.importorskip("redis", "5.3", reason="Spark needs redis-py 5.3")
@@ -177,7 +178,7 @@ def test_a_commit_forgets_batches_and_may_come_twice(jobs: Jobs) -> None:
         jobs.source.commit(epoch, 1, 2)
         assert [len(jobs.batch(number)) for number in (1, 2, 3)] == [0, 0, 1]
     state = jobs.plain.hgetall(jobs.keys.state("g"))
-    assert {key for key in state if b"-" in key} == {b"first-3", b"at-3"}
+    assert {key for key in state if b"-" in key} == {b"first-3", b"at-3", b"size-3"}
     assert jobs.source.begin_epoch()[1:] == (2, 3)
 
 
@@ -193,11 +194,9 @@ def test_an_old_checkpoint_ends_no_other_query(jobs: Jobs) -> None:
     epoch = jobs.begin(texts(3))
     assert jobs.drain(epoch, 0, 1) == [1, 2, 3]
     jobs.source.commit(epoch, 1, 2)
-    for refused in (jobs.source.begin_epoch, jobs.source.check_position):
-        with pytest.raises(GroupTakenError, match=r"batches up to 2 .* this checkpoint has not read them"):
-            refused(1)
+    with pytest.raises(GroupTakenError, match=r"batches up to 2 .* this checkpoint has not read them"):
+        jobs.source.begin_epoch(1)
     assert jobs.source.batch_rows(epoch, 3, 3) == [(2, 1)]  # the query that reads is not refused
-    jobs.source.check_position(2)
     assert jobs.source.begin_epoch(2)[1:] == (2, 3)
 
 
@@ -374,3 +373,37 @@ def test_queues_are_found_by_a_pattern(jobs: Jobs) -> None:
     for name in ("orders:0", "orders:1", "other"):
         QueueSteps(jobs.server, name).create(0)
     assert find_queues(jobs.server, "orders:*") == ["orders:0", "orders:1"]
+
+
+def test_attempts_are_counted_until_the_batches_are_committed(jobs: Jobs) -> None:
+    def count(epoch: int, number: int) -> int:
+        (times,) = run_steps(jobs.server, [jobs.source.to_count_attempts(epoch, number)])
+        return times
+
+    epoch = jobs.begin(texts(6))
+    assert jobs.drain(epoch, 0, 3) == [1, 2]
+    assert [count(epoch, 1), count(epoch, 1), count(epoch, 2)] == [1, 2, 1]
+    jobs.source.commit(epoch, 1, 2)
+    assert not [field for field in jobs.plain.hkeys(jobs.source.state) if field.startswith(b"tried")]
+    jobs.put(texts(3))
+    assert seal(jobs.source, epoch, 2, 3) == 3
+    assert count(epoch, 3) == 1
+    newer, _, _ = jobs.source.begin_epoch()
+    with pytest.raises(GroupTakenError):
+        count(epoch, 3)
+    assert jobs.source.give_back(newer, 3, 3) == 3
+    assert not [field for field in jobs.plain.hkeys(jobs.source.state) if field.startswith(b"tried")]
+
+
+def test_a_look_tells_whether_more_messages_can_come(jobs: Jobs) -> None:
+    steps = QueueSteps(jobs.server, "narrow")
+    both = looks.groups_of([jobs.source, steps])
+    assert looks.look(jobs.server, both) == (0, True)  # one does not exist
+    steps.create(2)
+    assert looks.look(jobs.server, both) == (0, False)
+    jobs.plain.lpush(steps.keys.queue.messages, "a")
+    operate(jobs, "close")
+    assert looks.look(jobs.server, both) == (1, False)
+    assert looks.look(jobs.server, [[jobs.source]]) == (0, True)
+    jobs.plain.lpush(steps.keys.queue.messages, "b")
+    assert looks.look(jobs.server, both) == (2, True)

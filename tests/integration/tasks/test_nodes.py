@@ -15,6 +15,7 @@ import redis
 from apressure import LeaseLostError, QueueEmptyError, TaskClient, TaskQueue
 from apressure.tasks.nodes import consumer, processes
 from apressure.tasks.nodes.orphans import Orphans
+from tests.integration.deaths import start
 from tests.integration.tasks.conftest import HERE, Blueque, Open, consistent, eventually, in_time
 
 HOST = processes.host()
@@ -121,12 +122,10 @@ async def test_a_killed_listener_is_replaced_on_its_host(
     open_queue: Open, url: str, db: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its process is gone, so its task goes on before the lease ends; so does a task whose process it had started."""
-    from tests.integration.tasks.test_trouble import start
-
     monkeypatch.setattr(consumer, "SIGN_OF_LIFE", 0.2)
     queue = await open_queue()
     task_id = await queue.enqueue("a")
-    worker = await start("hold", url, "1")
+    worker = await start("hold", url, "1", "tasks")
     await worker.ready()
     await eventually(lambda: worker.noted("began") == [task_id])
     db.zadd("apressure:blueque:leases:jobs", {task_id: 1e15})  # only its death can end this lease

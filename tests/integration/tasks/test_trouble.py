@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
-import signal
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,82 +19,19 @@ from apressure.embedded import EmbeddedServer
 from apressure.tasks import Scheduler
 from apressure.tasks.engine import waits
 from apressure.testing.proxy import Proxy, Trouble
+from tests.integration.deaths import each_trouble, killed_at_random, url_of
 from tests.integration.tasks.conftest import Open, consistent, eventually, in_time
 from tests.servers import SERVERS
 from tests.topologies import must_be_empty, replicated, sentinel
 
-ROOT = Path(__file__).parents[3]
-
 pytestmark = pytest.mark.timeout(180)
-
-
-class Worker:
-    """A process of `workers`, and the lines that it has written."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.lines: list[str] = []
-        self._reading = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        assert self.process.stdout is not None
-        while line := await self.process.stdout.readline():
-            if line.endswith(b"\n"):
-                self.lines.append(line.decode().strip())
-
-    async def ready(self) -> None:
-        async with asyncio.timeout(90):
-            while not self.lines:
-                await asyncio.sleep(0.01)
-
-    async def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGKILL)
-        assert await self.process.wait() in (-signal.SIGKILL, 0)
-        await self._reading
-
-    def noted(self, word: str) -> list[str]:
-        return [line.split()[1] for line in self.lines if line.startswith(f"{word} ")]
-
-
-@contextlib.asynccontextmanager
-async def workers() -> AsyncIterator[dict[str, Worker]]:
-    running: dict[str, Worker] = {}
-    try:
-        yield running
-    finally:
-        for worker in running.values():
-            if worker.process.returncode is None:
-                await worker.kill()
-
-
-async def start(kind: str, url: str, tag: str) -> Worker:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.integration.tasks.workers", kind, url, tag,
-        stdout=asyncio.subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    return Worker(process)
 
 
 @pytest.mark.parametrize("server", ["redis"], indirect=True)  # the chaos test kills nodes on each
 async def test_killed_processes_lose_nothing(open_queue: Open, url: str, db: redis.Redis) -> None:
     """Producers and listeners are killed at random times: each task that was put completes, and once."""
-    chosen = random.Random()
     queue = await open_queue(bound=20)
-    dead: list[Worker] = []
-    async with workers() as running:
-        for number in range(8):
-            kind = ("put", "process")[number % 2]
-            running[str(number)] = await start(kind, url, str(number))
-            await running[str(number)].ready()
-            if len(running) > 3:
-                await asyncio.sleep(chosen.uniform(0, 0.1))
-                victim = running.pop(chosen.choice(list(running)))
-                await victim.kill()
-                dead.append(victim)
-        for worker in running.values():
-            await worker.kill()
-            dead.append(worker)
+    dead = await killed_at_random(("put", "process"), 8, url, "tasks")
     await queue.close()
     left = []
     async with asyncio.timeout(90), queue.consumer("manual") as consumer:
@@ -117,11 +50,7 @@ async def test_killed_processes_lose_nothing(open_queue: Open, url: str, db: red
     consistent(db)
 
 
-@pytest.mark.parametrize(
-    "trouble",
-    [Trouble(lose=0.05, silence=0.001), Trouble(cut=0.05), Trouble(twice=0.03)],
-    ids=["lost replies", "cuts", "replies twice"],
-)
+@each_trouble
 async def test_a_bad_line(open_queue: Open, db: redis.Redis, trouble: Trouble, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are sent again, and are not carried out twice."""
     monkeypatch.setattr(waits, "POLL", 0.1)  # messages are lost, too
@@ -165,10 +94,6 @@ async def test_a_bad_line(open_queue: Open, db: redis.Redis, trouble: Trouble, m
     assert (await queue.statistics()).in_flight == 0
     assert (await queue.statistics()).complete == 100
     consistent(db)
-
-
-def url_of(db: redis.Redis) -> str:
-    return f"redis://127.0.0.1:{db.config_get('port')['port']}/0"
 
 
 @pytest.mark.parametrize("kind", SERVERS)

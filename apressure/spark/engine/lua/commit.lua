@@ -10,7 +10,10 @@ local last = first + #KEYS - 25
 for i = 25, #KEYS do
   local number = first + i - 25
   call('UNLINK', KEYS[i])
-  call('HDEL', GROUP, 'first-' .. number, 'at-' .. number, 'empty-' .. number, 'bad-' .. number)
+  call(
+    'HDEL', GROUP, 'first-' .. number, 'at-' .. number, 'size-' .. number, 'empty-' .. number, 'bad-' .. number,
+    'tried-' .. number
+  )
 end
 if tonumber(state[2] or 0) < last then call('HSET', GROUP, 'committed', last) end
 if tonumber(state[3] or 0) < last then call('HSET', GROUP, 'sealed', last) end

@@ -11,7 +11,7 @@ if wrong then return wrong end
 ignore_memory_limit()
 -- After the first move the batch is incomplete, so no query may read it; `until` says where giving back ends.
 call('HSETNX', GROUP, 'until', call('HGET', GROUP, 'committed') or 0)
-call('HDEL', GROUP, 'bytes', 'bad-' .. ARGV[2])
+call('HDEL', GROUP, 'bytes', 'size-' .. ARGV[2], 'bad-' .. ARGV[2], 'tried-' .. ARGV[2])
 call('HSET', GROUP, 'committed', ARGV[3], 'sealed', ARGV[3], 'giving', ARGV[2])
 local staged = call('LLEN', BATCH)
 local portions, moved, bytes = pop(math.min(staged, tonumber(ARGV[4])), 'LPOP', BATCH)

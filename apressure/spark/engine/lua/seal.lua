@@ -25,12 +25,13 @@ if answer then
   return answer
 end
 
-local staged, staged_bytes = call('LLEN', BATCH), tonumber(state[5]) or 0
+local staged, staged_bytes = call('LLEN', BATCH), tonumber(state[5]) or 0  -- (nil for bytes that nobody counted)
 local function is_full()
   return (most > 0 and staged >= most) or (most_bytes > 0 and staged_bytes >= most_bytes)
 end
 local function seal()
   call('HDEL', GROUP, 'bytes')
+  if staged_bytes then call('HSET', GROUP, 'size-' .. (start + 1), staged_bytes) end
   local rows = tonumber(state[4] or 0)
   call('HSET', GROUP, 'sealed', start + 1, 'rows', rows + staged, 'first-' .. (start + 1), rows, 'at-' .. (start + 1), now())
   if not state[2] then call('HSET', GROUP, 'committed', start) end
@@ -82,6 +83,7 @@ end
 if whole then
   taken = length
   call('INCRBY', KEYS[MESSAGES + 2 * CONSUMER], taken)
+  staged_bytes = produced and consumed and produced - consumed
   if produced and consumed and produced > consumed then
     call('SET', KEYS[BYTES + 2 * CONSUMER], call('GET', KEYS[BYTES + 2 * PRODUCER]))
   end

@@ -7,47 +7,88 @@
 --       that are set, too; the names and values of these
 -- Returns: {'settled', a letter for each task: '1' done, '0' others have it, or it has ended, '-' there is no such task}
 -- The token makes a repeat safe: a claim that has ended changes nothing, and it is known who ended it.
-ignore_memory_limit()
-local letters, back, ended = {}, false, 0
-local i = 3
+-- What is in lists and sets of many tasks is written at the end, for all of them at once.
+local kinds, nodes, i = {}, {}, 3
 while i <= #ARGV do
-  local how, id, token, node, value, count = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5]
-  local first = i + 6
-  i = first + 2 * tonumber(count)
-  local task = TASK .. id
-  local is = some_of(id, 'status', 'node', 'token', 'pid', 'attempts', 'max_attempts', 'reclaimed_node', 'returned')
+  kinds[ARGV[i]] = true
+  if ARGV[i] ~= 'start' and ARGV[i] ~= 'progress' then nodes[ARGV[i + 3]] = true end
+  i = i + 6 + 2 * tonumber(ARGV[i + 5])
+end
+for node in pairs(nodes) do call('LLEN', RESERVED .. node) end
+if kinds['complete'] then call('LLEN', COMPLETE) end
+if kinds['fail'] then call('LLEN', FAILED) end
+if kinds['nack'] or kinds['unseen'] then call('LLEN', PENDING) end
+ignore_memory_limit()
+
+local letters, back, ended, checked = {}, false, 0, false
+local complete, failed, leases, added, removed = {}, {}, {}, {}, {}
+
+-- Write what has gathered.
+local function write()
+  push('LPUSH', COMPLETE, complete)
+  push('LPUSH', FAILED, failed)
+  push('ZREM', LEASES, leases)
+  push('SADD', STARTED, added)
+  push('SREM', STARTED, removed)
+  complete, failed, leases, added, removed = {}, {}, {}, {}, {}
+end
+
+i = 3
+while i <= #ARGV do
+  local how, id, token, node, value = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
+  local first, task, letter = i + 6, TASK .. id, '1'
+  i = first + 2 * tonumber(ARGV[i + 5])
+  local is = redis.pcall('HMGET', task, 'status', 'node', 'token', 'pid', 'reclaimed_node')
   local held = is[1] == 'reserved' or is[1] == 'started'
   local mine = is[2] == node and (is[3] or '') == token
-  local letter = '1'
   if not is[1] then
     letter = '-'
-  elseif ARGV[1] == '1' and token ~= '' and (is[8] == token or (not held and mine)) then
+  elseif ARGV[1] == '1' and token ~= '' and (some_of(id, 'returned')[1] == token or (not held and mine)) then
     -- The reply to this very step was lost. (A write, so that a WAIT that follows waits for replicas.)
     call('HSET', task, 'updated', stamp())
-  elseif not (held and mine) or (token ~= '' and reclaimed(is[7])) then
+  elseif not (held and mine) or (token ~= '' and reclaimed(is[5])) then
     letter = '0'
   else
-    local pid = is[1] == 'started' and is[4]
+    local member = is[1] == 'started' and is[4] and node .. ' ' .. is[4] .. ' ' .. id
+    if not checked and how ~= 'progress' and (member or how == 'start') then
+      write()
+      call('SCARD', STARTED)  -- an error here, and this task and those that follow are as they were
+      checked = true
+    end
     if how == 'start' then
       call('PUBLISH', task, 'started')
-      if pid and pid ~= value then call('SREM', STARTED, node .. ' ' .. pid .. ' ' .. id) end
-      call('SADD', STARTED, node .. ' ' .. value .. ' ' .. id)
+      if member and is[4] ~= value then
+        write()
+        call('SREM', STARTED, member)
+      end
+      added[#added + 1] = node .. ' ' .. value .. ' ' .. id
       call('HSET', task, 'status', 'started', 'pid', value, 'updated', stamp(), unpack(ARGV, first, i - 1))
     elseif how == 'progress' then
       call('PUBLISH', task, 'progress')
       call('HSET', task, 'updated', stamp(), unpack(ARGV, first, i - 1))
     else
       if first < i then call('HSET', task, unpack(ARGV, first, i - 1)) end
-      local attempts, limit = natural(is[5]) or 0, natural(is[6]) or 0
-      if how == 'complete' then
-        finish(id, 'complete', 'result', value, node, pid)
+      local succeeds = how == 'complete'
+      local tried = succeeds and {} or some_of(id, 'attempts', 'max_attempts')
+      local attempts, limit = natural(tried[1]) or 0, natural(tried[2]) or 0
+      if succeeds or how == 'fail' or (how == 'nack' and limit > 0 and attempts >= limit) then
+        local status = succeeds and 'complete' or 'failed'
+        if not succeeds and value == '' then value = reason(id) end
+        if how == 'nack' then
+          write()
+          call('LLEN', FAILED)
+        end
+        call('PUBLISH', task, status)
+        call('LREM', RESERVED .. node, -1, id)
+        call('HSET', task, 'status', status, succeeds and 'result' or 'error', value, 'updated', stamp())
+        local list = succeeds and complete or failed
+        list[#list + 1], leases[#leases + 1] = id, id
         ended = ended + 1
-      elseif how == 'fail' or (how == 'nack' and limit > 0 and attempts >= limit) then
-        finish(id, 'failed', 'error', value == '' and reason(id) or value, node, pid)
-        ended = ended + 1
+        if member then removed[#removed + 1] = member end
       else
+        write()
         if how == 'unseen' and attempts > 0 then call('HSET', task, 'attempts', attempts - 1) end
-        put_back(id, node, pid)
+        put_back(id, node, is[1] == 'started' and is[4])
         call('HSET', task, 'returned', token)
         back = true
       end
@@ -55,6 +96,7 @@ while i <= #ARGV do
   end
   letters[#letters + 1] = letter
 end
+write()
 if ended > 0 then
   local ttl = tonumber(ARGV[2])
   if ttl > 0 then

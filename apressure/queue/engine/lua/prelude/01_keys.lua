@@ -37,7 +37,7 @@ end
 local CLAIM_MS = 5000          -- a claim that is unused for this long belongs to a dead client
 local LEASE_MS = 86400000      -- the longest lease
 WATCH_MS = 4500                -- a client that watches and has not said so for this long is dead
-local LOOK_MS = 2000           -- a client that waits in line looks this often (`ROUND` in connection/rounds.py)
+local LOOK_MS = 2000           -- a client that waits in line looks this often (`ROUND` in waiting/rounds.py)
 local SHARED, MEMBER = 'shared:1', 'member:'  -- the token of a lease that has members, and where their records are
 local MOST_PASSED = 1000000    -- how many elements of a list a step passes while it looks for some: some 30 ms
 

@@ -73,15 +73,6 @@ local function tell_room(bound)
   if bound > 0 then call('PUBLISH', ROOM, 'room') end
 end
 
--- The fields of a task as a table, or nil: the hash is missing, or another program has put something else there.
-local function fields_of(id)
-  local flat = redis.pcall('HGETALL', TASK .. id)
-  if flat.err or #flat == 0 then return nil end
-  local fields = {}
-  for i = 1, #flat, 2 do fields[flat[i]] = flat[i + 1] end
-  return fields
-end
-
 -- Some fields of a task, or an empty table.
 local function some_of(id, ...)
   local values = redis.pcall('HMGET', TASK .. id, ...)

@@ -1,0 +1,117 @@
+"""Sends the steps of a queue, numbered where a repeat must be told from a new step."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
+
+from apressure.connection.asking import OnAnswer, Undo, ask
+from apressure.connection.client import Client
+from apressure.connection.wire.command import Argument
+from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import Call, Script
+from apressure.connection.wire.series import Series
+
+
+class StepSender(ABC):
+    """Sends the steps of one queue that any number of clients share.
+
+    Args:
+        client: The client whose connection they use.
+        name: The queue's name.
+        keys_for: Returns the KEYS of a script for the record of a series.
+        node_keys: Say which node has the queue; None for the KEYS of a script.
+
+    Attributes:
+        name: As given.
+        script_keys: The KEYS of a script.
+        connection: The connection for steps.
+        settle_timeout: Seconds for which a cancelled caller waits for the outcome.
+    """
+
+    _not_durable: ClassVar[frozenset[str]]
+    """Steps that `durability=` does not apply to: they change nothing, or nothing that cannot be done again."""
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        keys_for: Callable[[str], tuple[bytes, ...]],
+        node_keys: Iterable[bytes] | None = None,
+    ) -> None:
+        self.name = name
+        self.settle_timeout = client.settings.settle_timeout
+        self._keys_for = keys_for
+        self._unnumbered = Series(self._script, keys_for, "none")
+        self.script_keys = self._unnumbered.keys
+        self.connection = client.connection_for(self.script_keys if node_keys is None else node_keys)
+        self._pool: list[Series] = []
+
+    def series(self) -> Series:
+        """Return a new series of numbered steps."""
+        return Series(self._script, self._keys_for)
+
+    @staticmethod
+    @abstractmethod
+    def _script(name: str) -> Script:
+        """Return the script of that name, read once."""
+
+    @abstractmethod
+    def _read(self, reply: Any, token: bytes) -> Any:
+        """Return what a reply means: a value, a wait or an exception."""
+
+    @staticmethod
+    @abstractmethod
+    def _changed(answer: Any) -> bool:
+        """Whether a step changed anything that must be durable, by its answer."""
+
+    async def _run(self, name: str, *arguments: Argument) -> Any:
+        """Run a step that can be repeated as it is."""
+        return await self._ask(lambda on_answer: self._send(self._unnumbered.call(name), [*arguments], on_answer))
+
+    async def _numbered(self, name: str, *arguments: Argument) -> Any:
+        with self._series() as series:
+            return await self._ask(
+                lambda on_answer: self._send(series.call(name), [series.next(), b"0", *arguments], on_answer, 1)
+            )
+
+    @contextlib.contextmanager
+    def _series(self) -> Iterator[Series]:
+        """Lend a series; one whose last step failed is not used again, since that step may still arrive."""
+        series = self._pool.pop() if self._pool else self.series()
+        yield series
+        self._pool.append(series)
+
+    async def _ask(self, send: Callable[[OnAnswer], Request], undo: Undo | None = None) -> Any:
+        return await ask(self.connection, send, self.settle_timeout, undo)
+
+    def _send(
+        self,
+        call: Call,
+        arguments: list[Argument],
+        on_answer: OnAnswer,
+        again: int | None = None,
+        token: bytes = b"",
+        resend: bool = True,
+        connection: ReconnectingConnection | None = None,
+    ) -> Request:
+        """Send a step; `on_answer` is called once with its value, a `Wait` or an exception.
+
+        Args:
+            call: The script, with its KEYS.
+            arguments: Its ARGV.
+            on_answer: Receives the answer.
+            again: The index of the argument that marks a repeat.
+            token: The token of the claims that it makes.
+            resend: Send the step again when its reply was lost.
+            connection: Another connection than the client's.
+        """
+        durable = None if call.script.name in self._not_durable else self._changed
+        request = Request(
+            call, arguments, lambda reply: on_answer(self._read(reply, token)), resend, again, changed=durable
+        )
+        (connection or self.connection).send(request)
+        return request

@@ -1,0 +1,1 @@
+"""What is read from, and done to, the file of one message."""

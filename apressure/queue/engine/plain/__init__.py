@@ -1,0 +1,1 @@
+"""The engine for servers that refuse scripts: the same operations with the specification's commands."""

@@ -1,0 +1,1 @@
+"""Stages of a pipeline: what `pipe` runs between two queues."""

@@ -1,0 +1,33 @@
+-- The usual case of enqueue.lua for one task that is not scheduled, with as few commands as possible: an open queue with
+-- room. In any other case it writes nothing.
+-- KEYS, ARGV, Returns: those of enqueue.lua; nil for any other case
+if #ARGV ~= 6 or ARGV[2] == '1' or ARGV[6] ~= '' then return nil end
+local call = redis.call
+local PENDING, OP, id = KEYS[2], KEYS[14], ARGV[4]
+local values = call('MGET', OP, KEYS[11], KEYS[12])
+local last, bound = values[1], values[2]
+if values[3] then return nil end
+if last then
+  last = string.match(last, '^(%d+):')
+  if not last or #last > 13 or tonumber(last) >= tonumber(ARGV[1]) then return nil end
+end
+if bound then
+  if #bound > 13 or not string.find(bound, '^%d+$') then return nil end
+  if tonumber(bound) > 0 and call('LLEN', PENDING) >= tonumber(bound) then return nil end
+elseif ARGV[3] == '1' then
+  return nil
+end
+
+local time = call('TIME')
+local stamp = time[1] .. '.' .. string.sub('000000' .. time[2], -6)
+local TASKS = KEYS[8]
+local NAME = string.sub(TASKS, 15)
+call('PUBLISH', KEYS[17], 'look')
+call('LPUSH', PENDING, id)  -- an error here, and nothing has been written
+call(
+  'HSET', KEYS[15] .. id, 'status', 'pending', 'queue', NAME, 'parameters', ARGV[5], 'created', stamp, 'updated', stamp
+)
+redis.pcall('ZINCRBY', KEYS[1], 0, NAME)
+redis.pcall('LPUSH', TASKS, id)
+call('SET', OP, ARGV[1] .. ':1', 'PX', 300000)
+return {'put', '1'}

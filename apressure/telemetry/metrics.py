@@ -1,0 +1,242 @@
+"""`Metrics`: looks at queues in the background, and has what it saw ready for whoever asks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from apressure import background, validation
+from apressure.protocols import Work
+from apressure.telemetry.families import BUCKETS, Reading
+from apressure.telemetry.handlers import Handler, name_of
+from apressure.telemetry.readings import readings_of
+from apressure.telemetry.sampler import Monitored, Sample, Sampler, label
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+    from prometheus_client.registry import Collector
+
+    from apressure.telemetry.http import MetricsServer
+
+_AT_A_TIME: Final = 32
+"""So many queues are looked at side by side."""
+
+_TIMEOUT: Final = 5.0
+"""Seconds: the least default of `timeout`."""
+
+_HEARTBEAT: Final = 1.0
+"""Seconds after which the task notes that the event loop runs."""
+
+OnDuration = Callable[[tuple[str, str, str], float], None]
+"""Called with the labels of a handler, and the seconds of one call."""
+
+
+class Metrics:
+    """The metrics of some queues, and of the services that have it as their `observer`.
+
+    While the block is open, a task looks at each queue every few seconds. A scrape shows what the latest looks saw: it
+    never waits for a server, and works while the event loop is blocked. `apressure_up` is 0 for a queue whose look
+    failed, or is out of date.
+
+    Args:
+        *queues: Queues of any kind: what has a `name` and `statistics()`. They are neither opened nor closed.
+        interval: Seconds between two looks.
+        timeout: Seconds for a look at all queues; None for the interval, and at least 5.
+        port: Serve `/metrics` and `/healthz` there while the block is open; 0 for a free port, None for no server.
+        host: The address to listen at. The default can be reached from this machine only.
+        buckets: The upper limits of the buckets of durations, in seconds, ascending.
+        local: Show what the queue objects of this process do, too: waiting tasks, blocked seconds, late renewals.
+
+    Raises:
+        TypeError, ValueError: An argument is invalid.
+        MissingExtraError: A port is given, and prometheus_client is not installed.
+
+    Example:
+        >>> async with Metrics(port=9100) as metrics:
+        ...     await serve(handle, AsyncQueue("orders"), observer=metrics)
+    """
+
+    def __init__(
+        self,
+        *queues: Monitored,
+        interval: float = 5.0,
+        timeout: float | None = None,
+        port: int | None = None,
+        host: str = "127.0.0.1",
+        buckets: Sequence[float] = BUCKETS,
+        local: bool = True,
+    ) -> None:
+        self.interval = validation.seconds(interval, "interval", above=True)
+        self.timeout = (
+            max(interval, _TIMEOUT)
+            if timeout is None
+            else validation.seconds(timeout, "timeout", above=True, none=True)
+        )
+        self._buckets = tuple(float(validation.seconds(limit, "a bucket", above=True)) for limit in buckets)
+        if not self._buckets or list(self._buckets) != sorted(set(self._buckets)):
+            raise ValueError(f"buckets must be ascending seconds, not {list(buckets)}")
+        self._local = local
+        self._samplers: dict[int, tuple[Sampler, int]] = {}
+        self._handlers: dict[tuple[str, str, str], Handler] = {}
+        self._on_duration: list[OnDuration] = []
+        self._turned_at = 0.0
+        self._added = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        self._server: MetricsServer | None = None
+        if port is not None:
+            from apressure.telemetry.http import MetricsServer
+
+            self._server = MetricsServer(self, host, port)
+        for queue in queues:
+            self.add(queue)
+
+    @property
+    def port(self) -> int | None:
+        """The port that `/metrics` is served at; None without a server."""
+        return None if self._server is None else self._server.port
+
+    async def __aenter__(self) -> Self:
+        """Begin to look, and to listen.
+
+        Raises:
+            OSError: The port cannot be used; the message says why, and what to do.
+        """
+        self._turned_at = time.monotonic()
+        if self._server is not None:
+            self._server.start()
+        self._running = background.start(self.run(), "looking at queues for metrics")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End both. Cancelled, it waits until they have ended all the same."""
+        ending: set[asyncio.Task[None]] = set()
+        if self._server is not None:
+            ending.add(background.start(asyncio.to_thread(self._server.stop), "ending the server of metrics"))
+        if self._running is not None:
+            self._running.cancel()
+            ending.add(self._running)
+        for task in ending:
+            task.add_done_callback(ending.discard)
+        await background.join(ending)
+
+    def add(self, queue: Monitored) -> None:
+        """Show this queue, too. A queue that was added twice has to be discarded twice."""
+        sampler, count = self._samplers.get(id(queue)) or (Sampler(queue), 0)
+        self._samplers[id(queue)] = sampler, count + 1
+        self._added.set()
+
+    def discard(self, queue: Monitored) -> None:
+        """Show this queue no more."""
+        sampler, count = self._samplers.pop(id(queue), (None, 0))
+        if sampler is not None and count > 1:
+            self._samplers[id(queue)] = sampler, count - 1
+
+    async def run(self) -> None:
+        """Look at all queues, again and again, and at once when one was added. The block does this in a task."""
+        loop = asyncio.get_running_loop()
+        while True:
+            next_at = loop.time() + self.interval
+            self._added.clear()
+            await self.sample()
+            while (pause := next_at - loop.time()) > 0 and not self._added.is_set():
+                self._turned_at = time.monotonic()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(pause, _HEARTBEAT)):
+                        await self._added.wait()
+
+    async def sample(self) -> None:
+        """Look at all queues once, for up to `timeout` seconds in all.
+
+        Cancelled, some queues keep their earlier sample.
+        """
+        limit = asyncio.Semaphore(_AT_A_TIME)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.timeout
+
+        async def look(sampler: Sampler) -> None:
+            async with limit:
+                await sampler.sample(max(0.0, deadline - loop.time()))
+
+        async with asyncio.TaskGroup() as group:
+            for sampler, _ in tuple(self._samplers.values()):
+                group.create_task(look(sampler))
+        self._turned_at = time.monotonic()
+
+    def readings(self) -> list[Reading]:
+        """Return all values. It may be called in any thread, and does not wait."""
+        by_key: dict[tuple[str, str], list[Sample | None]] = defaultdict(list)
+        for sampler, _ in tuple(self._samplers.values()):
+            by_key[sampler.key].append(sampler.latest)
+        oldest = time.time() - 3 * self.interval - self.timeout
+        found = [
+            reading for key, samples in by_key.items() for reading in readings_of(key, samples, oldest, self._local)
+        ]
+        for handler in tuple(self._handlers.values()):
+            found += handler.readings()
+        return found
+
+    @property
+    def stalled(self) -> float:
+        """For how many seconds the event loop has not turned, as far as is known; 0 for less than a few."""
+        seconds = time.monotonic() - self._turned_at
+        return seconds if seconds > self.timeout + 2 * self.interval else 0.0
+
+    @contextlib.contextmanager
+    def observing(self, work: Work) -> Iterator[Callable[[float], None]]:
+        """Show a service and its queue while the block is open: `Observer`'s method. Its counts stay afterwards."""
+        queue = work.queue
+        labels = (label(queue.name), type(queue).__name__, name_of(work.handler))
+        handler = self._handlers.setdefault(labels, Handler(labels, self._buckets))
+        observe = handler.begin(work)
+        monitored = hasattr(queue, "statistics")
+        if monitored:
+            self.add(queue)
+        try:
+            yield self._recording(labels, observe) if self._on_duration else observe
+        finally:
+            handler.end(work)
+            if monitored:
+                self.discard(queue)
+
+    def collector(self) -> Collector:
+        """Return a collector for a registry of prometheus_client: `REGISTRY.register(metrics.collector())`.
+
+        Raises:
+            MissingExtraError: prometheus_client is not installed.
+        """
+        from apressure.telemetry.prometheus import MetricsCollector
+
+        return MetricsCollector(self, self._buckets)
+
+    def instrument(self, meter: Meter | None = None) -> None:
+        """Report to OpenTelemetry: all gauges and counters as observable instruments, and durations as a histogram.
+
+        Call it before the services begin.
+
+        Args:
+            meter: The meter; None for the one named apressure of the global provider.
+
+        Raises:
+            MissingExtraError: opentelemetry-api is not installed.
+        """
+        from apressure.telemetry.otel import instrument
+
+        self._on_duration.append(instrument(self, meter, self._buckets))
+
+    def _recording(self, labels: tuple[str, str, str], observe: Callable[[float], None]) -> Callable[[float], None]:
+        """Return what counts a duration here, and records it elsewhere."""
+        others: Any = tuple(self._on_duration)
+
+        def record(seconds: float) -> None:
+            observe(seconds)
+            for other in others:
+                other(labels, seconds)
+
+        return record

@@ -1,0 +1,187 @@
+"""The scripts for the usual cases of tasks (lua/usual/) against the steps that they stand for, in all kinds of states.
+
+As in test_usual_cases.py: a step is run on the same state with its usual case in front and without. The answers must be
+the same, and so must be what is in the keys afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from apressure.tasks.engine.keys import TaskKeys
+from apressure.tasks.engine.sending import script
+from tests.property.test_usual_cases import mostly
+
+KEYS = TaskKeys("jobs")
+NAMES = [key.decode() for key in KEYS.for_script("series")]
+NOW, FAR, LONG_AGO = f"{time.time():.0f}.5", "9999999999.5", "5.0"
+OURS = {"status": "started", "node": "host_1", "token": "mine", "pid": "7", "attempts": "1", "updated": LONG_AGO}
+RESERVED = {name: value for name, value in OURS.items() if name != "pid"} | {"status": "reserved"}
+ENDED = {"status": "complete", "result": "x", "updated": NOW}
+FAILED = {"status": "failed", "error": "x", "updated": NOW}
+
+# What each key has: the first value is the usual one.
+VALUES: dict[str, tuple[Any, ...]] = {
+    "queues": ({"jobs": 1}, None, "x"),
+    "pending": (["b"], None, ["b"] * 5, "x"),
+    "started": ({"host_1 7 a"}, None, {"host_1 8 b"}, "x"),
+    "listeners": ({"host_1"}, None, {"host_2"}, "x"),
+    "complete": (["old"], None, ["old", "gone"], ["bad"], ["a"], "x"),
+    "failed": (None, ["bad"], ["bad", "old"], ["gone"], "x"),
+    "tasks": (["a", "old"], None, "x"),
+    "leases": ({"a": 5}, None, {"b": 5}, "x"),
+    "bound": (None, "5", "2", "0", "05", "-1", "x", "", "9" * 14, ["1"]),
+    "closed": (None, "1", ["x"]),
+    "paused": (None, "1"),
+    "op": (None, "6:1", "6:", "7:1", "7:", "8:1", ":", "x", "9" * 14 + ":", ["x"]),
+    "held": (["b", "a"], None, ["a", "b", "a"], ["b"], "x"),
+    "a": (OURS, RESERVED, ENDED, None, {**OURS, "token": "theirs"}, {**OURS, "node": "host_2"},
+          {**RESERVED, "reclaimed_node": "host_2"}, {**OURS, "reclaimed_node": "host_1"}, {**RESERVED, "pid": "7"},
+          {name: value for name, value in OURS.items() if name != "pid"}, {"status": "pending"}, "x"),
+    "old": (ENDED, {**ENDED, "updated": LONG_AGO}, {"status": "complete"}, {**ENDED, "updated": "nan"}, OURS,
+            None, "x"),
+    "bad": (FAILED, {**FAILED, "updated": LONG_AGO}, {"status": "failed"}, {**FAILED, "updated": FAR}, ENDED,
+            None, "x"),
+}  # fmt: skip
+WHERE: dict[str, str] = {
+    "queues": NAMES[0], "pending": NAMES[1], "started": NAMES[3], "listeners": NAMES[4], "complete": NAMES[5],
+    "failed": NAMES[6], "tasks": NAMES[7], "leases": NAMES[8], "bound": NAMES[10], "closed": NAMES[11],
+    "paused": NAMES[12], "op": NAMES[13], "held": KEYS.reserved(b"host_1").decode(),
+    **{task: f"blueque_task_{task}" for task in ("a", "old", "bad")},
+}  # fmt: skip
+USUAL = {word: values[0] for word, values in VALUES.items()}
+
+ENQUEUE = [7, 0, 0, "new", "parameters", ""]
+COMPLETE = [0, "60.0", "complete", "a", "mine", "host_1", "done", 0]
+START = [0, "60.0", "start", "a", "mine", "host_1", "7", 1, "process_started", "5.00"]
+CALLS: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
+    "enqueue": ("enqueue", ENQUEUE, {}),
+    "complete": ("settle", COMPLETE, {}),
+    "start": ("settle", START, {"a": RESERVED}),
+}
+ARGUMENTS: dict[str, dict[int, tuple[Any, ...]]] = {
+    "enqueue": {1: (1,), 2: (1,), 3: ("a", ""), 5: (FAR, LONG_AGO)},
+    "complete": {0: (1,), 1: ("0.0",), 2: ("fail", "nack", "unseen", "progress"), 3: ("old", "gone"),
+                 4: ("", "theirs"), 5: ("host_2",), 6: ("",)},
+    "start": {0: (1,), 2: ("progress",), 3: ("old", "gone"), 4: ("", "theirs"), 5: ("host_2",), 6: ("8",)},
+}  # fmt: skip
+MORE: dict[str, list[list[Any]]] = {
+    "enqueue": [[*ENQUEUE, "newer", "x", ""]],
+    "complete": [[*COMPLETE[:-1], 1, "field", "x"], [*COMPLETE, *COMPLETE[2:]]],
+    "start": [[*START[:-3], 0], [*START, *COMPLETE[2:]]],
+}
+
+READ = """
+local found = {}
+for i, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key).ok
+  local read = {
+    list = {'LRANGE', key, 0, -1}, hash = {'HGETALL', key}, zset = {'ZRANGE', key, 0, -1, 'WITHSCORES'},
+    set = {'SMEMBERS', key},
+  }
+  found[i] = {key, kind, redis.call(unpack(read[kind] or {'GET', key})), redis.call('PTTL', key) > 0}
+end
+return found"""
+
+
+def write(db: redis.Redis, state: dict[str, Any]) -> None:
+    pipe = db.pipeline(transaction=False)
+    pipe.flushdb()
+    for word, value in state.items():
+        key = WHERE[word]
+        if isinstance(value, list):
+            pipe.rpush(key, *value)
+        elif isinstance(value, set):
+            pipe.sadd(key, *value)
+        elif isinstance(value, dict) and word in ("queues", "leases"):
+            pipe.zadd(key, value)
+        elif isinstance(value, dict):
+            pipe.hset(key, mapping=value)
+        elif value is not None:
+            pipe.set(key, value)
+    pipe.execute()
+
+
+def timeless(kind: bytes, value: Any) -> Any:
+    """Replace the time of the step; hashes and sets have no order."""
+    if isinstance(value, list):
+        values = [b"now" if re.fullmatch(rb"1\d{9}\.\d{6}", one) else one for one in value]
+        if kind == b"hash":
+            return dict(zip(values[::2], values[1::2], strict=True))
+        return set(values) if kind == b"set" else values
+    return value
+
+
+def run(db: redis.Redis, source: str, state: dict[str, Any], arguments: list[Any]) -> tuple[Any, dict[str, Any]]:
+    write(db, state)
+    try:
+        answer = db.eval(source, len(NAMES), *NAMES, *arguments, "tag")
+    except redis.ResponseError as error:
+        answer = re.sub(r"user_script:\d+|script: \w+", "", str(error))
+    return answer, {key.decode(): (timeless(kind, value), lives) for key, kind, value, lives in db.eval(READ, 0)}
+
+
+def sources(name: str) -> tuple[str, str, str]:
+    """The script as it is, without its usual case, and with nothing else."""
+    with_it = script(name).source.decode()
+    without = with_it.replace("answer = usual()\n", "", 1)
+    alone = without.replace("answer = step()", "answer = usual()", 1)
+    assert len({with_it, without, alone}) == 3
+    return with_it, without, alone
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_usual_case_does_what_its_step_does(url: str, call: str) -> None:
+    name, arguments, of_this_call = CALLS[call]
+    with_it, without, alone = sources(name)
+    states = st.fixed_dictionaries(
+        {word: mostly({**USUAL, **of_this_call}[word], *values) for word, values in VALUES.items()}
+    )
+    others = [mostly(one, *ARGUMENTS[call].get(place, (one,))) for place, one in enumerate(arguments)]
+    usual = 0
+
+    @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(state=states, values=st.tuples(*others).map(list) | st.sampled_from([arguments, *MORE[call]]))
+    def same(state: dict[str, Any], values: list[Any]) -> None:
+        nonlocal usual
+        assert run(db, with_it, state, values) == run(db, without, state, values)
+        before = run(db, "return 1", state, values)[1]
+        answer, after = run(db, alone, state, values)
+        if answer == [b"tag"]:
+            assert after == before  # it is not its case: it has written nothing
+        usual += answer != [b"tag"]
+        event("usual" if answer != [b"tag"] else "not usual")
+
+    with redis.Redis.from_url(url) as db:
+        same()
+        db.flushdb()
+    assert usual > 20  # otherwise the states are not what they are meant to be
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_all_as_usual_but_for_one_thing(url: str, call: str) -> None:
+    name, arguments, of_this_call = CALLS[call]
+    with_it, without, alone = sources(name)
+    usual = {**USUAL, **of_this_call}
+    changed = [(arguments, {**usual, word: value}) for word, values in VALUES.items() for value in values]
+    for place, values in ARGUMENTS[call].items():
+        changed += [([*arguments[:place], one, *arguments[place + 1 :]], usual) for one in values]
+    changed += [(one, usual) for one in MORE[call]]
+    different = []
+    with redis.Redis.from_url(url) as db:
+        for values, state in changed:
+            if run(db, with_it, state, values) != run(db, without, state, values):
+                different.append((values, state))
+            answer, after = run(db, alone, state, values)
+            if answer == [b"tag"]:
+                assert after == run(db, "return 1", state, values)[1]
+        assert run(db, alone, usual, arguments)[0] != [b"tag"]
+        db.flushdb()
+    assert not different
