@@ -27,6 +27,7 @@ ELSEWHERE = {
     "spark.md": "tests/spark/test_sessions.py::test_the_code_in_the_docs_runs_as_it_is",
     "tasks.md": "tests/integration/tasks/test_main_job.py::test_the_main_job_of_the_page",
     "tasks-runner.md": "tests/integration/tasks/runner/test_ends.py::test_the_code_in_the_docs_runs_as_it_is",
+    "testing.md": "tests/integration/testing/test_plugin.py::test_the_code_of_the_page_runs",
 }
 """Pages whose code needs more than a server, and the test that runs it."""
 
