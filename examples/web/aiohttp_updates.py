@@ -20,7 +20,7 @@ URL = os.environ.get("APRESSURE_URL", "redis://127.0.0.1:6379/0")
 UNCONFIRMED = 10  # how many updates a browser gets ahead
 
 client_key = web.AppKey("client", Client)
-sockets_key = web.AppKey("sockets", set[web.WebSocketResponse])
+sockets_key: web.AppKey[set[web.WebSocketResponse]] = web.AppKey("sockets", set)
 
 
 def updates_queue(client: Client) -> AsyncQueue[str]:
@@ -79,14 +79,14 @@ async def updates(request: web.Request) -> web.WebSocketResponse:
 
 async def close_sockets(app: web.Application) -> None:
     """End the websockets at SIGTERM, so that the application need not wait for the browsers."""
-    for socket in set(app[sockets_key]):
+    for socket in list(app[sockets_key]):
         await socket.close(code=WSCloseCode.GOING_AWAY)
 
 
 def application() -> web.Application:
     """Return the application."""
     app = web.Application()
-    app[sockets_key] = set[web.WebSocketResponse]()
+    app[sockets_key] = set()
     app.cleanup_ctx.append(open_client)
     app.on_shutdown.append(close_sockets)
     app.router.add_get("/updates", updates)

@@ -90,7 +90,9 @@ def test_the_image_has_what_its_containers_run() -> None:
     assert (DEPLOY / compose["build"]["context"] / compose["build"]["dockerfile"]).resolve() == DEPLOY / "Dockerfile"
     copied = image()
     commands = [container["command"] for _, container in kubernetes()]
-    commands += [yaml.safe_load(line) for line in re.findall(r"^CMD (.*)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)]
+    commands += [
+        yaml.safe_load(line) for line in re.findall(r"^CMD (.*)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    ]
     for command in commands:
         named = f"{command[1].partition(':')[0]}.py" if command[0] == "uvicorn" else command[1]
         assert copied[named].exists()
