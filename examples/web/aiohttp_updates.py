@@ -79,7 +79,8 @@ async def updates(request: web.Request) -> web.WebSocketResponse:
 
 async def close_sockets(app: web.Application) -> None:
     """End the websockets at SIGTERM, so that the application need not wait for the browsers."""
-    for socket in list(app[sockets_key]):
+    sockets = app[sockets_key]
+    for socket in list(sockets):
         await socket.close(code=WSCloseCode.GOING_AWAY)
 
 

@@ -134,6 +134,7 @@ async def test_two_workers_of_uvicorn_share_the_orders_and_sigterm_loses_none(ur
             await until(enough)
             process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(ended, process)
+    assert not (await orders.statistics()).members  # each worker gave back what it had in hand
     assert 200 <= len(taken) < 2000
     async with fastapi(url) as (process, _):  # the next version of the application handles the rest
 
