@@ -20,10 +20,10 @@ nox.options.sessions = ["lint", "types", "imports", "tests"]
 
 ROOT = Path(__file__).parent
 PROJECT = nox.project.load_toml("pyproject.toml")
-SOURCES = ("apressure", "tests", "examples", "noxfile.py")
+SOURCES = ("apressure", "docs", "tests", "examples", "noxfile.py")
 # tests/parallel.py says how many processes `auto` means. `nox -s tests -- -n 0` runs one test at a time.
 PARALLEL = ("-n", "auto", "--dist", "loadfile")
-BESIDE_THE_TESTS = ("CHANGELOG.md", "README.md", "docs", "examples", "pyproject.toml", "tests")
+BESIDE_THE_TESTS = ("CHANGELOG.md", "README.md", "docs", "examples", "noxfile.py", "pyproject.toml", "tests")
 
 
 @nox.session
@@ -82,6 +82,20 @@ def bench(session: nox.Session) -> None:
     if not module.endswith(("resources", "spark")):
         arguments = ["--libraries", str(libraries), *arguments]
     session.run("python", "-m", module, *arguments)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the docs site into a temporary directory, and check all links. `nox -s docs -- --serve` shows it."""
+    session.install(*group("docs"))
+    session.env["NO_MKDOCS_2_WARNING"] = "1"
+    configuration = ("--config-file", "docs/site/mkdocs.yml", "--strict")
+    if "--serve" in session.posargs:
+        session.run("mkdocs", "serve", *configuration)
+        return
+    site = Path(session.create_tmp()).absolute() / "site"
+    session.run("mkdocs", "build", *configuration, "--site-dir", str(site))
+    session.log(f"open {site / 'index.html'}")
 
 
 @nox.session

@@ -30,6 +30,15 @@ class PressureError(Exception):
     accepted: int = 0
     temporary: bool = False
 
+    @property
+    def help(self) -> str:
+        """The command that says what happened, why, what to do and what was lost: `apressure explain QueueFullError`.
+
+        It needs no network. A subclass of yours has the explanation of the class that it is derived from.
+        """
+        kind = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
+        return f"apressure explain {kind.__name__}"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 

@@ -13,6 +13,7 @@ import typer
 from apressure.cli.command import command
 from apressure.cli.commands import events, files, queues, tasks
 from apressure.cli.commands.demo import demo
+from apressure.cli.commands.explain import explain
 from apressure.cli.commands.metrics import metrics
 from apressure.cli.commands.pipeline import pipeline
 from apressure.cli.exits import MEANINGS, Exit, one_line
@@ -67,6 +68,7 @@ def common_options(
 
 for function in (*queues.COMMANDS, metrics, demo, pipeline):
     app.command(epilog=_SEE)(command(function))
+app.command(epilog=_SEE)(command(explain, server=False))
 
 
 def _group(name: str, help: str, commands: Iterable[Callable[..., None]]) -> None:

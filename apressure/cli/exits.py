@@ -109,7 +109,7 @@ def as_dict(error: BaseException, code: Exit) -> dict[str, object]:
         "message": message_of(error),
         "exit_code": int(code),
     }
-    for attribute in ("name", "id", "status", "role", "holder", "extra", "code", "limit"):
+    for attribute in ("name", "id", "status", "role", "holder", "extra", "code", "limit", "help"):
         value = getattr(error, attribute, None)
         if isinstance(value, str | int):
             described[attribute] = value

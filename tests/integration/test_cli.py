@@ -507,6 +507,7 @@ class TestExitCodes:
             "message": "the queue 'nothing' does not exist",
             "exit_code": 3,
             "name": "nothing",
+            "help": "apressure explain QueueDoesNotExistError",
         }
 
     @pytest.mark.parametrize("name", ["two\nlines", "\x1b[31mred", "[bold]markup[/bold]"])

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 
-def test_every_block_of_code_is_that_of_an_example() -> None:
+def test_each_block_is_code_of_an_example() -> None:
     examples = [path.read_text() for path in (ROOT / "examples").rglob("*.py")]
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "integrations.md").read_text(), re.DOTALL)
     assert len(blocks) == 4

@@ -1,0 +1,109 @@
+"""Every code block of every page runs, is checked, or says why not."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.documentation.blocks import NOT_RUN, PAGES, ROOT, Block, blocks, name
+from tests.integration.commands import COMMAND, PATIENCE, environment
+
+ELSEWHERE = {
+    "cli.md": "tests/integration/test_cli.py::TestDocumentation",
+    "codecs.md": "tests/integration/test_documentation.py::test_the_code_of_the_page_of_codecs_works",
+    "events.md": "tests/integration/events/test_documentation.py::test_the_code_of_the_page_runs",
+    "events-server.md": "tests/integration/event_server/test_clients.py::test_the_consumer_of_the_docs",
+    "integrations.md": "tests/integration/integrations/test_documentation.py::test_each_block_is_code_of_an_example",
+    "operate.md": "tests/integration/test_metrics.py::test_the_page_names_every_metric_and_its_code_runs",
+    "pipeline.md": "tests/spark/test_pipeline.py::test_the_example",
+    "spark.md": "tests/spark/test_sessions.py::test_the_code_in_the_docs_runs_as_it_is",
+    "tasks.md": "tests/integration/tasks/test_main_job.py::test_the_main_job_of_the_page",
+    "tasks-runner.md": "tests/integration/tasks/runner/test_ends.py::test_the_code_in_the_docs_runs_as_it_is",
+}
+"""Pages whose code needs more than a server, and the test that runs it."""
+
+CODE = [page for page in PAGES if name(page) not in ELSEWHERE and any(block.runs for block in blocks(page))]
+
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+@pytest.mark.parametrize("page", CODE, ids=name)
+@pytest.mark.leaves_keys
+def test_the_code_of_a_page_runs(page: Path, url: str, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "apressure"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {" ".join(COMMAND)} "$@"\n')
+    program.chmod(0o755)
+    place = tmp_path / "place"
+    place.mkdir()
+    host, port = re.search(r"//([^:/]+):(\d+)", url).groups()  # type: ignore[union-attr]
+    settings = environment(
+        url,
+        PATH=os.pathsep.join((str(program.parent), str(Path(sys.executable).parent), os.environ["PATH"])),
+        PYTHONPATH=os.pathsep.join((str(place), str(ROOT), os.environ.get("PYTHONPATH", ""))),
+        REDIS_SERVER=host,
+        REDIS_PORT=port,
+    )
+    output = tmp_path / "output.txt"
+    with output.open("wb") as file:
+        running = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "tests.documentation.run_page", str(page), url],
+            cwd=place, env=settings, stdout=file, stderr=file, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = running.wait(2 * PATIENCE)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # what the page has started in the background
+                os.killpg(running.pid, signal.SIGKILL)
+    assert code == 0, output.read_text()
+
+
+@pytest.mark.parametrize("where", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_the_other_pages_have_a_test(where: str) -> None:
+    path, _, test = where.partition("::")
+    assert re.search(rf"(class|def) {test}", (ROOT / path).read_text())
+
+
+def test_the_tutorial_is_the_example() -> None:
+    files = {block.title: block.code for block in blocks(ROOT / "docs" / "tutorial.md") if block.title.endswith(".py")}
+    assert files == {path.name: path.read_text() for path in (ROOT / "examples" / "shop").glob("*.py")}
+
+
+def test_what_is_not_run_says_why() -> None:
+    for page in PAGES:
+        fences = re.findall(r"^ *(?:```|~~~) *(?:python|py|sh|bash|shell|console)\b", page.read_text(), re.MULTILINE)
+        known = [block for block in blocks(page) if block.language in ("python", "py", "sh", "console")]
+        assert len(fences) == len(known), f"{name(page)} has a block that the tests do not see"
+        for block in blocks(page):
+            assert not block.title.startswith(NOT_RUN) or len(block.title) > len(NOT_RUN) + 5, (name(page), block.line)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_what_a_page_installs_and_checks_exists(page: Path) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    sessions = re.findall(r"@nox\.session.*?\ndef (\w+)", (ROOT / "noxfile.py").read_text())
+    for block in blocks(page):
+        for extra in re.findall(r"(?:apressure|\.)\[([\w,]+)\]", block.code) if _is_shell(block) else []:
+            assert set(extra.split(",")) <= set(extras), block
+        for named in re.findall(r"\bnox -s ([\w ]+)", block.code):
+            assert set(named.split()) <= set(sessions), block
+
+
+def test_programs_for_other_libraries_compile() -> None:
+    before = [block for page in PAGES if page.parent.name == "migrate" for block in blocks(page) if block.title]
+    assert len(before) == 5
+    for block in before:
+        assert block.title.startswith(NOT_RUN)
+        ast.parse(block.code)
+
+
+def _is_shell(block: Block) -> bool:
+    return block.language in ("sh", "console")

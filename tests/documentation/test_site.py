@@ -1,0 +1,63 @@
+"""The site builds without a warning, needs no network, and lists every page."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documentation.blocks import DOCS, PAGES, name
+from tests.documentation.pages import listing
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built with every warning as an error: broken links and anchors, pages outside the navigation."""
+    place = tmp_path_factory.mktemp("site")
+    command = [
+        "mkdocs",
+        "build",
+        "--strict",
+        "--config-file",
+        str(DOCS / "site" / "mkdocs.yml"),
+        "--site-dir",
+        str(place),
+    ]
+    settings = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", *command], env=settings, capture_output=True, text=True, timeout=480, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return place
+
+
+def test_the_site_has_every_page(site: Path) -> None:
+    built = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")}
+    for page in PAGES:
+        assert name(page).removesuffix(".md").replace("README", "index") in built
+    assert "changelog" in built
+    for target in re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text()):
+        assert (site / target).exists(), target
+
+
+def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
+    loads = re.compile(r"<(?:link|script|img|iframe)\b[^>]*?(?:href|src)=[\"']?((?:https?:)?//[^\"'\s>]+)")
+    for page in site.rglob("*.html"):
+        assert loads.findall(page.read_text()) == [], page.name
+    for style in site.rglob("*.css"):
+        assert not re.search(r"url\([\"']?(?:https?:)?//", style.read_text()), style.name
+
+
+def test_the_reference_shows_the_docstrings(site: Path) -> None:
+    page = (site / "api" / "queue.html").read_text()
+    for method in ("put", "get", "consumer", "close", "statistics"):
+        assert f'id="apressure.AsyncQueue.{method}"' in page
+    assert "Cancelled" in page
+
+
+def test_the_list_of_pages_is_complete() -> None:
+    assert (DOCS / "llms.txt").read_text() == listing(), "python -m tests.documentation.pages"
