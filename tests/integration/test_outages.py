@@ -27,9 +27,10 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     caplog.set_level(logging.DEBUG, "apressure")
 
     def said() -> list[str]:
-        assert {record.levelname for record in caplog.records if record.name == "apressure"} <= {"INFO"}
         assert SECRET not in caplog.text
-        return [record.getMessage() for record in caplog.records if record.name == "apressure"]
+        of_outages = [one for one in caplog.records if getattr(one, "event", "") in ("connection_lost", "reconnected")]
+        assert {record.levelname for record in of_outages} <= {"INFO"}
+        return [record.getMessage() for record in of_outages]
 
     return said
 
