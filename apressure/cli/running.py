@@ -157,10 +157,16 @@ def _print_error(error: BaseException, code: Exit, remains: Remains | None, *, a
         complain(f"apressure: {message_of(error)}" + (f"; {remains.text}" if remains else ""))
 
 
+_NOT_PRINTED: Final = frozenset({"client_closing", "connected", "redelivered", "role_released", "role_taken"})
+"""Events that are the usual course of a command."""
+
+
 class _Printer(logging.Handler):
     """Prints each log record as one line."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "event", None) in _NOT_PRINTED:
+            return
         complain(f"apressure: {record.getMessage()}")
 
 
