@@ -81,7 +81,10 @@ _limit = Limit()
 
 
 def warn(event: str, queue: str, text: str, *arguments: Any, message: bytes = b"", **keys: Any) -> None:
-    """Log a warning about one message or lease, unless 20 of the same event and queue were logged within 10 s.
+    """Log a warning about messages or a lease.
+
+    Of what may come again and again, no more than 20 of the same event and queue are logged within 10 s. A dead letter
+    comes once, and each one is logged.
 
     Args:
         event: The name of the event.
@@ -91,7 +94,10 @@ def warn(event: str, queue: str, text: str, *arguments: Any, message: bytes = b"
         message: What it is about, for the preview.
         **keys: Further attributes, of `KEYS`.
     """
-    if not logger.isEnabledFor(logging.WARNING) or (suppressed := _limit.passes(event, queue)) is None:
+    if not logger.isEnabledFor(logging.WARNING):
+        return
+    suppressed = 0 if event == "dead_letter" else _limit.passes(event, queue)
+    if suppressed is None:
         return
     if message and (shown := preview(message)):
         text, arguments, keys = f"{text}: %s", (*arguments, shown["preview"]), {**keys, **shown}

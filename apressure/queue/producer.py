@@ -207,7 +207,6 @@ class _Exclusive:
 
     def give_up(self, error: LeaseLostError) -> None:
         """Give the role back; later puts raise the error."""
-        logs.lease_lost("AsyncQueue", self._scripted.name, 0, error, self.token, "producer")
         self._scripted.client.finish_before_close(background.start(self.end(error), "giving up a lease"))
 
     def _send(self, leave: bool) -> asyncio.Future[Exception | None]:

@@ -147,9 +147,9 @@ class LeasesInHand(ABC, Generic[K, D]):
             text = (
                 f"the lease of {len(lost)} {self._what} of the queue {self._name!r} ended, and other clients get them"
             )
-            self._tell(LeaseLostError(text, name=self._name, role="consumer"), lost)
+            error = LeaseLostError(text, name=self._name, role="consumer")
+            logs.lease_lost("TaskQueue" if self._what == "tasks" else "EventQueue", self._name, len(lost), error)
+            self._tell(error, lost)
 
     def _tell(self, error: LeaseLostError, lost: list[D]) -> None:
-        kind = "TaskQueue" if self._what == "tasks" else "EventQueue"
-        logs.lease_lost(kind, self._name, len(lost), error)
         self._on_lost(error, lost)

@@ -295,7 +295,8 @@ class Lease:
         if first:
             self.error = error
             if isinstance(error, LeaseLostError):
-                self._tell_of_loss(error)
+                outstanding = self.unsettled.outstanding
+                logs.lease_lost("AsyncQueue", self._queue.name, outstanding, error, self.token)
         self.stop()
         self.unsettled.clear()
         self.failures.clear()
@@ -327,11 +328,7 @@ class Lease:
         """End the lease, and give back everything in flight; later operations raise the error."""
         self.client.finish_before_close(background.start(self._give_up(error), "giving up a lease"))
 
-    def _tell_of_loss(self, error: LeaseLostError) -> None:
-        logs.lease_lost("AsyncQueue", self._queue.name, self.unsettled.outstanding, error, self.token)
-
     async def _give_up(self, error: LeaseLostError) -> None:
-        self._tell_of_loss(error)
         await self.leave(error, hurry=True)
         if self.on_lost is not None:
             self.on_lost(error)
