@@ -85,7 +85,7 @@ def check() -> None:
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
         packages = "package" if len(missing) == 1 else "packages"
-        problems.append(f"Spark needs the {packages} {' and '.join(missing)}: {how}")
+        problems.append(f"Spark needs the {packages} {', '.join(missing)}: {how}")
     else:
         import pyspark
 
