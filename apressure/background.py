@@ -19,6 +19,12 @@ def start(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     return task
 
 
+def running() -> frozenset[asyncio.Task[Any]]:
+    """Return the tasks of the running event loop that `start` made and that have not ended."""
+    loop = asyncio.get_running_loop()
+    return frozenset(task for task in _running if task.get_loop() is loop and not task.done())
+
+
 async def join(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Wait until a collection is empty which each task leaves at its end. A cancellation is raised after that."""
     from anyio import CancelScope  # here, since it loads anyio's backend

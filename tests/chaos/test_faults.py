@@ -11,7 +11,7 @@ import pytest
 
 from apressure import AsyncQueue, Client, OutcomeUnknownError, QueueClosedError, QueueEmptyError, ServerUnavailableError
 from apressure.embedded import EmbeddedServer
-from tests.chaos.proxy import Trouble, proxy
+from apressure.testing.proxy import Proxy, Trouble
 from tests.chaos.support import (
     LONG,
     NAME,
@@ -129,7 +129,7 @@ async def test_puts_over_a_bad_line(
         for _ in range(PUTS):
             await put_some(queue, account, producer, rng)
 
-    async with no_complaints(), proxy(url, rng) as line, AsyncQueue(NAME, url=url) as direct:
+    async with no_complaints(), Proxy(url, rng) as line, AsyncQueue(NAME, url=url) as direct:
         await direct.create(bound)
         draining = asyncio.create_task(drain(direct, account))
         async with Client(line.url, **SETTINGS) as one, Client(line.url, **SETTINGS) as two:
@@ -151,7 +151,7 @@ async def test_gets_over_a_bad_line(
 ) -> None:
     """A get is never repeated, so its outcome may be unknown. No message is received twice."""
     account, doubts = Account(), list[int]()
-    async with no_complaints(), proxy(url, rng) as line, AsyncQueue(NAME, url=url) as direct:
+    async with no_complaints(), Proxy(url, rng) as line, AsyncQueue(NAME, url=url) as direct:
         await direct.create(5)
         async with AsyncQueue(NAME, url=line.url, **SETTINGS) as queue:
             line.trouble = some_trouble(rng)

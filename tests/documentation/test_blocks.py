@@ -22,11 +22,13 @@ ELSEWHERE = {
     "codecs.md": "tests/integration/test_documentation.py::test_the_code_of_the_page_of_codecs_works",
     "events.md": "tests/integration/events/test_documentation.py::test_the_code_of_the_page_runs",
     "events-server.md": "tests/integration/event_server/test_clients.py::test_the_consumer_of_the_docs",
+    "integrations.md": "tests/integration/integrations/test_documentation.py::test_each_block_is_code_of_an_example",
     "operate.md": "tests/integration/test_metrics.py::test_the_page_names_every_metric_and_its_code_runs",
     "pipeline.md": "tests/spark/test_pipeline.py::test_the_example",
     "spark.md": "tests/spark/test_sessions.py::test_the_code_in_the_docs_runs_as_it_is",
     "tasks.md": "tests/integration/tasks/test_main_job.py::test_the_main_job_of_the_page",
     "tasks-runner.md": "tests/integration/tasks/runner/test_ends.py::test_the_code_in_the_docs_runs_as_it_is",
+    "testing.md": "tests/integration/testing/test_plugin.py::test_the_code_of_the_page_runs",
 }
 """Pages whose code needs more than a server, and the test that runs it."""
 

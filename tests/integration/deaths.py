@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.chaos.proxy import Trouble
+from apressure.testing.proxy import Trouble
 
 ROOT = Path(__file__).parents[2]
 
 each_trouble = pytest.mark.parametrize(
     "trouble",
-    [Trouble(lose=0.05, silence=0.001), Trouble(cut=0.05), Trouble(twice=0.03)],
+    [Trouble(lose=0.05, silence=0.001), Trouble(cut=0.05), Trouble(twice=0.06)],
     ids=["lost replies", "cuts", "replies twice"],
 )
 

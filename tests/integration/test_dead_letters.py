@@ -20,7 +20,7 @@ from apressure import (
     ServerError,
 )
 from apressure.embedded import EmbeddedServer
-from tests.chaos.proxy import Proxy, Trouble, proxy
+from apressure.testing.proxy import Proxy, Trouble
 from tests.integration.conftest import Opener, blocking, cancelled, eventually, everything, in_time
 from tests.reference import ReferenceQueue, connect, snapshot
 
@@ -350,7 +350,7 @@ async def test_a_step_whose_reply_was_lost_moves_nothing_twice(
     await watcher.put_many([b"poison 1", b"poison 2", *items])
     for delivery in reversed([await watcher.receive() for _ in range(2)]):
         await delivery.nack()
-    async with proxy(url, random.Random(1)) as line, AsyncQueue("jobs", url=line.url, max_attempts=1) as queue:
+    async with Proxy(url, random.Random(1)) as line, AsyncQueue("jobs", url=line.url, max_attempts=1) as queue:
         await queue.exists()  # connected: the lost reply is that of the step
         receiving = lose_one(line, queue.receive(timeout=0), lambda: db.llen("__pressure__:jobs:dead") == 2)
         if good:

@@ -56,6 +56,7 @@ def test_the_examples_show_what_they_promise() -> None:
         "Served(handled=10, failed=1, signal=None)",
     ]
     assert run(str(ROOT / "examples" / "pipe.py")).splitlines()[-1] == "question has 8 letters"
+    assert run(str(ROOT / "examples" / "synchronous.py")).splitlines() == [f"order {number}" for number in range(5)]
     assert "749,250.00" in run(str(ROOT / "examples" / "etl_feeder.py"))
 
 

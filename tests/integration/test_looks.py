@@ -13,8 +13,8 @@ from apressure import AsyncQueue, Client, LeaseLostError, PermissionDeniedError,
 from apressure.connection.lanes import Lane
 from apressure.connection.waiting import rounds
 from apressure.queue.engine import waits
+from apressure.testing.proxy import Proxy
 from tests.integration.conftest import Opener, blocked, blocking, cancelled, eventually, fails, in_time
-from tests.relay import relay
 
 BASE = "__pressure__:jobs"
 OURS = f"apressure:{BASE}"
@@ -144,10 +144,9 @@ async def test_a_bound_that_was_raised(open_queue: Opener, db: redis.Redis, wait
 @pytest.mark.parametrize("wait", [get, share, consume])
 async def test_a_wake_up_that_never_came(open_queue: Opener, server: Any, db: redis.Redis, wait: Wait) -> None:
     queue = await open_queue()
-    with relay(int(server.url.rpartition(":")[2].partition("/")[0])) as line:
+    with Proxy(server.url) as line:
         line.rewrite = lambda piece: b"" if piece == b"$6\r\nunseen\r\n" else piece
-        url = f"redis://127.0.0.1:{line.port}"
-        async with AsyncQueue("jobs", url=url, response_timeout=0.2) as half_open:
+        async with AsyncQueue("jobs", url=line.url, response_timeout=0.2) as half_open:
             task = await blocking(db, wait(half_open))
             await queue.put(b"unseen")
             assert await in_time(task) == b"unseen"

@@ -19,7 +19,7 @@ import redis
 from apressure import AsyncQueue, Failure, QueueEmptyError, ScriptingRefusedError, ServerError, pipe, serve
 from apressure.dead_letters import UNKNOWN
 from apressure.queue.engine.requeueing import Chosen, move
-from tests.chaos.proxy import proxy
+from apressure.testing.proxy import Proxy
 from tests.integration.conftest import Opener, in_time
 from tests.integration.test_dead_letters import lose_one
 from tests.reference import ReferenceQueue, connect
@@ -461,7 +461,7 @@ async def test_requeueing_by_id_when_replies_are_lost(open_queue: Opener, db: re
     def left(number: int) -> Callable[[], bool]:
         return lambda: db.llen("__pressure__:jobs:dead") == number
 
-    async with proxy(url, random.Random(1)) as line, AsyncQueue("jobs", url=line.url) as queue:
+    async with Proxy(url, random.Random(1)) as line, AsyncQueue("jobs", url=line.url) as queue:
         assert await queue.dead_letters() == await home.dead_letters()
         engine = queue._engine.scripted("test")
         with engine._beside(None) as other:
@@ -476,7 +476,7 @@ async def test_requeueing_by_id_when_replies_are_lost(open_queue: Opener, db: re
 
 async def test_an_error_is_noted_once_when_the_reply_is_lost(queue: AsyncQueue[Any], db: redis.Redis, url: str) -> None:
     await queue.put(b"x")
-    async with proxy(url, random.Random(1)) as line, AsyncQueue("jobs", url=line.url, max_attempts=2) as far:
+    async with Proxy(url, random.Random(1)) as line, AsyncQueue("jobs", url=line.url, max_attempts=2) as far:
         delivery = await far.receive()
         await lose_one(line, delivery.nack(ValueError(1)), lambda: db.exists(REASONS))
         delivery = await far.receive()

@@ -21,7 +21,7 @@ from apressure import (
     ScriptingRefusedError,
     ServerError,
 )
-from tests.chaos.proxy import proxy
+from apressure.testing.proxy import Proxy
 from tests.integration.conftest import Opener, blocked, blocking, cancelled, eventually, everything, fails, in_time
 from tests.integration.test_dead_letters import lose_one
 from tests.reference import ReferenceQueue, connect
@@ -264,7 +264,7 @@ async def test_a_lost_reply_moves_nothing_twice(open_queue: Opener, db: redis.Re
     watcher, dead = await both(open_queue, 1)
     assert await watcher.requeue() == 1
     await dead.put_many(items(5))
-    async with proxy(url, random.Random(1)) as line, AsyncQueue("jobs", url=line.url) as queue:
+    async with Proxy(url, random.Random(1)) as line, AsyncQueue("jobs", url=line.url) as queue:
         await queue.exists()
         assert await lose_one(line, queue.requeue(3), lambda: db.llen("__pressure__:jobs:dead") == 2) == 3
         await dead.put(b"5")

@@ -24,9 +24,9 @@ from apressure import (
     ServerUnavailableError,
 )
 from apressure.embedded import EmbeddedServer
+from apressure.testing.proxy import Proxy
 from tests.integration.conftest import PATIENCE, eventually, fails, in_time, refusals
 from tests.integration.waits import waits
-from tests.relay import relay
 from tests.servers import SERVERS, admin, blocked_clients
 from tests.topologies import Pair, Watched, ask, follows, heard, must_be_empty, replicated, sentinel, until
 
@@ -317,9 +317,9 @@ async def test_a_server_that_is_a_replica_from_the_beginning_is_an_error_at_once
 async def test_an_address_whose_server_is_a_replica_for_a_while_is_waited_for(pair: Pair, says: bytes) -> None:
     """As behind an address that moves with the primary: READONLY passes, also where a proxy puts ERR before it."""
     server = pair.primary
-    with relay(server.port) as proxy:
+    with Proxy(server.url) as proxy:
         proxy.rewrite = lambda answer: answer.replace(b"-READONLY ", says)
-        await a_replica_for_a_while(f"redis://127.0.0.1:{proxy.port}", server)
+        await a_replica_for_a_while(proxy.url, server)
     until(lambda: follows(pair.servers[1]), "the replica follows again")
 
 

@@ -17,7 +17,7 @@ from apressure import AsyncQueue, Client, LeaseLostError, OutOfMemoryError, Queu
 from apressure.connection.wire.series import Series
 from apressure.embedded import EmbeddedServer
 from apressure.queue.engine.steps import Steps
-from tests.chaos.proxy import Trouble, proxy
+from apressure.testing.proxy import Proxy, Trouble
 from tests.integration.conftest import Opener, eventually, fails, in_time
 from tests.integration.test_leases import running
 from tests.integration.test_shared import APART, BASE, LEASE, open_some
@@ -440,7 +440,7 @@ async def test_over_a_line_that_loses_replies(open_queue: Opener, url: str) -> N
     queue = await open_queue()
     items = [b"%d" % number for number in range(150)]
     firsts: list[bytes] = []
-    async with proxy(url, random.Random(14)) as line, contextlib.AsyncExitStack() as stack:
+    async with Proxy(url, random.Random(14)) as line, contextlib.AsyncExitStack() as stack:
         settings: dict[str, Any] = {"response_timeout": 0.4, "connect_timeout": 0.4, "retry_timeout": 30.0}
         clients = [await stack.enter_async_context(Client(line.url, **settings)) for _ in range(3)]
 

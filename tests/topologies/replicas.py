@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from apressure.embedded import EmbeddedServer
-from tests.relay import Relay, relay
+from apressure.testing.proxy import Proxy
 from tests.topologies.group import HOST, QUICK, Group, ask, follows, heard, until
 
 
@@ -24,8 +24,8 @@ class Pair(Group):
 
     def build(self) -> None:
         self.servers = [self.start(config=self._config)]
-        self._address = self._stack.enter_context(relay(self.primary.port))
-        self._line = self._stack.enter_context(relay(self.primary.port))
+        self._address = self._stack.enter_context(Proxy(self.primary.url))
+        self._line = self._stack.enter_context(Proxy(self.primary.url))
         self.servers += [self._start_replica() for _ in range(self._replicas)]
         self.wait_for_replicas()
 
@@ -40,20 +40,20 @@ class Pair(Group):
     @property
     def url(self) -> str:
         """An address that leads to the current primary."""
-        return f"redis://{HOST}:{self._address.port}/0"
+        return self._address.url
 
     @property
-    def line(self) -> Relay:
+    def line(self) -> Proxy:
         """The proxy that the replication uses."""
         return self._line
 
     def wait_for_replicas(self) -> None:
         """Wait until the replicas have the primary's data."""
-        self._line.lag = 0.0
+        self._line.trouble.lag = 0.0
         for replica in self.servers[1:]:
             until(lambda replica=replica: follows(replica), "the replica follows")  # type: ignore[misc]
         heard(self.primary, len(self.servers) - 1)
-        self._line.lag = self.lag
+        self._line.trouble.lag = self.lag
 
     def promote(self, rejoin: bool = True) -> None:
         """Kill the primary; its first replica takes its place and its address. Writes that were on the line are lost.
@@ -66,7 +66,7 @@ class Pair(Group):
         self.kill(old)
         self._line.cut()
         ask(self.primary, "REPLICAOF", "NO", "ONE")
-        self._address.target = self._line.target = self.primary.port
+        self._address.target = self._line.target = self.primary.url
         self._address.cut()
         self._line.cut()  # further replicas come again, and find the new primary
         if rejoin:

@@ -45,6 +45,7 @@ from apressure import (
     protocols,
     recovery,
     serve,
+    sync,
 )
 from apressure.exceptions import Role
 from apressure.protocols import Destination, Source
@@ -370,3 +371,16 @@ async def okq_servers() -> None:
     assert_type(await source.exists(), bool)
     await raw.close()  # type: ignore[attr-defined]
     assert_type(await EventQueue("orders", url="okq://host").get(), bytes)
+
+
+def without_asyncio(
+    orders: AsyncQueue[bytes], texts: FileQueue[str], events: EventQueue[str], tasks: TaskQueue[str]
+) -> None:
+    with sync.Queue(orders) as queue:
+        assert_type(queue, sync.Queue[bytes])
+        assert_type(queue.receive().item, bytes)
+        queue.put("text")  # type: ignore[arg-type]
+    for each in (sync.Queue(texts), sync.Queue(events), sync.Queue(tasks)):
+        with each as other, other.consumer(shared=True) as items:
+            for item in items:
+                assert_type(item, str)

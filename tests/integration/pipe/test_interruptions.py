@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -16,10 +15,9 @@ from apressure import (
     QueueDoesNotExistError,
     ServerUnavailableError,
 )
-from tests.chaos.proxy import proxy
+from apressure.testing.proxy import Proxy
 from tests.integration.conftest import PATIENCE, Opener, cancelled, eventually, everything, in_time
 from tests.integration.pipe.conftest import OUT, Held, Pair, Pipe, begun, drained, items, same, tidy
-from tests.relay import relay
 
 
 @pytest.mark.parametrize("turns", [*range(40), 0.002, 0.005, 0.01])
@@ -75,7 +73,7 @@ async def test_over_a_bad_line(pipe: Pipe, two: Pair, url: str) -> None:
             got.append(item)
 
     draining = await begun(drain())
-    async with proxy(url, random.Random(7)) as line:
+    async with Proxy(url, random.Random(7)) as line:
         line.trouble.lose = line.trouble.cut = line.trouble.twice = 0.03
         quick: dict[str, Any] = {"url": line.url, "response_timeout": 0.5, "retry_timeout": 60}
         while True:
@@ -93,22 +91,18 @@ async def test_over_a_bad_line(pipe: Pipe, two: Pair, url: str) -> None:
 async def test_a_connection_that_breaks_at_the_start(pipe: Pipe, two: Pair, url: str) -> None:
     """A pipe first finds out whether both queues are on one server. The reply is lost, and the pipe asks again."""
     _, arrived = await two(3)
-    address = urlsplit(url)
-    assert address.port is not None
-    with relay(address.port) as line:
-        through = address._replace(netloc=f"127.0.0.1:{line.port}").geturl()
-        async with Client(through) as client:
+    with Proxy(url) as line:
+        async with Client(line.url) as client:
             source, destination = (AsyncQueue[bytes](name, client=client) for name in ("in", "out"))
             await source.exists()
             cuts = []
 
-            def cut(data: bytes) -> bytes:
+            def cut(data: bytes) -> bytes | None:
                 if data != b"+OK\r\n":  # the reply to SET
                     return data
                 cuts.append(data)
                 line.rewrite = bytes
-                line.abort(tuple(line._open))
-                return data
+                return None
 
             line.rewrite = cut
             done = await in_time(pipe(source, same, destination))

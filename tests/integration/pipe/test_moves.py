@@ -14,7 +14,7 @@ from apressure import (
 )
 from apressure.queue.engine.answers import FULL
 from apressure.queue.engine.waits import Wait
-from tests.chaos.proxy import proxy
+from apressure.testing.proxy import Proxy
 from tests.integration.conftest import eventually, everything, in_time
 from tests.integration.pipe.conftest import OUT, Held, Pair, Queue, begun, drained, items, tidy
 from tests.integration.test_dead_letters import lose_one
@@ -49,7 +49,7 @@ async def test_a_lost_reply_moves_nothing_twice(two: Pair, db: redis.Redis, url:
     assert await move([1, 0, 1, 1, 1, 1], []) == 1  # the server knows the script
     for delivery in deliveries[:0:-1]:
         await delivery.nack()
-    async with proxy(url, random.Random(1)) as line:
+    async with Proxy(url, random.Random(1)) as line:
         here, there = AsyncQueue("in", url=line.url), AsyncQueue("out", url=line.url)
         held = Held()
         task = await begun(pipe(here, held, there, concurrency=2, exactly_once=True))

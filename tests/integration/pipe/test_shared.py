@@ -11,7 +11,7 @@ import redis
 
 from apressure import AsyncQueue, LeaseLostError, QueueClosedError, QueueDoesNotExistError, QueueInUseError, pipe
 from apressure.queue.engine.sending import script
-from tests.chaos.proxy import Trouble, proxy
+from apressure.testing.proxy import Proxy, Trouble
 from tests.integration.conftest import Opener, cancelled, eventually, everything, fails, in_time
 from tests.integration.pipe.conftest import OUT, Held, Pair, Queue, begun, drained, items, same, tidy
 from tests.integration.pipe.test_moves import Moves
@@ -293,7 +293,7 @@ async def test_a_lease_that_ends_while_the_move_is_on_its_way(
 ) -> None:
     source, destination = await two(3)
     held = Held()
-    async with proxy(url, random.Random(1)) as line:
+    async with Proxy(url, random.Random(1)) as line:
         quick: dict[str, Any] = {"url": line.url, "retry_timeout": 60}
         late = await begun(
             pipe(

@@ -18,7 +18,7 @@ from apressure.connection.wire import reconnecting
 from apressure.embedded import EmbeddedServer
 from apressure.tasks import Scheduler
 from apressure.tasks.engine import waits
-from tests.chaos.proxy import Trouble, proxy
+from apressure.testing.proxy import Proxy, Trouble
 from tests.integration.deaths import each_trouble, killed_at_random, url_of
 from tests.integration.tasks.conftest import Open, consistent, eventually, in_time
 from tests.servers import SERVERS
@@ -60,7 +60,7 @@ async def test_a_bad_line(open_queue: Open, db: redis.Redis, trouble: Trouble, m
     settings: Any = {"response_timeout": 1.0, "connect_timeout": 1.0, "retry_timeout": 60.0}
     handed: Counter[str] = Counter()
     done: Counter[str] = Counter()
-    async with proxy(url_of(db), rng) as line, contextlib.AsyncExitStack() as stack:
+    async with Proxy(url_of(db), rng) as line, contextlib.AsyncExitStack() as stack:
         putting, receiving = [
             await stack.enter_async_context(TaskQueue("jobs", url=line.url, **settings)) for _ in range(2)
         ]

@@ -1,0 +1,25 @@
+"""A script that waits in one operation of `apressure.sync` until Ctrl-C; then it tells what it sees, and goes on."""
+
+import sys
+
+from apressure import AsyncQueue
+from apressure.sync import Queue
+
+operation, url = sys.argv[1:]
+
+with Queue(AsyncQueue("jobs", url=url, codec="text")) as queue:
+    print("ready", flush=True)
+    try:
+        if operation == "put":
+            queue.put("too much")
+        elif operation == "receive":
+            queue.receive()
+        else:
+            with queue.consumer() as items:
+                for item in items:
+                    print(item, flush=True)
+                    while item == "stop here":  # until Ctrl-C interrupts the body
+                        pass
+    except KeyboardInterrupt:
+        print("interrupted", queue.qsize(), flush=True)
+        sys.stdin.readline()

@@ -1,0 +1,108 @@
+"""The files of examples/deploy: what they name exists, and service managers wait long enough."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from examples.deploy import worker
+from tests.integration.commands import Commands, ended, environment, running
+from tests.integration.conftest import Opener
+
+DEPLOY = Path(__file__).parents[3] / "examples" / "deploy"
+ROOT = DEPLOY.parents[1]
+
+
+def unit(name: str) -> configparser.SectionProxy:
+    """The section [Service] of a unit of systemd."""
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string((DEPLOY / name).read_text())
+    return parser["Service"]
+
+
+def image() -> dict[str, Path]:
+    """The files of the image's working directory, by name, as the Dockerfile copies them."""
+    copied: dict[str, Path] = {}
+    for words in re.findall(r"^COPY (.*) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE):
+        for word in words.split():
+            assert (ROOT / word).exists() or word in ("LICENSE", "apressure"), word  # the tests run without the package
+            copied[Path(word).name] = ROOT / word
+    return copied
+
+
+def kubernetes() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The pods, and the container of each."""
+    for deployment in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()):
+        template = deployment["spec"]["template"]
+        assert deployment["spec"]["selector"]["matchLabels"] == template["metadata"]["labels"]
+        (container,) = template["spec"]["containers"]
+        yield template["spec"], container
+
+
+def probes() -> list[list[str]]:
+    """The commands of all probes that run `apressure`."""
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    found = [compose["services"]["worker"]["healthcheck"]["test"][1:]]
+    found += [container["readinessProbe"]["exec"]["command"] for _, container in kubernetes()]
+    return found
+
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+async def test_the_worker_handles_orders_until_sigterm_and_the_probes_find_it(
+    cli: Commands, open_queue: Opener
+) -> None:
+    queue = await open_queue("orders", codec="text")
+    with running([sys.executable, str(DEPLOY / "worker.py")], env=environment(cli.url)) as process:
+        await queue.put("order 1")
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"order 1 is done\n"
+        for command in {tuple(command) for command in probes()}:
+            assert command[0] == "apressure"
+            cli(*command[1:])
+        process.send_signal(signal.SIGTERM)
+        assert ended(process)[0] == 0
+    assert not (await queue.statistics()).members
+
+
+def test_service_managers_wait_until_the_handlers_have_finished() -> None:
+    service = unit("orders-worker.service")
+    assert float(service["TimeoutStopSec"]) > worker.SHUTDOWN_SECONDS
+    assert service["ExecStart"].endswith("/worker.py")
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["worker"]
+    assert float(compose["stop_grace_period"].removesuffix("s")) > worker.SHUTDOWN_SECONDS
+    for pod, container in kubernetes():
+        before = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])
+        assert pod["terminationGracePeriodSeconds"] > worker.SHUTDOWN_SECONDS + float(before[1])
+
+
+def test_the_image_has_what_its_containers_run() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["worker"]
+    assert (DEPLOY / compose["build"]["context"] / compose["build"]["dockerfile"]).resolve() == DEPLOY / "Dockerfile"
+    copied = image()
+    commands = [container["command"] for _, container in kubernetes()]
+    commands += [
+        yaml.safe_load(line) for line in re.findall(r"^CMD (.*)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    ]
+    for command in commands:
+        named = f"{command[1].partition(':')[0]}.py" if command[0] == "uvicorn" else command[1]
+        assert copied[named].exists()
+
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+def test_the_unit_of_the_okq_server_has_options_that_it_takes(cli: Commands) -> None:
+    service = unit("okq-server.service")
+    assert service["Type"] == "notify"
+    program, *options = shlex.split(service["ExecStart"])
+    assert program.endswith("/apressure")
+    assert b"drain-timeout" in cli(*options, "--example").stdout  # bad options would be refused
+    assert float(service["TimeoutStopSec"]) > float(options[options.index("--drain-timeout") + 1])
