@@ -84,7 +84,8 @@ def check() -> None:
     problems = []
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
-        problems.append(f"Spark needs the package {', '.join(missing)}: {how}")
+        packages = "package" if len(missing) == 1 else "packages"
+        problems.append(f"Spark needs the {packages} {', '.join(missing)}: {how}")
     else:
         import pyspark
 

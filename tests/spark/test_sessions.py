@@ -67,7 +67,9 @@ def test_java_that_cannot_be_used(script: str, says: str, monkeypatch: pytest.Mo
 
 def test_no_pyspark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pyspark, pyarrow, pandas: pip install 'apressure\[spark\]'$"):
+    with pytest.raises(
+        MissingExtraError, match=r"packages pyspark, pyarrow, pandas: pip install 'apressure\[spark\]'$"
+    ):
         pressure.check()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # the error names everything that is missing
     with pytest.raises(MissingExtraError, match=r"apressure\[spark\]'\. And Spark needs Java 17 or later"):
