@@ -157,15 +157,15 @@ def _print_error(error: BaseException, code: Exit, remains: Remains | None, *, a
         complain(f"apressure: {message_of(error)}" + (f"; {remains.text}" if remains else ""))
 
 
-_NOT_PRINTED: Final = frozenset({"client_closing", "connected", "redelivered", "role_released", "role_taken"})
-"""Events that are the usual course of a command."""
+ROUTINE: Final = frozenset({"client_closing", "connected", "redelivered", "role_released", "role_taken"})
+"""Events that are the usual course of a command. They are not printed."""
 
 
 class _Printer(logging.Handler):
     """Prints each log record as one line."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "event", None) in _NOT_PRINTED:
+        if getattr(record, "event", None) in ROUTINE:
             return
         complain(f"apressure: {record.getMessage()}")
 

@@ -59,8 +59,8 @@ WHERE: dict[str, str] = {
 USUAL = {word: values[0] for word, values in VALUES.items()}
 
 ENQUEUE = [7, 0, 0, "new", "parameters", ""]
-COMPLETE = [0, "60.0", "complete", "a", "mine", "host_1", "done", 0]
-START = [0, "60.0", "start", "a", "mine", "host_1", "7", 1, "process_started", "5.00"]
+COMPLETE = [0, "86400.0", "complete", "a", "mine", "host_1", "done", 0]
+START = [0, "86400.0", "start", "a", "mine", "host_1", "7", 1, "process_started", "5.00"]
 CALLS: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "enqueue": ("enqueue", ENQUEUE, {}),
     "complete": ("settle", COMPLETE, {}),

@@ -79,7 +79,7 @@ def closed_of(queue: QueueSteps) -> bytes:
 
 
 def _whole(text: bytes) -> int:
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdigit() and len(text) < 19 else 0  # others may have written more digits than int() takes
 
 
 def _fours(values: Sequence[Any]) -> Iterator[Sequence[Any]]:

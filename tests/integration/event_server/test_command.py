@@ -144,7 +144,7 @@ def test_an_address_in_use_is_refused(url: str) -> None:
 def test_health_of_a_server_that_is_not_there() -> None:
     done = Commands("")("events", "health", "--addr", "127.0.0.1:1", "--json", code=7)
     assert json.loads(done.stderr)["error"] == "ServerUnavailableError"
-    assert "Is it running?" in json.loads(done.stderr)["message"]
+    assert "Is it running, and is the address right?" in json.loads(done.stderr)["message"]
 
 
 def test_health_of_a_server_with_a_password() -> None:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from apressure.cli.options import Common, complain, replicas_of
+from apressure.cli.running import ROUTINE
 from apressure.cli.settings_file import load, show_example
 from apressure.cli.show import print_json
 from apressure.connection.settings import Durability
@@ -240,11 +241,14 @@ _USUAL: Final = frozenset({*logging.LogRecord("", 0, "", 0, "", None, None).__di
 class _Lines(logging.Handler):
     """Writes each log record as one line on standard error: words and `key=value`, or JSON."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, debug: bool) -> None:
         super().__init__()
         self._as_json = as_json
+        self._without = frozenset[str]() if debug else ROUTINE
 
     def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "event", None) in self._without:
+            return
         more = {key: value for key, value in record.__dict__.items() if key not in _USUAL}
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         if record.exc_info:
@@ -262,7 +266,7 @@ def _logs(*, as_json: bool, debug: bool) -> Iterator[None]:
     """Write the log of the server, and the library's, as lines of their own."""
     logger = logging.getLogger("apressure")
     handlers, level = list(logger.handlers), logger.level
-    logger.handlers = [_Lines(as_json=as_json)]
+    logger.handlers = [_Lines(as_json=as_json, debug=debug)]
     logger.setLevel(logging.DEBUG if debug else logging.INFO)
     try:
         yield

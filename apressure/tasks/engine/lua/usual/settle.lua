@@ -38,9 +38,9 @@ end
 -- These keys must be of their types.
 call('LLEN', RESERVED)
 call('SCARD', STARTED)
+call('PUBLISH', task, 'complete')  -- before the first write: a user may lack the right
 call('ZREM', LEASES, id)
 call('LPUSH', COMPLETE, id)
-call('PUBLISH', task, 'complete')
 call('LREM', RESERVED, -1, id)
 call('SREM', STARTED, node .. ' ' .. is[4] .. ' ' .. id)
 local stamp = time[1] .. '.' .. string.sub('000000' .. time[2], -6)
