@@ -26,7 +26,10 @@ EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem
 def run(*command: str, cwd: Path | None = None) -> str:
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=60, check=False, cwd=cwd)
     assert done.returncode == 0, done.stderr
-    assert not done.stderr
+    # Some examples show a redelivery, which is a warning.
+    assert all(
+        line.endswith(("delivered again: attempt 2", "delivered again: attempt 3")) for line in done.stderr.splitlines()
+    )
     return done.stdout
 
 

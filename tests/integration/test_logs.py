@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import redis
 
+import apressure
 from apressure import AsyncQueue, EventQueue, FileQueue, LeaseLostError, TaskQueue, logs, pipe, serve
 from apressure.queue.engine import notices
 from tests.integration.conftest import Opener, eventually, in_time
@@ -64,7 +65,7 @@ def test_the_page_names_every_attribute_and_none_is_one_of_a_record() -> None:
     assert not logs.KEYS & USUAL
     named = {
         event
-        for path in (ROOT / "apressure").rglob("*.py")
+        for path in Path(apressure.__file__).parent.rglob("*.py")
         for event in re.findall(
             r'"event": "(\w+)"|logs\.(?:warn|role)\(\s*"(\w+)"|^    warn\(\s*"(\w+)"', path.read_text(), re.MULTILINE
         )
