@@ -1,4 +1,4 @@
-"""`Metrics`: looks at queues in the background, and has what it saw ready for whoever asks."""
+"""`Metrics`: samples queues in the background, and answers scrapes from the latest sample."""
 
 from __future__ import annotations
 
