@@ -116,6 +116,18 @@ def statistics_lines(statistics: QueueStatistics, groups: Iterable[GroupBatches]
     return lines
 
 
+def print_statistics(shown: dict[str, Any], watched: Iterable[str] | None, *, as_json: bool) -> None:
+    """Print statistics as JSON, or a line for each value; `watched` names the values of a single line instead."""
+    if as_json:
+        print_json(shown)
+    elif watched is not None:
+        parts = [f"{key} {plain(shown[key])}" for key in watched]
+        sys.stdout.write("  ".join([*parts, "paused"] if shown["paused"] else parts) + "\n")
+    else:
+        sys.stdout.write("".join(f"{key}\t{plain(value)}\n" for key, value in shown.items()))
+    sys.stdout.flush()
+
+
 def plain(value: object) -> str:
     """Return a value as text for scripts: a dash for None, yes or no, and no control characters."""
     if value is None:

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import itertools
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,7 +39,7 @@ from apressure.cli.options import (
     seconds_between,
 )
 from apressure.cli.running import Remains, execute
-from apressure.cli.show import answer, plain, print_json
+from apressure.cli.show import answer, print_json, print_statistics
 from apressure.cli.streams.framing import DEFAULT_LIMIT, Framing, decoder
 from apressure.cli.streams.meter import Meter, is_shown
 from apressure.cli.streams.pipes import Input, Output
@@ -267,14 +266,8 @@ async def stat(
     async with FileQueue(name, directory=directory, notify=False if poll else None) as queue:
         while True:
             shown = as_dict(await queue.statistics())
-            if common.json:
-                print_json(shown)
-            elif watch:
-                parts = [f"{key} {plain(shown[key])}" for key in ("length", "in_flight", "unfinished", "oldest")]
-                sys.stdout.write("  ".join([*parts, "paused"] if shown["paused"] else parts) + "\n")
-            else:
-                sys.stdout.write("".join(f"{key}\t{plain(value)}\n" for key, value in shown.items()))
-            sys.stdout.flush()
+            watched = ("length", "in_flight", "unfinished", "oldest") if watch else None
+            print_statistics(shown, watched, as_json=common.json)
             if not watch:
                 return
             await asyncio.sleep(seconds)

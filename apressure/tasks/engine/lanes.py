@@ -74,8 +74,7 @@ class ReserveLane(Lane[Reserve]):
         super().__init__(steps, waits)
         self._series = steps.series()
         self._kind: tuple[Any, ...] = ()
-        self._back: list[tuple[int, Sequence[Reserved], asyncio.Future[None]]] = []
-        self._order = 0
+        self._back: list[tuple[Sequence[Reserved], asyncio.Future[None]]] = []
 
     def give_back(self, tasks: Sequence[Reserved]) -> asyncio.Future[None]:
         """Give back tasks that nobody has seen; the future completes when they are back, or that has failed.
@@ -86,15 +85,14 @@ class ReserveLane(Lane[Reserve]):
         done: asyncio.Future[None] = loop.create_future()
         if not self._back:
             loop.call_soon(self._send_back)
-        self._order += 1
-        self._back.append((self._order, tasks, done))
+        self._back.append((tasks, done))
         return done
 
     def _send_back(self) -> None:
-        back, self._back = sorted(self._back, key=lambda given: given[0]), []
+        back, self._back = self._back, []
         if back:
-            gone = self._steps.give_back_soon([task for _, some, _ in back for task in some])
-            gone.add_done_callback(functools.partial(self._given_back, [done for *_, done in back]))
+            gone = self._steps.give_back_soon([task for some, _ in back for task in some])
+            gone.add_done_callback(functools.partial(self._given_back, [done for _, done in back]))
 
     def _given_back(self, waiting: Sequence[asyncio.Future[None]], gone: asyncio.Future[Any]) -> None:
         if isinstance(error := gone.result(), Exception):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sys
 from typing import Annotated, Final
 
 import typer
@@ -15,7 +14,7 @@ from apressure.cli.commands.queues.pause import set_paused
 from apressure.cli.commands.queues.requeue import report
 from apressure.cli.exits import UsageError
 from apressure.cli.options import Common, Interval, Most, Name, Timeout, Watch, seconds_between
-from apressure.cli.show import plain, print_json, printable
+from apressure.cli.show import print_statistics, printable
 from apressure.exceptions import QueueDoesNotExistError
 
 _OWN: Final = ("waiting_putters", "waiting_receivers", "blocked", "late_renewals")
@@ -30,14 +29,8 @@ async def stat(common: Common, name: Name, watch: Watch = False, interval: Inter
             await _must_exist(queue)
             found = dataclasses.asdict(await queue.statistics())
             shown = {key: value for key, value in found.items() if key not in _OWN}
-            if common.json:
-                print_json(shown)
-            elif watch:
-                parts = [f"{key} {plain(shown[key])}" for key in ("length", "in_flight", "consumers", "dead_letters")]
-                sys.stdout.write("  ".join([*parts, "paused"] if shown["paused"] else parts) + "\n")
-            else:
-                sys.stdout.write("".join(f"{key}\t{plain(value)}\n" for key, value in shown.items()))
-            sys.stdout.flush()
+            watched = ("length", "in_flight", "consumers", "dead_letters") if watch else None
+            print_statistics(shown, watched, as_json=common.json)
             if not watch:
                 return
             await asyncio.sleep(seconds)

@@ -208,7 +208,7 @@ async def test_a_lease_that_ends(open_queue: Open, monkeypatch: pytest.MonkeyPat
     delivery = await in_time(queue.receive(lease=0.5))
     again = await in_time(queue.receive(timeout=60))
     assert (again.id, again.attempts) == (late, 2)
-    await delivery.ack()  # the work is done, whoever has the event now
+    await delivery.ack()  # the work is done, even if another consumer has the event now
     await fails(LeaseLostError, again.ack())
     assert await queue.qsize() == 0
 
