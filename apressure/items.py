@@ -8,8 +8,8 @@ from typing import Final, Generic, TypeVar
 
 from apressure import validation
 from apressure.codecs import Codec
+from apressure.concurrency.settle import note_accepted
 from apressure.exceptions import DecodeError, PressureError
-from apressure.settle import note_accepted
 
 T = TypeVar("T")
 

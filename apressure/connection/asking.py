@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from apressure.concurrency.settle import set_result_once, wait_shielded
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
-from apressure.settle import set_result_once, wait_shielded
 
 OnAnswer = Callable[[Any], None]
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Unpack
 
+from apressure.concurrency.settle import wait_shielded
 from apressure.connection.leases.renewer import Renewer
 from apressure.connection.objects import SharedClient
 from apressure.connection.server import Node, Server
@@ -14,7 +15,6 @@ from apressure.connection.waiting.rounds import Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.script import Script
 from apressure.logs import logger
-from apressure.settle import wait_shielded
 
 
 class Client(SharedClient):

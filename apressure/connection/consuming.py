@@ -10,10 +10,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-from apressure import background
+from apressure.concurrency import background
+from apressure.concurrency.lifetime import IteratingTask
+from apressure.concurrency.settle import wait_shielded
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
-from apressure.lifetime import IteratingTask
-from apressure.settle import wait_shielded
 
 
 class Leased(Protocol):

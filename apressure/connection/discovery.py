@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
-from apressure import background
+from apressure.concurrency import background
 from apressure.connection.addresses import Address, Node
 from apressure.connection.settings import Settings, settings_from
 from apressure.connection.wire import channel as channels

@@ -16,11 +16,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from apressure.concurrency.settle import wait_shielded
 from apressure.connection.waiting.waiter import Parked
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import NotSentError, Request
 from apressure.exceptions import LeaseLostError, PressureError, QueueDoesNotExistError
-from apressure.settle import wait_shielded
 
 R = TypeVar("R")
 

@@ -9,10 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from apressure import background
+from apressure.concurrency import background
+from apressure.concurrency.lifetime import AsyncClosing, LoopBound
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.exceptions import ClientClosedError, OperationUnblockedError, PressureError
-from apressure.lifetime import AsyncClosing, LoopBound
 
 
 class Attached(Protocol):

@@ -6,11 +6,11 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
+from apressure.concurrency.settle import note_sent
 from apressure.connection.lanes import Entry, Lane
 from apressure.connection.wire.request import Request
 from apressure.exceptions import DurabilityError, PressureError
 from apressure.items import MAX_BYTES
-from apressure.settle import note_sent
 
 I = TypeVar("I", bound=tuple[bytes, ...])  # noqa: E741 (an item)
 

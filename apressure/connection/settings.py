@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from urllib.parse import unquote, urlparse
 
 from apressure import validation
-from apressure.backoff import Backoff
+from apressure.concurrency.backoff import Backoff
 from apressure.connection import addresses
 from apressure.connection.addresses import PARTS, SENTINEL_PARTS, Address
 

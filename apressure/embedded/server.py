@@ -31,7 +31,7 @@ from typing import IO, Final, Self, TypeVar
 from urllib.parse import quote
 
 from apressure import validation
-from apressure.backoff import Backoff
+from apressure.concurrency.backoff import Backoff
 from apressure.embedded.binary import find_binary, identify, named_binary
 from apressure.embedded.configuration import ConfigValue, render
 from apressure.embedded.lock import lock_directory

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from apressure import validation
+from apressure.concurrency.deadline import within
 from apressure.connection.waiting.waits import Wait
 from apressure.dead_letters import Requeued, checked_ids
-from apressure.deadline import within
 from apressure.events.core import Core
 from apressure.events.engine.answers import Status
 from apressure.events.engine.letters import Oldest, choose, requeue

@@ -9,7 +9,9 @@ import contextlib
 import uuid
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from apressure import background, logs
+from apressure import logs
+from apressure.concurrency import background
+from apressure.concurrency.settle import set_result_once, wait_for_answer
 from apressure.connection.consuming import Consuming
 from apressure.connection.leases.clock import Clock, since_boot
 from apressure.connection.waiting.waits import Wait
@@ -17,7 +19,6 @@ from apressure.events.delivery import EventDelivery, Hand
 from apressure.events.engine.answers import Popped
 from apressure.events.renewing import Renewing
 from apressure.exceptions import DurabilityError, PressureError
-from apressure.settle import set_result_once, wait_for_answer
 
 if TYPE_CHECKING:
     from apressure.events.queue import EventQueue

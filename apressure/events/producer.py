@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-from apressure.lifetime import ClosingProducer
+from apressure.concurrency.lifetime import ClosingProducer
 
 if TYPE_CHECKING:
     from apressure.events.queue import EventQueue  # noqa: F401 (named in a string)

@@ -8,10 +8,10 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec
+from apressure.concurrency.deadline import within
 from apressure.connection.client import Client
 from apressure.connection.leases.arguments import lease_of, max_hold_of
 from apressure.connection.settings import ClientOptions
-from apressure.deadline import within
 from apressure.events.consumer import EventConsumer
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.batching import Pair, Push

@@ -8,10 +8,10 @@ from typing import Any, Generic, TypeVar
 
 from apressure import validation
 from apressure.codecs import Codec, codec_for
+from apressure.concurrency.deadline import within
 from apressure.connection.client import Client
 from apressure.connection.leases.arguments import lease_of
 from apressure.dead_letters import DeadLetter
-from apressure.deadline import within
 from apressure.events.administration import Administration
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.answers import Event

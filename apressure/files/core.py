@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from apressure import validation
-from apressure.blocked import Blocked, Cause
+from apressure.concurrency.blocked import Blocked, Cause
+from apressure.concurrency.lifetime import LoopBound
 from apressure.exceptions import (
     ClientClosedError,
     OperationUnblockedError,
@@ -25,7 +26,6 @@ from apressure.files.putting import Putter
 from apressure.files.receiving import Got, Receiver
 from apressure.files.storage.store import Store
 from apressure.files.waits import Line, Waits
-from apressure.lifetime import LoopBound
 
 if TYPE_CHECKING:
     from apressure.files.roles import FileConsumer

@@ -12,10 +12,11 @@ from collections.abc import AsyncIterable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
-from apressure import background, logs
+from apressure import logs
+from apressure.concurrency import background
+from apressure.concurrency.lifetime import ClosingProducer, IteratingTask
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.files.delivery import FileDelivery
-from apressure.lifetime import ClosingProducer, IteratingTask
 
 if TYPE_CHECKING:
     from apressure.files.queue import FileQueue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime
 
-from apressure.blocked import NOT_BLOCKED, BlockedSeconds
+from apressure.concurrency.blocked import NOT_BLOCKED, BlockedSeconds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

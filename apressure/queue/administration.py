@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from apressure import validation
+from apressure.concurrency.deadline import within
 from apressure.connection.client import Client
 from apressure.dead_letters import DeadLetter, Requeued, checked_ids
-from apressure.deadline import within
 from apressure.exceptions import QueueAlreadyExistsError
 
 if TYPE_CHECKING:

@@ -9,14 +9,15 @@ from collections.abc import AsyncIterable, Awaitable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from apressure import background, logs, validation
+from apressure import logs, validation
+from apressure.concurrency import background
+from apressure.concurrency.deadline import within
+from apressure.concurrency.settle import set_result_once, wait_for_answer
 from apressure.connection.leases.clock import Term, since_boot
 from apressure.connection.leases.renewal import Renewal
-from apressure.deadline import within
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.items import Items
 from apressure.queue.engine.batching import Put, PutLane, put_many
-from apressure.settle import set_result_once, wait_for_answer
 
 if TYPE_CHECKING:
     from apressure.queue.engine.plain.engine import Plain

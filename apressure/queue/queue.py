@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
+from apressure.concurrency.deadline import within
+from apressure.concurrency.lifetime import AsyncClosing
 from apressure.connection.client import Client
 from apressure.connection.leases.arguments import lease_of, max_hold_of
 from apressure.connection.settings import ClientOptions
-from apressure.deadline import within
 from apressure.items import Items
-from apressure.lifetime import AsyncClosing
 from apressure.protocols import Mover
 from apressure.queue.engine.batching import Put, put_many
 from apressure.queue.engine.dead_letters import limited

@@ -6,7 +6,7 @@ import dataclasses
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from apressure.blocked import NOT_BLOCKED, BlockedSeconds
+from apressure.concurrency.blocked import NOT_BLOCKED, BlockedSeconds
 from apressure.exceptions import ServerError
 
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, TypeVar
 
 from apressure import validation
+from apressure.concurrency.deadline import within
 from apressure.connection.leases.arguments import lease_of, max_hold_of
-from apressure.deadline import within
 from apressure.exceptions import QueueClosedError
 from apressure.queue.administration import Administration
 

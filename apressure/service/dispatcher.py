@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from apressure.backoff import Backoff
+from apressure.concurrency.backoff import Backoff
 from apressure.exceptions import DurabilityError, PressureError, QueueDoesNotExistError
 from apressure.protocols import Consumer, Delivery, DeliverySource, NotesErrors, Tally
 from apressure.service.options import Options

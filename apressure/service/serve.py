@@ -12,7 +12,8 @@ from signal import SIGINT, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from apressure import validation
-from apressure.backoff import Backoff
+from apressure.concurrency.backoff import Backoff
+from apressure.concurrency.signals import listening
 from apressure.exceptions import PressureError
 from apressure.protocols import Creatable, Delivery, DeliverySource, Observer, Source, Tally
 from apressure.service import handlers
@@ -22,7 +23,6 @@ from apressure.service.handling import Handling
 from apressure.service.keyed import Keyed
 from apressure.service.options import Options
 from apressure.service.pace import Pace
-from apressure.signals import listening
 
 if TYPE_CHECKING:
     from apressure.telemetry import Metrics

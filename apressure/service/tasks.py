@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
-from apressure import background
+from apressure.concurrency import background
 
 
 class Tasks:

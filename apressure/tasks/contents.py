@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final, Generic, TypeVar, overload
 
 from apressure import dead_letters, validation
+from apressure.concurrency.settle import note_accepted
 from apressure.connection.waiting.waits import FULL, Wait
 from apressure.dead_letters import DeadLetter, Failure, Requeued
 from apressure.exceptions import PressureError, ServerError, TaskDoesNotExistError, TaskStatusError
 from apressure.items import Items
-from apressure.settle import note_accepted
 from apressure.tasks.administration import Administration
 from apressure.tasks.engine.answers import raw, text
 from apressure.tasks.engine.steps import MAX_DELETED, load_many

@@ -10,12 +10,12 @@ from typing import Any, Final, Generic, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
+from apressure.concurrency.deadline import within
 from apressure.connection.client import Client
 from apressure.connection.leases.arguments import lease_of
 from apressure.connection.leases.clock import since_boot
 from apressure.connection.settings import ClientOptions
 from apressure.connection.waiting.waits import Wait
-from apressure.deadline import within
 from apressure.exceptions import QueueEmptyError
 from apressure.items import Items, Progress
 from apressure.tasks.codec import TaskCodec, UTF8Codec

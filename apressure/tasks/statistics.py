@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from apressure.blocked import NOT_BLOCKED, BlockedSeconds
+from apressure.concurrency.blocked import NOT_BLOCKED, BlockedSeconds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from apressure import background, validation
+from apressure import validation
+from apressure.concurrency import background
 from apressure.protocols import Work
 from apressure.telemetry.families import BUCKETS, Reading
 from apressure.telemetry.handlers import Handler, name_of

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from apressure import background
+from apressure.concurrency import background
 from apressure.connection.client import Client
 from apressure.events.queue import EventQueue
 from apressure.exceptions import PressureError

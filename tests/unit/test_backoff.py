@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from apressure.backoff import Backoff
+from apressure.concurrency.backoff import Backoff
 
 
 @pytest.mark.parametrize(("failures", "longest"), [(0, 0.1), (1, 0.2), (2, 0.4), (3, 0.8), (4, 1.0), (5, 1.0)])

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from apressure import MissingExtraError, QueueEmptyError, serve
-from apressure.blocked import Blocked, BlockedSeconds
+from apressure.concurrency.blocked import Blocked, BlockedSeconds
 from apressure.protocols import Tally
 from apressure.telemetry import Metrics
 from apressure.telemetry.families import FAMILIES

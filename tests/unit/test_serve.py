@@ -28,7 +28,7 @@ from apressure import (
     ServerUnavailableError,
     serve,
 )
-from apressure.backoff import Backoff
+from apressure.concurrency.backoff import Backoff
 from apressure.protocols import Consumer, Delivery, Source
 from apressure.service import keyed
 from apressure.service import serve as service

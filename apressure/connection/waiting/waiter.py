@@ -21,13 +21,13 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from apressure import background
+from apressure.concurrency import background
+from apressure.concurrency.settle import set_result_once
 from apressure.connection.server import Node
 from apressure.connection.settings import RECONNECT_BACKOFF
 from apressure.connection.wire.channel import Channel, ConnectionLost
 from apressure.connection.wire.replies import NOT_EXECUTED
 from apressure.exceptions import OutOfMemoryError, ServerError
-from apressure.settle import set_result_once
 
 SLICE = 5
 """Seconds that one blocking command lasts."""

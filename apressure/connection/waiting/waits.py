@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from apressure.blocked import Blocked
+from apressure.concurrency.blocked import Blocked
 from apressure.connection.waiting.waiter import Parked
 from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError, QueueOpenError
 

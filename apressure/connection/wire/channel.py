@@ -25,11 +25,11 @@ from redis.asyncio.connection import SSLConnection
 from redis.exceptions import AuthenticationError as RedisAuthenticationError
 from redis.exceptions import RedisError, ResponseError
 
+from apressure.concurrency.settle import set_result_once
 from apressure.connection.addresses import NAMELESS, Address, host_check
 from apressure.connection.wire.command import NO_HEAD, Argument, Head, pack
 from apressure.connection.wire.replies import error_from_reply
 from apressure.exceptions import AuthenticationError, ServerError, ServerUnavailableError
-from apressure.settle import set_result_once
 
 OnReply = Callable[[Any], None]
 """Receives a reply, a `ServerError` for an error reply, or `ConnectionLost` if no reply will come."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from redis.exceptions import NoScriptError, RedisError
 
-from apressure import background
+from apressure.concurrency import background
 from apressure.connection.addresses import Address
 from apressure.connection.wire.channel import ConnectionLost, OnReply, reply_of
 from apressure.connection.wire.command import NO_HEAD, Argument, Head

@@ -12,7 +12,8 @@ import copy
 import logging
 from typing import Any
 
-from apressure import background
+from apressure.concurrency import background
+from apressure.concurrency.settle import set_result_once
 from apressure.connection import durability
 from apressure.connection.server import Node
 from apressure.connection.settings import RECONNECT_BACKOFF, RETRY_BACKOFF
@@ -23,7 +24,6 @@ from apressure.connection.wire.request import NotSentError, Request
 from apressure.connection.wire.script import Script, answer_of
 from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError, ServerUnavailableError
 from apressure.logs import logger
-from apressure.settle import set_result_once
 
 _CLOSED = "the client was closed; open a new one"
 

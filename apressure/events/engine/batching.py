@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from apressure import logs
+from apressure.concurrency.settle import set_result_once, wait_shielded
 from apressure.connection.lanes import Entry, Lane
 from apressure.connection.putting import Putting, PuttingLane
 from apressure.connection.waiting.waits import EMPTY, FULL, Wait
@@ -18,7 +19,6 @@ from apressure.events.engine.answers import Event, Popped
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps
 from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import DuplicateEventError, DurabilityError, OutcomeUnknownError
-from apressure.settle import set_result_once, wait_shielded
 
 logger = logging.getLogger("apressure")
 

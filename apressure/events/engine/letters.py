@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from apressure import dead_letters
+from apressure.concurrency.settle import note_accepted
 from apressure.connection.waiting.waits import FULL, Wait
 from apressure.dead_letters import DeadLetter
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps
 from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import PressureError
-from apressure.settle import note_accepted
 
 _PAGE: Final = 1000
 _CHUNK_BYTES: Final = 1 << 20

@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from apressure.concurrency.settle import set_result_once
 from apressure.connection.asking import OnAnswer
 from apressure.connection.client import Client
 from apressure.connection.waiting.waits import Wait
@@ -24,7 +25,6 @@ from apressure.events.engine.answers import Event, Popped, Status
 from apressure.events.engine.keys import PATTERNS, EventKeys, names_among
 from apressure.events.engine.sending import Sender
 from apressure.exceptions import QueueAlreadyExistsError, QueueClosedError
-from apressure.settle import set_result_once
 
 MAX_EVENTS: Final = 2000
 """The most events in one step, so that it does not hold up the server for more than a few milliseconds."""

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from apressure import background
+from apressure.concurrency import background
+from apressure.concurrency.settle import wait_shielded
 from apressure.connection.leases.renewer import Renewer
 from apressure.connection.objects import SharedClient
 from apressure.connection.settings import Settings
 from apressure.events.remote.commands import Commands
-from apressure.settle import wait_shielded
 
 T = TypeVar("T")
 

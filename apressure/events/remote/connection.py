@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from apressure.concurrency.settle import set_result_once
 from apressure.connection.server import Server
 from apressure.connection.settings import Settings
 from apressure.connection.wire import channel as channels
@@ -24,7 +25,6 @@ from apressure.exceptions import (
     ServerTooOldError,
     ServerUnavailableError,
 )
-from apressure.settle import set_result_once
 
 Command = Sequence[Argument]
 

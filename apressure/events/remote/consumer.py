@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
+from apressure.concurrency.lifetime import IteratingTask
 from apressure.connection.leases.clock import since_boot
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.delivery import Hand, RemoteEventDelivery
 from apressure.events.remote.notices import Misses, Notices
 from apressure.events.remote.renewing import Renewing
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError
-from apressure.lifetime import IteratingTask
 
 if TYPE_CHECKING:
     from apressure.events.remote.queue import RemoteEventQueue

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from apressure import validation
-from apressure.backoff import Backoff
-from apressure.blocked import Blocked
+from apressure.concurrency.backoff import Backoff
+from apressure.concurrency.blocked import Blocked
 from apressure.connection.leases.clock import since_boot
 from apressure.connection.objects import Block, QueueObject
 from apressure.connection.settings import MAX_NAME

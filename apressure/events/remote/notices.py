@@ -12,14 +12,14 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from apressure import background
-from apressure.backoff import Backoff
+from apressure.concurrency import background
+from apressure.concurrency.backoff import Backoff
+from apressure.concurrency.settle import set_result_once
 from apressure.connection.server import Node
 from apressure.connection.settings import RECONNECT_BACKOFF
 from apressure.connection.wire.channel import RESPChannel
 from apressure.events.remote.commands import encoded
 from apressure.exceptions import PressureError
-from apressure.settle import set_result_once
 
 logger = logging.getLogger("apressure")
 

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from apressure import background
+from apressure.concurrency import background
 from apressure.connection.leases.in_hand import LeasesInHand
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.events.remote.client import OkqClient

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from apressure import validation
 from apressure.codecs import codec_for
-from apressure.deadline import within
+from apressure.concurrency.deadline import within
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Pair
 from apressure.events.remote.core import RemoteCore

@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol
 
-from apressure import background
+from apressure.concurrency import background
+from apressure.concurrency.settle import set_result_once
 from apressure.events.server.session import UNAUTHENTICATED, Session
 from apressure.events.server.settings import ConnectionLimits
 from apressure.events.server.wire.replies import ErrorReply, Reply, encode
 from apressure.events.server.wire.requests import ProtocolError, RequestParser
-from apressure.settle import set_result_once
 
 logger = logging.getLogger("apressure.events.server")
 

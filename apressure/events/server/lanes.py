@@ -15,13 +15,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
 
+from apressure.concurrency.settle import set_result_once
 from apressure.connection.waiting.waiter import Waiter, park
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.events.engine.answers import Event, Popped
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps
 from apressure.exceptions import DurabilityError
-from apressure.settle import set_result_once
 
 W = TypeVar("W")
 

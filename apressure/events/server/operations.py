@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from apressure import background
+from apressure.concurrency import background
 from apressure.connection.client import Client
 from apressure.events.engine.answers import Event
 from apressure.events.engine.steps import MAX_EVENTS, active_queues

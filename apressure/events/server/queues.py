@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from apressure import background
+from apressure.concurrency import background
+from apressure.concurrency.settle import set_result_once
 from apressure.connection.client import Client
 from apressure.connection.waiting.subscription import Subscriber
 from apressure.events.engine.answers import Event
 from apressure.events.engine.steps import EventSteps
 from apressure.events.server.lanes import PopLane, PushLane, SettleLane
 from apressure.exceptions import PressureError
-from apressure.settle import set_result_once
 
 logger = logging.getLogger("apressure.events.server")
 

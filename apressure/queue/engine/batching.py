@@ -10,6 +10,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequen
 from typing import Any, Final, TypeVar
 
 from apressure import validation
+from apressure.concurrency.settle import note_sent, set_result_once
 from apressure.connection.lanes import Entry, Lane
 from apressure.connection.waiting.waiter import SLICE, Parked
 from apressure.exceptions import DurabilityError, OutcomeUnknownError, PressureError
@@ -18,7 +19,6 @@ from apressure.queue.engine.answers import EMPTY, FULL
 from apressure.queue.engine.notices import Notice
 from apressure.queue.engine.steps import Steps
 from apressure.queue.engine.waits import Wait, Waits
-from apressure.settle import note_sent, set_result_once
 
 T = TypeVar("T")
 

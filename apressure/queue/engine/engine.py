@@ -11,14 +11,15 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from apressure import background, validation
+from apressure import validation
+from apressure.concurrency import background
+from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.connection.objects import Block, QueueObject
 from apressure.exceptions import DecodeError, PressureError, QueueInUseError, Role
 from apressure.items import Items
 from apressure.queue.engine.keys import Keys
 from apressure.queue.engine.waits import Wait, Waits
-from apressure.settle import wait_for_answer, wait_shielded
 
 if TYPE_CHECKING:
     from apressure.queue.engine.scripted import Scripted

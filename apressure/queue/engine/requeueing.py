@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable, Collection
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from apressure import dead_letters
+from apressure.concurrency.settle import note_accepted
 from apressure.dead_letters import DeadLetter, Requeued
 from apressure.exceptions import PressureError, QueueDoesNotExistError
 from apressure.queue.engine.batching import MAX_MESSAGES
 from apressure.queue.engine.waits import Wait
-from apressure.settle import note_accepted
 
 if TYPE_CHECKING:
     from apressure.queue.engine.scripted import Scripted

@@ -7,7 +7,9 @@ import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from apressure import background, validation
+from apressure import validation
+from apressure.concurrency import background
+from apressure.concurrency.settle import note_sent, wait_shielded
 from apressure.connection.client import Client
 from apressure.dead_letters import DeadLetter, Requeued
 from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError, Role
@@ -18,7 +20,6 @@ from apressure.queue.engine.engine import Engine
 from apressure.queue.engine.keys import Keys
 from apressure.queue.engine.steps import Steps
 from apressure.queue.engine.waits import Wait, Waits
-from apressure.settle import note_sent, wait_shielded
 
 if TYPE_CHECKING:
     from apressure.queue.leases.lease import Lease

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from apressure.concurrency.settle import set_result_once
 from apressure.connection.asking import OnAnswer, Undo, ask
 from apressure.connection.client import Client
 from apressure.connection.wire.command import Argument
@@ -17,7 +18,6 @@ from apressure.connection.wire.series import Series
 from apressure.exceptions import Role
 from apressure.queue.engine.answers import read
 from apressure.queue.engine.keys import Keys
-from apressure.settle import set_result_once
 
 ONLY_PRODUCER: Final[tuple[Role, ...]] = ("producer",)
 ONLY_CONSUMER: Final[tuple[Role, ...]] = ("consumer",)

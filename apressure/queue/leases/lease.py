@@ -15,7 +15,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-from apressure import background, logs
+from apressure import logs
+from apressure.concurrency import background
+from apressure.concurrency.settle import set_result_once, wait_for_answer, wait_shielded
 from apressure.connection.leases.clock import Clock, Term, since_boot
 from apressure.connection.wire.request import Request
 from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, ServerError
@@ -24,7 +26,6 @@ from apressure.queue.leases.acknowledgements import AcknowledgementTracker, Rang
 from apressure.queue.leases.failures import Failures
 from apressure.queue.leases.receiving import Received, Receiving
 from apressure.queue.leases.settling import Settling
-from apressure.settle import set_result_once, wait_for_answer, wait_shielded
 
 if TYPE_CHECKING:
     from apressure.queue.engine.scripted import Scripted

@@ -6,9 +6,9 @@ import asyncio
 import functools
 from typing import TYPE_CHECKING, Any
 
+from apressure.concurrency.settle import set_result_once
 from apressure.exceptions import DurabilityError
 from apressure.queue.leases.acknowledgements import Range
-from apressure.settle import set_result_once
 
 if TYPE_CHECKING:
     from apressure.queue.engine.scripted import Scripted

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import CoroutineType
 from typing import Any, Final
 
-from apressure.backoff import Backoff
+from apressure.concurrency.backoff import Backoff
 from apressure.exceptions import LeaseLostError, PressureError
 from apressure.protocols import BufferedConsumer, Consumer, Delivery, Mover
 from apressure.service import handlers

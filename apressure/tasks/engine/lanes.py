@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from apressure import logs
+from apressure.concurrency.settle import set_result_once, wait_shielded
 from apressure.connection.lanes import Entry, Lane
 from apressure.connection.putting import Putting, PuttingLane
 from apressure.connection.waiting.waits import EMPTY, FULL, Wait
 from apressure.connection.wire.request import Request
 from apressure.exceptions import DurabilityError
 from apressure.items import MAX_BYTES
-from apressure.settle import set_result_once, wait_shielded
 from apressure.tasks.engine.answers import Reservation, Reserved
 from apressure.tasks.engine.steps import MAX_TASKS, Change, New, Policy, TaskSteps
 from apressure.tasks.engine.waits import TaskWaits

@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
+from apressure.concurrency.settle import set_result_once
 from apressure.connection.asking import OnAnswer
 from apressure.connection.client import Client
 from apressure.connection.sender import StepSender
@@ -22,7 +23,6 @@ from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.exceptions import QueueAlreadyExistsError, QueueClosedError, ServerError
-from apressure.settle import set_result_once
 from apressure.tasks.engine.answers import Claim, Fields, Reserved, Status, Tended, fields_of, read
 from apressure.tasks.engine.keys import QUEUES, TaskKeys, task_key
 from apressure.tasks.engine.sending import NOT_DURABLE, changed, script

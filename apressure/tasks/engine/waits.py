@@ -11,13 +11,13 @@ import copy
 import weakref
 from typing import Final
 
-from apressure import background
+from apressure.concurrency import background
+from apressure.concurrency.settle import set_result_once
 from apressure.connection.client import Client
 from apressure.connection.waiting.subscription import Subscriber
 from apressure.connection.waiting.waiter import Parked
 from apressure.connection.waiting.waits import Wait, Waits
 from apressure.exceptions import PressureError
-from apressure.settle import set_result_once
 from apressure.tasks.engine.steps import TaskSteps
 
 POLL: Final = 1.0

@@ -7,13 +7,13 @@ import contextlib
 import secrets
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from apressure import background
+from apressure.concurrency import background
+from apressure.concurrency.settle import set_result_once, wait_for_answer
 from apressure.connection.consuming import Consuming
 from apressure.connection.leases.clock import Clock, since_boot
 from apressure.connection.waiting.waits import Wait
 from apressure.exceptions import DurabilityError, PressureError
 from apressure.protocols import DEFAULT_MAX_HOLD
-from apressure.settle import set_result_once, wait_for_answer
 from apressure.tasks.delivery import Hand, TaskDelivery
 from apressure.tasks.engine.answers import Reservation
 from apressure.tasks.engine.lanes import tell_of_dropped

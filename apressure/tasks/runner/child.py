@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from apressure.settle import set_result_once
+from apressure.concurrency.settle import set_result_once
 from apressure.tasks.runner.command import Job
 from apressure.tasks.runner.output import Output
 from apressure.tasks.runner.reports import VARIABLE, Reports

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
-from apressure import background
-from apressure.backoff import Backoff
+from apressure.concurrency import background
+from apressure.concurrency.backoff import Backoff
 from apressure.exceptions import DecodeError, LeaseLostError, PressureError, TaskDoesNotExistError
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.runner.child import Times

@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from signal import SIGINT, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from apressure import background, validation
-from apressure.backoff import Backoff
+from apressure import validation
+from apressure.concurrency import background
+from apressure.concurrency.backoff import Backoff
+from apressure.concurrency.signals import listening
 from apressure.exceptions import PressureError
 from apressure.protocols import DEFAULT_LEASE, Observer, Tally
-from apressure.signals import listening
 from apressure.tasks.runner.command import Command, Function
 from apressure.tasks.runner.performing import Ending, Limits, OnOutput, Performance, Reason
 from apressure.tasks.runner.work import Order, Running, TaskCoroutine, TaskProcess

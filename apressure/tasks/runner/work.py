@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from apressure import background
+from apressure.concurrency import background
 from apressure.tasks.runner.child import Child, Ended, Times
 from apressure.tasks.runner.command import Command, Function
 from apressure.tasks.runner.output import Output

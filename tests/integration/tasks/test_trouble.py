@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from apressure import LeaseLostError, PressureError, TaskClient, TaskQueue
-from apressure.backoff import Backoff
+from apressure.concurrency.backoff import Backoff
 from apressure.connection.wire import reconnecting
 from apressure.embedded import EmbeddedServer
 from apressure.tasks import Scheduler

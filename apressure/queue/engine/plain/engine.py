@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from apressure import validation
+from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client
 from apressure.exceptions import (
     ROLES,
@@ -32,7 +33,6 @@ from apressure.queue.engine.engine import Engine
 from apressure.queue.engine.keys import Keys
 from apressure.queue.engine.plain.role_lock import Interrupted, RoleLock, RoleLocks
 from apressure.queue.engine.waits import Wait, Waits
-from apressure.settle import note_sent
 
 
 class Plain(Engine):

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from apressure import background
+from apressure.concurrency import background
+from apressure.concurrency.settle import note_sent, wait_shielded
 from apressure.connection.client import Client
 from apressure.connection.waiting.waiter import SLICE
 from apressure.connection.wire.channel import Channel
@@ -30,7 +31,6 @@ from apressure.queue.engine.answers import missing
 from apressure.queue.engine.keys import Keys
 from apressure.queue.engine.plain.own_connections import OwnConnections
 from apressure.queue.engine.waits import Wait
-from apressure.settle import note_sent, wait_shielded
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from apressure import validation
+from apressure.concurrency.settle import Deadline, current_deadline
 from apressure.exceptions import DeadlineError, DeadlineOutcomeUnknownError, PressureError
-from apressure.settle import Deadline, current_deadline
 
 T = TypeVar("T")
 
