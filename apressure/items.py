@@ -168,6 +168,10 @@ class Items(Generic[T]):
                         sender = group.create_task(send())
                     elif len(gathered) >= most or size >= MAX_BYTES:
                         await sender
+                if sender is not None:
+                    # Before Python 3.13, a group whose task fails while the group itself waits for it leaves a
+                    # cancellation behind, which nobody asked for.
+                    await asyncio.wait((sender,))
         except BaseExceptionGroup as errors:
             if _cancellations() > before:
                 # A group forgets a cancellation that comes together with a failure. anyio cancels again during this
