@@ -182,7 +182,8 @@ class Items(Generic[T]):
 
     def _undecodable(self, message: bytes, error: Exception) -> DecodeError:
         return DecodeError(
-            f"a message of the queue {self._name!r} ({len(message)} bytes) cannot be decoded: {error}",
+            f"a message of the queue {self._name!r} ({len(message)} bytes) cannot be decoded: {error}. Its producer "
+            "may use another codec",
             name=self._name,
             raw=message,
         )
