@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -14,28 +15,30 @@ from apressure.tasks.nodes import processes
 from tests.integration.tasks.conftest import HERE, Blueque, Open, in_time
 
 
+@pytest.mark.parametrize("fields", [None, {"exit_status": "0"}], ids=["usual case", "full step"])
 async def test_every_change_of_a_task_moves_updated_and_leaves_created(
-    client: TaskClient, blueque: Blueque, db: redis.Redis
+    client: TaskClient, blueque: Blueque, db: redis.Redis, fields: dict[str, str] | None
 ) -> None:
     queue = client.queue("jobs")
     task_id = await queue.enqueue("x")
-    assert str(uuid.UUID(task_id)) == task_id or uuid.UUID(task_id).hex == task_id
-    key, created = f"blueque_task_{task_id}", blueque.task(task_id)["created"]
-    assert float(created) == pytest.approx(float(blueque.task(task_id)["updated"]), abs=60)
+    assert uuid.UUID(task_id).version
+    created = blueque.task(task_id)["created"]
+    assert abs(float(created) - float(blueque.task(task_id)["updated"])) < 60
 
-    def was_updated() -> bool:
-        moved = blueque.task(task_id)["updated"] != "1.0"
-        db.hset(key, "updated", "1.0")
-        assert blueque.task(task_id)["created"] == created
-        return moved
+    async def changes(operation: Awaitable[Any]) -> Any:
+        db.hset(f"blueque_task_{task_id}", "updated", "1.0")
+        result = await operation
+        seen = blueque.task(task_id)
+        assert (seen["updated"] != "1.0", seen["created"]) == (True, created)
+        return result
 
-    assert was_updated()
-    task = (await queue.receive()).task
-    assert was_updated()
-    processor = client.processor(task)
-    for change in (processor.start(os.getpid()), processor.progress(0.5), processor.complete("done")):
-        await change
-        assert was_updated()
+    await changes((await changes(queue.receive())).nack("later"))
+    await changes((await changes(queue.receive())).fail("why"))
+    await changes(queue.retry(task_id))
+    processor = client.processor((await changes(queue.receive())).task)
+    await changes(processor.start(os.getpid()))
+    await changes(processor.progress(0.5))
+    await changes(processor.complete("done", fields=fields))
 
 
 async def test_fields_are_set_no_earlier_than_the_document_says(client: TaskClient, blueque: Blueque) -> None:
