@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import redis
 
 from apressure.events.server.settings import DEFAULT_PORT, ServerSettings
+from tests.integration.commands import Commands
 from tests.integration.conftest import eventually
 from tests.integration.event_server.conftest import Served, Wire
 
@@ -94,3 +96,13 @@ async def test_consumers_that_follow_the_general_order_of_events(okq: Served, wi
         await asyncio.gather(*consuming)
     assert sorted(done) == sorted(tried) == sorted(b"id-%d" % number for number in range(30))
     await eventually(lambda: not db.keys("queue:*:items"))
+
+
+def test_every_setting_is_an_option_a_variable_and_a_line_of_the_file() -> None:
+    shown = Commands("")("events", "serve", "--help", env={"COLUMNS": "300"}).stdout.decode()
+    example = Commands("")("events", "serve", "--example").stdout.decode()
+    settings = re.findall(r"^#?([a-z-]+):", example, re.MULTILINE)
+    assert {"listen-addr", "redis-addr", "redis-cluster", "bg-push-pool-size"} <= set(settings)
+    for setting in settings:
+        assert re.search(rf"--{setting}\b", shown), setting
+        assert f"OKQ_{setting.upper().replace('-', '_')}" in shown, setting
