@@ -9,9 +9,11 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
+
+from apressure.concurrency import background
 
 Callback = Callable[[int], None]
 
@@ -30,7 +32,7 @@ def listening(signals: Sequence[int], callback: Callback) -> Iterator[Callable[[
     """
     if signals and threading.current_thread() is not threading.main_thread():
         raise RuntimeError(
-            "signals arrive in the main thread only: use signals=() here, and cancel the task of serve() to stop it"
+            "signals arrive in the main thread only: use signals=() here, and stop= to end the service"
         )
     listener = (asyncio.get_running_loop(), callback)
     listened: list[int] = []
@@ -54,6 +56,22 @@ def listening(signals: Sequence[int], callback: Callback) -> Iterator[Callable[[
         yield end
     finally:
         end()
+
+
+@contextlib.asynccontextmanager
+async def when_set(event: asyncio.Event, callback: Callable[[], None]) -> AsyncIterator[None]:
+    """Call `callback()` when the event is set, or at once if it is."""
+
+    async def wait() -> None:
+        await event.wait()
+        callback()
+
+    waiting = background.start(wait(), "waiting for a stop event")
+    try:
+        yield
+    finally:
+        waiting.cancel()
+        await asyncio.wait([waiting])
 
 
 def _received(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001

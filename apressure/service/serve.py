@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from apressure import validation
 from apressure.concurrency.backoff import Backoff
-from apressure.concurrency.signals import listening
+from apressure.concurrency.signals import listening, when_set
 from apressure.exceptions import PressureError
 from apressure.protocols import Creatable, Delivery, DeliverySource, Observer, Source, Tally
 from apressure.service import handlers
@@ -47,7 +47,7 @@ class Served:
     Attributes:
         handled: How often a handler returned. A batch counts each of its items.
         failed: How often a handler raised. A batch counts each item that it had not settled.
-        signal: The signal that ended it; None if the queue was closed and drained.
+        signal: The signal that ended it; None if the queue was closed and drained, or `stop` was set.
     """
 
     handled: int
@@ -92,22 +92,27 @@ class Service:
         self._interrupt: Callable[[], None] = lambda: None
         self._cancel_handlers: Callable[[], None] = lambda: None
 
-    def stop(self, signum: int) -> None:
+    def signalled(self, signum: int) -> None:
         """End the service after a signal: the first one lets handlers finish, the second one cancels them."""
         if not self._stopped.is_set():
             self._signal = Signals(signum)
-            self._stopped.set()
-            in_hand = self.tally().in_hand
-            logger.info(
-                "%s drains after %s: %d in hand", self._arguments.title, self._signal.name, in_hand,
-                extra={
-                    "event": "serve_draining", "queue": self.queue.name, "signal": self._signal.name, "count": in_hand
-                },
-            )  # fmt: skip
-            self._interrupt()
+            self.stop()
         else:
             self.stop_listening()
             self._cancel_handlers()
+
+    def stop(self) -> None:
+        """Receive no more, and let the handlers finish."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        in_hand = self.tally().in_hand
+        signal = None if self._signal is None else self._signal.name
+        logger.info(
+            "%s drains after %s: %d in hand", self._arguments.title, signal or "its stop event", in_hand,
+            extra={"event": "serve_draining", "queue": self.queue.name, "signal": signal, "count": in_hand},
+        )  # fmt: skip
+        self._interrupt()
 
     async def run(self) -> Served:
         """Handle messages until the queue is drained or a signal comes."""
@@ -187,7 +192,8 @@ async def serve(
     timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
     create: bool = ..., bound: int | None = ..., batch: None = ..., linger: float = ..., rate: float | None = ...,
     key: Callable[[T], Hashable] | None = ..., executor: None = ..., signals: Sequence[int] = ...,
-    observer: Observer | None = ..., metrics_port: int | None = ..., metrics_host: str = ...,
+    stop: asyncio.Event | None = ..., observer: Observer | None = ...,
+    metrics_port: int | None = ..., metrics_host: str = ...,
 ) -> Served: ...  # fmt: skip
 @overload
 async def serve(
@@ -198,7 +204,8 @@ async def serve(
     timeout: float | None = ..., on_error: Callable[[D, BaseException], object] | None = ...,
     create: bool = ..., bound: int | None = ..., batch: None = ..., linger: float = ..., rate: float | None = ...,
     key: Callable[[Any], Hashable] | None = ..., executor: None = ..., signals: Sequence[int] = ...,
-    observer: Observer | None = ..., metrics_port: int | None = ..., metrics_host: str = ...,
+    stop: asyncio.Event | None = ..., observer: Observer | None = ...,
+    metrics_port: int | None = ..., metrics_host: str = ...,
 ) -> Served: ...  # fmt: skip
 @overload
 async def serve(
@@ -209,7 +216,8 @@ async def serve(
     timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
     create: bool = ..., bound: int | None = ..., batch: int, linger: float = ...,
     key: None = ..., rate: float | None = ..., executor: None = ..., signals: Sequence[int] = ...,
-    observer: Observer | None = ..., metrics_port: int | None = ..., metrics_host: str = ...,
+    stop: asyncio.Event | None = ..., observer: Observer | None = ...,
+    metrics_port: int | None = ..., metrics_host: str = ...,
 ) -> Served: ...  # fmt: skip
 @overload
 async def serve(
@@ -220,7 +228,8 @@ async def serve(
     timeout: float | None = ..., on_error: Callable[[D, BaseException], object] | None = ...,
     create: bool = ..., bound: int | None = ..., batch: int, linger: float = ...,
     key: None = ..., rate: float | None = ..., executor: None = ..., signals: Sequence[int] = ...,
-    observer: Observer | None = ..., metrics_port: int | None = ..., metrics_host: str = ...,
+    stop: asyncio.Event | None = ..., observer: Observer | None = ...,
+    metrics_port: int | None = ..., metrics_host: str = ...,
 ) -> Served: ...  # fmt: skip
 @overload
 async def serve(
@@ -231,7 +240,8 @@ async def serve(
     timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
     create: bool = ..., bound: int | None = ..., batch: None = ..., linger: float = ..., rate: float | None = ...,
     key: Callable[[T], Hashable] | None = ..., executor: Executor, signals: Sequence[int] = ...,
-    observer: Observer | None = ..., metrics_port: int | None = ..., metrics_host: str = ...,
+    stop: asyncio.Event | None = ..., observer: Observer | None = ...,
+    metrics_port: int | None = ..., metrics_host: str = ...,
 ) -> Served: ...  # fmt: skip
 @overload
 async def serve(
@@ -242,7 +252,8 @@ async def serve(
     timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
     create: bool = ..., bound: int | None = ..., batch: int, linger: float = ...,
     key: None = ..., rate: float | None = ..., executor: Executor, signals: Sequence[int] = ...,
-    observer: Observer | None = ..., metrics_port: int | None = ..., metrics_host: str = ...,
+    stop: asyncio.Event | None = ..., observer: Observer | None = ...,
+    metrics_port: int | None = ..., metrics_host: str = ...,
 ) -> Served: ...  # fmt: skip
 async def serve(
     handler: Callable[[Any], object],
@@ -267,6 +278,7 @@ async def serve(
     rate: float | None = None,
     executor: Executor | None = None,
     signals: Sequence[int] = (SIGTERM, SIGINT),
+    stop: asyncio.Event | None = None,
     observer: Observer | None = None,
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
@@ -323,6 +335,8 @@ async def serve(
             lost. `timeout` and `deliveries=True` are refused.
         signals: The signals that end the service. The first one lets handlers finish, the second one cancels them, and
             further ones have the effect that they had before. () for none.
+        stop: An event that ends the service when you set it, as the first signal does: handlers finish. Where others
+            have the signals, such as uvicorn. To cancel the handlers after that, cancel `serve`.
         observer: Looks on: an `apressure.telemetry.Metrics`, which shows several services at one port, or an object of
             your own with the methods of `apressure.protocols.Observer`.
         metrics_port: Serve metrics for Prometheus at this port while the service runs, at `/metrics`, and whether the
@@ -359,6 +373,8 @@ async def serve(
     validation.whole(max_pending_retries, "max_pending_retries", 0, _MOST)
     validation.seconds(retry_delay, "retry_delay")
     validation.seconds(shutdown_timeout, "shutdown_timeout")
+    if not isinstance(stop, asyncio.Event | None):
+        raise TypeError(f"stop must be an asyncio.Event or None, not {type(stop).__name__}")
     options = Options(
         timeout=timeout,
         on_error=on_error,
@@ -384,7 +400,9 @@ async def serve(
     async with contextlib.AsyncExitStack() as stack:
         if metrics_port is not None:
             await stack.enter_async_context(options.observer)  # type: ignore[arg-type]
-        service.stop_listening = stack.enter_context(listening(signals, service.stop))
+        service.stop_listening = stack.enter_context(listening(signals, service.signalled))
+        if stop is not None:
+            await stack.enter_async_context(when_set(stop, service.stop))
         return await service.run()
 
 

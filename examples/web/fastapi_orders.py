@@ -35,8 +35,10 @@ class Invoice(BaseModel):
 
 
 @contextlib.asynccontextmanager
-async def in_background(service: Coroutine[Any, Any, object]) -> AsyncIterator[asyncio.Task[object]]:
-    """Run a service while the application runs. If the service fails, the application shuts down."""
+async def in_background(
+    service: Coroutine[Any, Any, object], stop: asyncio.Event
+) -> AsyncIterator[asyncio.Task[object]]:
+    """Run a service until the application ends, then set `stop`. If the service fails, the application shuts down."""
 
     def ended(task: asyncio.Task[object]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -48,7 +50,7 @@ async def in_background(service: Coroutine[Any, Any, object]) -> AsyncIterator[a
     try:
         yield task
     finally:
-        task.cancel()  # orders whose handlers have not finished go back, first in line
+        stop.set()  # handlers finish, and the other orders go back, first in line
         await asyncio.wait([task])
 
 
@@ -65,7 +67,9 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
             await invoices.put(Invoice(order=order.number, worker=os.getpid()))
 
         # signals=(): uvicorn has its own signal handlers. shared=True: all workers handle orders.
-        async with in_background(serve(handle, orders, shared=True, concurrency=4, signals=())) as service:
+        stop = asyncio.Event()
+        orders_service = serve(handle, orders, shared=True, concurrency=4, signals=(), stop=stop, shutdown_timeout=20)
+        async with in_background(orders_service, stop) as service:
             app.state.orders, app.state.service = orders, service
             yield
 

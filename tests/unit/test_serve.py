@@ -7,6 +7,7 @@ import functools
 import logging
 import multiprocessing
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -319,6 +320,20 @@ async def test_messages_that_are_lost_while_a_handler_overruns_are_not_waited_fo
     # The pause before the retry is an hour: only the loss may end it.
     async with asyncio.timeout(60):
         await serve(handle, queue, deliveries=True, timeout=0.01, retry_delay=3600, signals=())
+
+
+async def test_a_stop_event_lets_handlers_finish_and_gives_the_rest_back() -> None:
+    queue, stop = MemoryQueue(0, 1, 2), asyncio.Event()
+
+    async def handle(item: int) -> None:
+        stop.set()
+        await asyncio.sleep(0.01)
+
+    assert await serve(handle, queue, signals=(), stop=stop) == Served(handled=1, failed=0)
+    assert queue.acknowledged == [0]
+    assert await serve(handle, queue, signals=(), stop=stop) == Served(handled=0, failed=0)  # it was set before
+    with pytest.raises(TypeError, match=re.escape("stop must be an asyncio.Event or None, not Event")):
+        await serve(handle, queue, signals=(), stop=threading.Event())  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

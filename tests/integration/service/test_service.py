@@ -420,14 +420,20 @@ async def test_a_signal_waits_for_a_thread_and_gives_its_item_back_when_it_takes
     assert await attempts(queue) == ([(b"1", 1)] if shutdown_timeout else [(b"0", 2), (b"1", 1)])
 
 
-async def test_a_signal_ends_a_service_that_waits_for_its_rate(open_queue: Opener) -> None:
-    queue = await open_queue()
+@pytest.mark.parametrize("signum", [signal.SIGTERM, None])
+async def test_a_signal_or_a_stop_event_ends_a_service_that_waits_for_its_rate(
+    open_queue: Opener, signum: signal.Signals | None
+) -> None:
+    queue, stop = await open_queue(), asyncio.Event()
     work = Work()
     await queue.put_many([b"0", b"1", b"2"])
-    with serving(work, queue, rate=0.001, prefetch=3, signals=(signal.SIGTERM,)) as task:
+    with serving(work, queue, rate=0.001, prefetch=3, signals=(signal.SIGTERM,), stop=stop) as task:
         await eventually(lambda: work.ended)
-        signal.raise_signal(signal.SIGTERM)
-        assert await in_time(task) == Served(handled=1, failed=0, signal=signal.SIGTERM)
+        if signum is None:
+            stop.set()
+        else:
+            signal.raise_signal(signum)
+        assert await in_time(task) == Served(handled=1, failed=0, signal=signum)
     assert await attempts(queue) == [(b"1", 1), (b"2", 1)]
 
 
