@@ -322,4 +322,4 @@ class RemoteEventConsumer(Generic[T]):
     def _tell(self, error: Exception) -> None:
         callback, self._on_lost = self._on_lost, None
         if callback is not None:
-            callback(error)
+            asyncio.get_running_loop().call_soon(callback, error)  # it may raise
