@@ -132,6 +132,17 @@ OTHERS: dict[str, dict[int, tuple[Any, ...]]] = {
     "pop": {1: (1,), 2: (2,), 3: (0,), 5: ("here",), 6: (1,), 7: (1,), 8: (0,), 9: (1,)},
     "settle": {1: (1,), 2: ("nack", "unseen"), 3: (0,), 4: ("a", "b", "new"), 5: ("", "theirs")},
 }
+TWO: dict[str, Any] = {**USUAL, "claimed": ["c", "b"]}
+MORE: dict[str, list[tuple[dict[str, Any], list[Any]]]] = {
+    "push": [({**USUAL, "bound": None}, [7, 0, 0, 0, 1, "new", "x"]),
+             ({**USUAL, "bound": "2"}, [7, 0, 0, 1, 0, "new", "x"]),
+             (USUAL, [7, 0, 0, 0, 0, "new", "x", "newer", "y"])],
+    "pop": [({**USUAL, "bound": None}, [7, 0, 1, HOUR, "mine", "", 0, 1, "", 0])],
+    "settle": [({**TWO, "expiry": {"c": FAR, "b": 1}}, CALLS["settle"]),
+               ({**TWO, "expiry": {"b": FAR}, "scan": ("0", 5_000)}, CALLS["settle"]),
+               ({**TWO, "expiry": {"c": FAR}, "scan": ("0", 5_000)}, CALLS["settle"]),
+               (TWO, [7, 0, "ack", 1, "c", "mine", "b", ""])],
+}  # fmt: skip
 NUMBERS = (None, "", "0", "05", "-1", "1", "2", "3", "+5", "x", " 5", "5.0", "1e3", "9" * 13, "9" * 14, "5\n", "5\x005")
 CHANGES: dict[str, tuple[Any, ...]] = {
     "unclaimed": (None, ["a"], ["a"] * 2, ["x"], ["c"], ["b"] * 4 + ["a"], ["b"] * 5 + ["a"], "x"),
@@ -164,6 +175,7 @@ def test_all_as_usual_but_for_one_thing(url: str, name: str) -> None:
     cases += [((USUAL, {**HELD, one: to}), call) for one in HELD for to in (None, "theirs", "mine", "")]
     for place, values in OTHERS[name].items():
         cases += [((USUAL, HELD), [*call[:place], one, *call[place + 1 :]]) for one in values]
+    cases += [((state, HELD), arguments) for state, arguments in MORE[name]]
     taken = UsualCase(script(name), run).in_each(url, cases)
     assert taken[0]
     assert sum(taken) > 5
