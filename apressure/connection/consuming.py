@@ -80,7 +80,7 @@ class Failures:
         """Call the program's callback."""
         callback, self._on_lost = self._on_lost, None
         if callback is not None:
-            callback(error)
+            asyncio.get_running_loop().call_soon(callback, error)  # it may raise
 
     def check(self) -> None:
         """Raise what was noted, once."""
@@ -246,6 +246,7 @@ class Consuming(ABC, Generic[T, D]):
             while self._buffer:
                 if (delivery := await self._next_of_buffer()) is not None:
                     return self._hand_out(delivery)
+            self._check()  # where the queue object was closed meanwhile, what came has gone back
             try:
                 await self._receive()
             except QueueClosedError:
@@ -268,7 +269,9 @@ class Consuming(ABC, Generic[T, D]):
         """
         ready: list[T] = []
         while self._manual and self._buffer and len(ready) < most and self._renewing.certain(self._buffer[0]):
-            ready.append(self._hand_out(self._buffer.popleft()))
+            delivery = self._buffer.popleft()
+            if delivery.claim in self.hand:
+                ready.append(self._hand_out(delivery))
         return ready
 
     def on_lost(self, callback: Callable[[Exception], None]) -> None:

@@ -76,7 +76,7 @@ class EventConsumer(Consuming[T, EventDelivery[Any]]):
         self._breathed = self._asked = 0.0
 
     async def __aenter__(self) -> Self:
-        if self._registration is not None:
+        if self._registration is not None or self._left:
             raise RuntimeError("this consumer's block has begun already: make one for each block")
         queue = self._queue
         queue.check()

@@ -273,7 +273,7 @@ class FileConsumer(Generic[T]):
         logs.lease_lost("FileQueue", self._queue.name, 1, error, delivery=delivery.id)
         if delivery not in self._buffer and self._on_lost is not None:
             callback, self._on_lost = self._on_lost, None
-            callback(error)
+            asyncio.get_running_loop().call_soon(callback, error)  # it may raise
 
     async def _delete_queue(self) -> None:
         with contextlib.suppress(QueueDoesNotExistError):  # another consumer was first

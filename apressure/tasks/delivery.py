@@ -119,7 +119,7 @@ class TaskDelivery(Processor, Generic[T]):
         if until > self.certain_until:
             self.certain_until = until
             if self._on_renewed is not None:
-                self._on_renewed(until)
+                asyncio.get_running_loop().call_soon(self._on_renewed, until)  # it may raise
 
     async def wait_cancel_requested(self) -> None:
         """Wait until somebody asks to cancel the task: at once, where a renewal finds out only when it is due.
@@ -148,7 +148,7 @@ class TaskDelivery(Processor, Generic[T]):
         if event == "cancel":
             self.cancel_requested = True
         if (callback := self._callbacks.pop(event, None)) is not None:
-            callback()
+            asyncio.get_running_loop().call_soon(callback)  # it may raise
 
     async def ack(self) -> None:
         """Complete the task without a result.

@@ -88,7 +88,7 @@ class Processor:
 
         Raises:
             LeaseLostError, TaskDoesNotExistError, OutcomeUnknownError: As for `start`.
-            TypeError, ValueError: An argument is invalid.
+            TypeError, ValueError: An argument is invalid, or a text cannot be encoded.
 
         Cancelled, it is noted or not.
         """
@@ -100,7 +100,8 @@ class Processor:
                 raise ValueError(f"fraction must be between 0 and 1, not {fraction}")
             noted["progress"] = repr(float(fraction))
         if message is not None:
-            noted["progress_message"] = validation.text(message, "message")
+            validation.text(message, "message").encode()
+            noted["progress_message"] = message
         await self._change(Change("progress", self.claim, b"", noted), "updated")
 
     async def complete(self, result: Any = None, *, fields: Mapping[str, str] | None = None) -> None:

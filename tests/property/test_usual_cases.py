@@ -1,33 +1,20 @@
-"""The scripts for the usual cases (lua/usual/) against the steps that they stand for, in all kinds of states.
-
-A step is run twice on the same state, with its usual case in front and without. The answers must be the same, and so
-must be what is in the keys afterwards.
-"""
+"""The usual cases of a pressure queue's steps, in all kinds of states; see `usual`."""
 
 from __future__ import annotations
 
-import re
-import time
 from typing import Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from apressure.queue.engine.keys import Keys
 from apressure.queue.engine.sending import script
+from tests.property.usual import FAR, UsualCase, answer_of, mostly
 
 KEYS = Keys("__pressure__", "jobs")
 NAMES = [key.decode() for key in (*KEYS.for_script("series"), *KEYS.line())]
-FAR = int(time.time() * 1000) + 3_600_000
 DAY = 86_400_000
-
-
-def mostly(usual: Any, *unusual: Any) -> st.SearchStrategy[Any]:
-    """Nine times of ten the same: that many things have to be so that a case is a usual one."""
-    return st.integers(0, 9).flatmap(lambda number: st.just(usual) if number else st.sampled_from(unusual))
-
 
 tokens = mostly(["1"], None, ["1", "1"])
 counter = mostly("5", None, "0", "05", "-3", "x", "", "9" * 18, "9" * 19, "9" * 21)
@@ -129,44 +116,21 @@ def read(db: redis.Redis) -> dict[str, Any]:
 
 def run(db: redis.Redis, source: str, state: tuple[Any, ...], arguments: list[Any]) -> tuple[Any, dict[str, Any]]:
     write(db, state)
-    try:
-        answer = db.eval(source, len(state), *NAMES[: len(state)], *arguments, "tag")
-        if isinstance(answer, list) and len(answer) == 2 and answer[1][0] == b"busy" and answer[1][3] > 0:
-            answer[1][3] = "the rest of a lease"
-        if isinstance(answer, list) and len(answer) == 2 and answer[1][0] == b"turn":
-            answer[1][1] = "the rest of a watch"
-        if isinstance(answer, list) and len(answer) == 2 and answer[1][0] == b"ok":
-            answer[1][1] = [message for portion in answer[1][1] for message in portion]
-    except redis.ResponseError as error:
-        answer = re.sub(r"user_script:\d+|script: \w+", "", str(error))
+    answer = answer_of(db, source, NAMES[: len(state)], arguments)
+    if isinstance(answer, list) and len(answer) == 2:
+        told = answer[1]
+        if told[0] == b"busy" and told[3] > 0:
+            told[3] = "the rest of a lease"
+        elif told[0] == b"turn":
+            told[1] = "the rest of a watch"
+        elif told[0] == b"ok":
+            told[1] = [message for portion in told[1] for message in portion]
     return answer, read(db)
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_usual_case_does_what_its_step_does(url: str, name: str) -> None:
-    with_it = script(name).source.decode()
-    without = with_it.replace("answer = usual()\n", "", 1)
-    alone = without.replace("answer = step()", "answer = usual()", 1)
-    assert len({with_it, without, alone}) == 3
-    usual = 0
-
-    @settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    @given(state=STEPS[name][0], arguments=STEPS[name][1])
-    def same(state: tuple[Any, ...], arguments: list[Any]) -> None:
-        nonlocal usual
-        expected = run(db, without, state, arguments)
-        assert run(db, with_it, state, arguments) == expected
-        before = run(db, "return 1", state, arguments)[1]
-        answer, after = run(db, alone, state, arguments)
-        if answer == [b"tag"]:
-            assert after == before  # it is not its case: it has written nothing
-        usual += answer != [b"tag"]
-        event("usual" if answer != [b"tag"] else "not usual")
-
-    with redis.Redis.from_url(url) as db:
-        same()
-        db.flushdb()
-    assert usual > 20  # otherwise the states are not what they are meant to be
+    UsualCase(script(name), run).in_any(url, *STEPS[name], examples=400)
 
 
 USUAL: list[Any] = [["b", "a"], "5", "me", "me", ["1"], ["1"], "5", "5", "5", "5", ["1"], *[None] * 11, "6:1"]
@@ -226,22 +190,12 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize("name", STEPS)
 def test_all_as_usual_but_for_one_thing(url: str, name: str) -> None:
-    source = script(name).source.decode()
-    without = source.replace("answer = usual()\n", "", 1)
-    alone = without.replace("answer = step()", "answer = usual()", 1)
-    different, taken, usual = [], 0, USUAL_OF[name]
-    with redis.Redis.from_url(url) as db:
-        for arguments in ARGUMENTS[name]:
-            changes = [(place, values) for place, values in CHANGES.items() if place < len(usual)]
-            for place, values in ((0, (usual[0],)), *changes):
-                for value in values if arguments is ARGUMENTS[name][0] else values[:2]:
-                    state = (*usual[:place], value, *usual[place + 1 :])
-                    if run(db, source, state, arguments) != run(db, without, state, arguments):
-                        different.append((place, value, arguments[:8]))
-                    answer, after = run(db, alone, state, arguments)
-                    if answer == [b"tag"]:
-                        assert after == run(db, "return 1", state, arguments)[1]
-                    taken += answer != [b"tag"]
-        db.flushdb()
-    assert taken > 50
-    assert not different
+    usual = USUAL_OF[name]
+    changes = [(0, (usual[0],)), *((place, values) for place, values in CHANGES.items() if place < len(usual))]
+    cases = [
+        ((*usual[:place], value, *usual[place + 1 :]), arguments)
+        for arguments in ARGUMENTS[name]
+        for place, values in changes
+        for value in (values if arguments is ARGUMENTS[name][0] else values[:2])
+    ]
+    assert sum(UsualCase(script(name), run).in_each(url, cases)) > 50

@@ -1,8 +1,4 @@
-"""The scripts for the usual cases of events (lua/usual/) against the steps that they stand for, in all kinds of states.
-
-As in test_usual_cases.py: a step is run twice on the same state, with its usual case in front and without. The answers
-must be the same, and so must be what is in the keys afterwards.
-"""
+"""The usual cases of the steps of a queue of events, in all kinds of states; see `usual`."""
 
 from __future__ import annotations
 
@@ -11,12 +7,11 @@ from typing import Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from apressure.events.engine.keys import EventKeys
 from apressure.events.engine.sending import script
-from tests.property.test_usual_cases import FAR, mostly
+from tests.property.usual import FAR, UsualCase, answer_of, mostly
 
 KEYS = EventKeys("jobs")
 NAMES = [key.decode() for key in KEYS.for_script("series")]
@@ -110,44 +105,16 @@ def settled(value: Any) -> Any:
 
 def run(db: redis.Redis, source: str, state: Any, arguments: list[Any]) -> tuple[Any, dict[str, Any]]:
     write(db, state)
-    try:
-        answer = db.eval(source, len(NAMES), *NAMES, *arguments, "tag")
-        if (
-            isinstance(answer, list)
-            and len(answer) == 2
-            and answer[1][0] in (b"empty", b"watch", b"turn", b"draining", b"paused")
-        ):
-            answer[1][1] = answer[1][1] > 0  # milliseconds
-    except redis.ResponseError as error:
-        answer = re.sub(r"user_script:\d+|script: \w+", "", str(error))
+    answer = answer_of(db, source, NAMES, arguments)
+    waits = (b"empty", b"watch", b"turn", b"draining", b"paused")
+    if isinstance(answer, list) and len(answer) == 2 and answer[1][0] in waits:
+        answer[1][1] = answer[1][1] > 0  # milliseconds
     return answer, {key.decode(): (settled(value), lives) for key, value, lives in db.eval(READ, 0)}
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_usual_case_does_what_its_step_does(url: str, name: str) -> None:
-    with_it = script(name).source.decode()
-    without = with_it.replace("answer = usual()\n", "", 1)
-    alone = without.replace("answer = step()", "answer = usual()", 1)
-    assert len({with_it, without, alone}) == 3
-    usual = 0
-
-    @settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    @given(state=states, arguments=ARGUMENTS[name])
-    def same(state: Any, arguments: list[Any]) -> None:
-        nonlocal usual
-        expected = run(db, without, state, arguments)
-        assert run(db, with_it, state, arguments) == expected
-        before = run(db, "return 1", state, arguments)[1]
-        answer, after = run(db, alone, state, arguments)
-        if answer == [b"tag"]:
-            assert after == before  # it is not its case: it has written nothing
-        usual += answer != [b"tag"]
-        event("usual" if answer != [b"tag"] else "not usual")
-
-    with redis.Redis.from_url(url) as db:
-        same()
-        db.flushdb()
-    assert usual > 20  # otherwise the states are not what they are meant to be
+    UsualCase(script(name), run).in_any(url, states, ARGUMENTS[name], examples=500)
 
 
 USUAL: dict[str, Any] = {
@@ -165,6 +132,17 @@ OTHERS: dict[str, dict[int, tuple[Any, ...]]] = {
     "pop": {1: (1,), 2: (2,), 3: (0,), 5: ("here",), 6: (1,), 7: (1,), 8: (0,), 9: (1,)},
     "settle": {1: (1,), 2: ("nack", "unseen"), 3: (0,), 4: ("a", "b", "new"), 5: ("", "theirs")},
 }
+TWO: dict[str, Any] = {**USUAL, "claimed": ["c", "b"]}
+MORE: dict[str, list[tuple[dict[str, Any], list[Any]]]] = {
+    "push": [({**USUAL, "bound": None}, [7, 0, 0, 0, 1, "new", "x"]),
+             ({**USUAL, "bound": "2"}, [7, 0, 0, 1, 0, "new", "x"]),
+             (USUAL, [7, 0, 0, 0, 0, "new", "x", "newer", "y"])],
+    "pop": [({**USUAL, "bound": None}, [7, 0, 1, HOUR, "mine", "", 0, 1, "", 0])],
+    "settle": [({**TWO, "expiry": {"c": FAR, "b": 1}}, CALLS["settle"]),
+               ({**TWO, "expiry": {"b": FAR}, "scan": ("0", 5_000)}, CALLS["settle"]),
+               ({**TWO, "expiry": {"c": FAR}, "scan": ("0", 5_000)}, CALLS["settle"]),
+               (TWO, [7, 0, "ack", 1, "c", "mine", "b", ""])],
+}  # fmt: skip
 NUMBERS = (None, "", "0", "05", "-1", "1", "2", "3", "+5", "x", " 5", "5.0", "1e3", "9" * 13, "9" * 14, "5\n", "5\x005")
 CHANGES: dict[str, tuple[Any, ...]] = {
     "unclaimed": (None, ["a"], ["a"] * 2, ["x"], ["c"], ["b"] * 4 + ["a"], ["b"] * 5 + ["a"], "x"),
@@ -191,24 +169,13 @@ CHANGES: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_all_as_usual_but_for_one_thing(url: str, name: str) -> None:
-    with_it = script(name).source.decode()
-    without = with_it.replace("answer = usual()\n", "", 1)
-    alone = without.replace("answer = step()", "answer = usual()", 1)
-    changed = [(CALLS[name], (USUAL, HELD))]
-    changed += [(CALLS[name], ({**USUAL, word: value}, HELD)) for word in WORDS for value in CHANGES[word]]
-    changed += [(CALLS[name], (USUAL, {**HELD, one: to})) for one in HELD for to in (None, "theirs", "mine", "")]
+    call = CALLS[name]
+    cases: list[Any] = [((USUAL, HELD), call)]
+    cases += [(({**USUAL, word: value}, HELD), call) for word in WORDS for value in CHANGES[word]]
+    cases += [((USUAL, {**HELD, one: to}), call) for one in HELD for to in (None, "theirs", "mine", "")]
     for place, values in OTHERS[name].items():
-        changed += [([*CALLS[name][:place], one, *CALLS[name][place + 1 :]], (USUAL, HELD)) for one in values]
-    different, taken = [], 0
-    with redis.Redis.from_url(url) as db:
-        for arguments, state in changed:
-            if run(db, with_it, state, arguments) != run(db, without, state, arguments):
-                different.append((arguments, state))
-            answer, after = run(db, alone, state, arguments)
-            if answer == [b"tag"]:
-                assert after == run(db, "return 1", state, arguments)[1]
-            taken += answer != [b"tag"]
-        assert run(db, alone, (USUAL, HELD), CALLS[name])[0] != [b"tag"]
-        db.flushdb()
-    assert taken > 5
-    assert not different
+        cases += [((USUAL, HELD), [*call[:place], one, *call[place + 1 :]]) for one in values]
+    cases += [((state, HELD), arguments) for state, arguments in MORE[name]]
+    taken = UsualCase(script(name), run).in_each(url, cases)
+    assert taken[0]
+    assert sum(taken) > 5

@@ -1,8 +1,4 @@
-"""The scripts for the usual cases of tasks (lua/usual/) against the steps that they stand for, in all kinds of states.
-
-As in test_usual_cases.py: a step is run on the same state with its usual case in front and without. The answers must be
-the same, and so must be what is in the keys afterwards.
-"""
+"""The usual cases of the steps of a queue of tasks, in all kinds of states; see `usual`."""
 
 from __future__ import annotations
 
@@ -12,12 +8,11 @@ from typing import Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from apressure.tasks.engine.keys import TaskKeys
 from apressure.tasks.engine.sending import script
-from tests.property.test_usual_cases import mostly
+from tests.property.usual import UsualCase, answer_of, mostly
 
 KEYS = TaskKeys("jobs")
 NAMES = [key.decode() for key in KEYS.for_script("series")]
@@ -31,19 +26,20 @@ FAILED = {"status": "failed", "error": "x", "updated": NOW}
 VALUES: dict[str, tuple[Any, ...]] = {
     "queues": ({"jobs": 1}, None, "x"),
     "pending": (["b"], None, ["b"] * 5, "x"),
-    "started": ({"host_1 7 a"}, None, {"host_1 8 b"}, "x"),
+    "started": ({"host_1 7 a", "host_1 8 a"}, None, {"host_1 8 b"}, "x"),
     "listeners": ({"host_1"}, None, {"host_2"}, "x"),
     "complete": (["old"], None, ["old", "gone"], ["bad"], ["a"], "x"),
     "failed": (None, ["bad"], ["bad", "old"], ["gone"], "x"),
     "tasks": (["a", "old"], None, "x"),
     "leases": ({"a": 5}, None, {"b": 5}, "x"),
-    "bound": (None, "5", "2", "0", "05", "-1", "x", "", "9" * 14, ["1"]),
+    "bound": (None, "5", "2", "1", "0", "05", "-1", "x", "", "9" * 14, ["1"]),
     "closed": (None, "1", ["x"]),
     "paused": (None, "1"),
     "op": (None, "6:1", "6:", "7:1", "7:", "8:1", ":", "x", "9" * 14 + ":", ["x"]),
     "held": (["b", "a"], None, ["a", "b", "a"], ["b"], "x"),
     "a": (OURS, RESERVED, ENDED, None, {**OURS, "token": "theirs"}, {**OURS, "node": "host_2"},
           {**RESERVED, "reclaimed_node": "host_2"}, {**OURS, "reclaimed_node": "host_1"}, {**RESERVED, "pid": "7"},
+          {**RESERVED, "reclaimed_node": "host_1"}, {**OURS, "pid": "8"},
           {name: value for name, value in OURS.items() if name != "pid"}, {"status": "pending"}, "x"),
     "old": (ENDED, {**ENDED, "updated": LONG_AGO}, {"status": "complete"}, {**ENDED, "updated": "nan"}, OURS,
             None, "x"),
@@ -121,67 +117,28 @@ def timeless(kind: bytes, value: Any) -> Any:
 
 def run(db: redis.Redis, source: str, state: dict[str, Any], arguments: list[Any]) -> tuple[Any, dict[str, Any]]:
     write(db, state)
-    try:
-        answer = db.eval(source, len(NAMES), *NAMES, *arguments, "tag")
-    except redis.ResponseError as error:
-        answer = re.sub(r"user_script:\d+|script: \w+", "", str(error))
+    answer = answer_of(db, source, NAMES, arguments)
     return answer, {key.decode(): (timeless(kind, value), lives) for key, kind, value, lives in db.eval(READ, 0)}
-
-
-def sources(name: str) -> tuple[str, str, str]:
-    """The script as it is, without its usual case, and with nothing else."""
-    with_it = script(name).source.decode()
-    without = with_it.replace("answer = usual()\n", "", 1)
-    alone = without.replace("answer = step()", "answer = usual()", 1)
-    assert len({with_it, without, alone}) == 3
-    return with_it, without, alone
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_usual_case_does_what_its_step_does(url: str, call: str) -> None:
     name, arguments, of_this_call = CALLS[call]
-    with_it, without, alone = sources(name)
     states = st.fixed_dictionaries(
         {word: mostly({**USUAL, **of_this_call}[word], *values) for word, values in VALUES.items()}
     )
     others = [mostly(one, *ARGUMENTS[call].get(place, (one,))) for place, one in enumerate(arguments)]
-    usual = 0
-
-    @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    @given(state=states, values=st.tuples(*others).map(list) | st.sampled_from([arguments, *MORE[call]]))
-    def same(state: dict[str, Any], values: list[Any]) -> None:
-        nonlocal usual
-        assert run(db, with_it, state, values) == run(db, without, state, values)
-        before = run(db, "return 1", state, values)[1]
-        answer, after = run(db, alone, state, values)
-        if answer == [b"tag"]:
-            assert after == before  # it is not its case: it has written nothing
-        usual += answer != [b"tag"]
-        event("usual" if answer != [b"tag"] else "not usual")
-
-    with redis.Redis.from_url(url) as db:
-        same()
-        db.flushdb()
-    assert usual > 20  # otherwise the states are not what they are meant to be
+    drawn = st.tuples(*others).map(list) | st.sampled_from([arguments, *MORE[call]])
+    UsualCase(script(name), run).in_any(url, states, drawn, examples=150)
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_all_as_usual_but_for_one_thing(url: str, call: str) -> None:
     name, arguments, of_this_call = CALLS[call]
-    with_it, without, alone = sources(name)
     usual = {**USUAL, **of_this_call}
-    changed = [(arguments, {**usual, word: value}) for word, values in VALUES.items() for value in values]
+    cases = [(usual, arguments)]
+    cases += [({**usual, word: value}, arguments) for word, values in VALUES.items() for value in values]
     for place, values in ARGUMENTS[call].items():
-        changed += [([*arguments[:place], one, *arguments[place + 1 :]], usual) for one in values]
-    changed += [(one, usual) for one in MORE[call]]
-    different = []
-    with redis.Redis.from_url(url) as db:
-        for values, state in changed:
-            if run(db, with_it, state, values) != run(db, without, state, values):
-                different.append((values, state))
-            answer, after = run(db, alone, state, values)
-            if answer == [b"tag"]:
-                assert after == run(db, "return 1", state, values)[1]
-        assert run(db, alone, usual, arguments)[0] != [b"tag"]
-        db.flushdb()
-    assert not different
+        cases += [(usual, [*arguments[:place], one, *arguments[place + 1 :]]) for one in values]
+    cases += [(usual, one) for one in MORE[call]]
+    assert UsualCase(script(name), run).in_each(url, cases)[0]

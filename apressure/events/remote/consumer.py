@@ -254,27 +254,36 @@ class RemoteEventConsumer(Generic[T]):
         generation, draining = self._notices.generation, False
         for queue in random.sample(self._open, len(self._open)):  # a busy queue must not starve the others
             self._adapt()
-            sent = since_boot()
             try:
-                events = await queue._pop(self._chunk, self._lease)
+                await self._client.step(self._pop(queue))
             except QueueClosedError:
+                queue._is_closed = True
                 if await self._is_drained(queue):
                     self._open.remove(queue)
                 draining = True
                 continue
-            for event in events:
-                delivery = queue._delivery(event, sent + self._lease, self._notices, self._hand)
-                self._buffer.append(delivery)
-                self._hand[delivery] = delivery
-                if self._extended:
-                    self._renewing.arrived(delivery, sent)
-            if events:
+            if self._buffer:
                 return
+            queue.check()
         if self._open:
             self._asked = 0.0  # the next chunk says nothing about how quick the body is
             began = loop.time()
             await self._queues[0]._wait(self._notices.park(generation), _DRAINING if draining else None)
             await misses.note(loop.time() - began)
+
+    async def _pop(self, queue: RemoteEventQueue[Any]) -> None:
+        """Pop events into the buffer; those that come when the block has ended go back."""
+        sent = since_boot()
+        events = await self._client.commands.pop(queue.name, self._chunk, self._lease)
+        if self._left:
+            await queue._put_back(events)
+            return
+        for event in events:
+            delivery = queue._delivery(event, sent + self._lease, self._notices, self._hand)
+            self._buffer.append(delivery)
+            self._hand[delivery] = delivery
+            if self._extended:
+                self._renewing.arrived(delivery, sent)
 
     async def _is_drained(self, queue: RemoteEventQueue[Any]) -> bool:
         """Whether nobody else has an event of a closed queue, which may come back."""
@@ -322,4 +331,4 @@ class RemoteEventConsumer(Generic[T]):
     def _tell(self, error: Exception) -> None:
         callback, self._on_lost = self._on_lost, None
         if callback is not None:
-            callback(error)
+            asyncio.get_running_loop().call_soon(callback, error)  # it may raise

@@ -301,8 +301,8 @@ class Lease:
         self.stop()
         self.unsettled.clear()
         self.failures.clear()
-        if first and self.on_lost is not None:
-            self.on_lost(error)
+        if first:
+            self._tell(error)
 
     @property
     def renewable(self) -> bool:
@@ -331,8 +331,11 @@ class Lease:
 
     async def _give_up(self, error: LeaseLostError) -> None:
         await self.leave(error, hurry=True)
+        self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
         if self.on_lost is not None:
-            self.on_lost(error)
+            asyncio.get_running_loop().call_soon(self.on_lost, error)  # it may raise
 
     async def wait_for(self, future: asyncio.Future[Any], request: Request | None = None) -> Any:
         """Wait for an answer; a cancellation takes the request back, or waits for the answer as settling may take."""

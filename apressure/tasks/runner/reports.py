@@ -53,14 +53,15 @@ def report_progress(fraction: float, message: str = "") -> None:
     """
     fraction = checked(fraction)
     message = " ".join(validation.text(message, "message").splitlines())[:MAX_MESSAGE]
+    text = message.encode(errors="replace")
     if (on_progress := current_progress.get()) is not None:
-        on_progress(fraction, message)
+        on_progress(fraction, text.decode())
         return
     with contextlib.suppress(KeyError, ValueError, OSError):
         descriptor = int(os.environ[VARIABLE])
         # A process further down has the variable without the descriptor, or with another file behind it.
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            os.write(descriptor, f"{fraction:g} {message}\n".encode(errors="replace"))
+            os.write(descriptor, b"%g %b\n" % (fraction, text))
 
 
 def checked(fraction: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -90,6 +91,17 @@ async def test_a_consumer_renews(open_queue: Open, db: redis.Redis) -> None:
             await other.receive(timeout=0)
         assert [await anext(consumer), await anext(consumer)] == [b"2", b"3"]
     assert not await queue.exists()
+
+
+async def test_a_block_cannot_begin_twice(open_queue: Open) -> None:
+    queue = await open_queue()
+    await queue.put(b"1")
+    consumer = queue.consumer()
+    for begun in (False, True):
+        with pytest.raises(RuntimeError, match="begun already") if begun else contextlib.nullcontext():
+            async with consumer:
+                pass
+    assert await queue.get() == b"1"
 
 
 async def test_a_handler_that_is_stuck_loses_its_events(open_queue: Open, caplog: pytest.LogCaptureFixture) -> None:

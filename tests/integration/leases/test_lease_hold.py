@@ -8,8 +8,9 @@ import time
 from typing import Any
 
 import pytest
+import redis
 
-from apressure import Delivery, LeaseLostError, serve
+from apressure import Delivery, LeaseLostError, QueueDoesNotExistError, serve
 from tests.integration.conftest import Opener, in_time
 from tests.integration.leases.test_lease_thread import (
     MEMBER,
@@ -36,6 +37,29 @@ async def test_a_handler_that_blocks_for_ever_loses_its_lease_after_max_hold(
         assert output.split()[-1] == "lost"
         assert output.count("max_hold") == 1
         assert "in block\n    sys.stdin.readline()" in output.replace("<string>", "") or ", in block" in output
+
+
+async def test_a_callback_that_raises_does_not_hold_up_an_acknowledgement(open_queue: Opener, db: redis.Redis) -> None:
+    queue = await open_queue()
+    await queue.put_many([b"1", b"2"])
+    failures: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+
+    def fail(_: Exception) -> None:
+        raise ZeroDivisionError
+
+    async def consume() -> None:
+        async with queue.consumer(ack="manual", prefetch=2) as consumer:
+            consumer.on_lost(fail)
+            delivery = await anext(consumer)
+            db.delete("__pressure__:jobs:bound")
+            await delivery.ack()
+
+    with pytest.raises(QueueDoesNotExistError):
+        await in_time(consume())
+    await asyncio.sleep(0)  # the callback's turn
+    assert [type(failure) for failure in failures] == [ZeroDivisionError]
+    db.set("__pressure__:jobs:bound", 0)
 
 
 async def test_a_body_that_waits_for_ever_loses_its_lease_after_max_hold(

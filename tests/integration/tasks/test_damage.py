@@ -19,7 +19,8 @@ from apressure import (
     TaskDoesNotExistError,
     TaskQueue,
 )
-from apressure.tasks import Scheduler
+from apressure.tasks import Scheduler, report_progress
+from apressure.tasks.runner.reports import current_progress
 from tests.integration.tasks.conftest import HERE, Blueque, Open, consistent, in_time
 from tests.servers import SERVERS
 from tests.topologies import cluster, must_be_empty
@@ -314,6 +315,40 @@ async def test_text_that_is_not_utf8_is_refused(open_queue: Open) -> None:
         with pytest.raises(ValueError):
             await (await open_queue()).enqueue(bad)
     assert not await queue.exists()
+
+
+async def test_progress_that_utf8_cannot_encode_is_refused_and_tasks_still_end(
+    queue: TaskQueue[Any], client: TaskClient
+) -> None:
+    await queue.put_many(["a", "b"])
+    first, second = await queue.receive_many(2)
+    with pytest.raises(ValueError, match="surrogates"):
+        await first.progress(0.5, "caf\udce9.txt")  # a file name that is not UTF-8, as Python reads it
+    reported: list[tuple[float, str]] = []
+    token = current_progress.set(lambda fraction, message: reported.append((fraction, message)))
+    report_progress(0.5, "caf\udce9.txt")
+    current_progress.reset(token)
+    await in_time(first.progress(*reported[0]))
+    assert (await client.task(first.id)).progress_message == "caf?.txt"
+    for delivery in (first, second):
+        await in_time(delivery.complete())
+
+
+@pytest.mark.parametrize("word", ["failed_tasks", "tasks"])
+async def test_tasks_complete_beside_a_damaged_list_of_results(
+    open_queue: Open, blueque: Blueque, db: redis.Redis, word: str
+) -> None:
+    queue = await open_queue(result_ttl=100)
+    await queue.put_many(range(4))
+    old, *held = await queue.receive_many(4)
+    await old.complete()
+    db.hset(f"blueque_task_{old.id}", "updated", 5)  # it has expired
+    db.delete(blueque.key(word))
+    db.set(blueque.key(word), "x")
+    await held[0].complete()
+    await asyncio.gather(*(delivery.complete() for delivery in held[1:]))
+    db.delete(blueque.key(word))
+    assert {task.id async for task in queue.tasks("complete")} == {one.id for one in held}
 
 
 async def test_a_full_server_lets_tasks_end(make_server: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from apressure import LeaseLostError, PressureError, TaskClient, TaskQueue
+from apressure import ClientClosedError, LeaseLostError, PressureError, TaskClient, TaskQueue
 from apressure.concurrency.backoff import Backoff
 from apressure.connection.wire import reconnecting
 from apressure.embedded import EmbeddedServer
@@ -94,6 +94,63 @@ async def test_a_bad_line(open_queue: Open, db: redis.Redis, trouble: Trouble, m
     assert (await queue.statistics()).in_flight == 0
     assert (await queue.statistics()).complete == 100
     consistent(db)
+
+
+async def test_a_repeated_nack_succeeds_though_another_node_has_the_task(open_queue: Open, db: redis.Redis) -> None:
+    queue = await open_queue()
+    await queue.enqueue("a")
+    async with Proxy(url_of(db)) as line, TaskQueue("jobs", url=line.url) as behind:
+        await (await behind.receive()).nack()  # the server knows the script from here on
+        delivery = await behind.receive(lease=600)
+        line.trouble = Trouble(down=True, lose_next=1)
+        giving_back = asyncio.create_task(delivery.nack())
+        other = await in_time(queue.receive(lease=600))
+        line.trouble = Trouble()
+        await in_time(giving_back)
+        assert line.cuts == 1
+    assert other.attempts == 3
+    await other.complete()
+    consistent(db)
+
+
+async def test_a_queue_that_is_closed_while_a_loop_receives_keeps_nothing(open_queue: Open, db: redis.Redis) -> None:
+    queue = await open_queue()
+    await queue.put_many(range(20))
+    async with Proxy(url_of(db)) as line:
+        slow = TaskQueue("jobs", url=line.url, settle_timeout=2.0)
+        async with slow, slow.consumer("manual", lease=600, prefetch=5) as consumer:
+            line.trouble.lag = 0.1
+            receiving = asyncio.create_task(anext(consumer))
+            await asyncio.sleep(0)  # the step leaves
+            await in_time(slow.aclose())
+            with pytest.raises(ClientClosedError):
+                await in_time(receiving)
+    assert (await queue.statistics()).in_flight == 0
+    assert await queue.qsize() == 20
+
+
+async def test_a_callback_that_raises_ends_nothing_else(open_queue: Open, db: redis.Redis) -> None:
+    queue = await open_queue()
+    await queue.put_many(range(3))
+    failures: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+
+    def fail(_: Exception) -> None:
+        raise ZeroDivisionError
+
+    async def consume() -> None:
+        async with queue.consumer("manual", prefetch=3) as consumer:
+            consumer.on_lost(fail)
+            held = [await anext(consumer) for _ in range(3)]
+            db.hset(f"blueque_task_{held[0].id}", "token", "of another node")
+            for delivery in held:
+                delivery.ack_soon()
+
+    with pytest.raises(LeaseLostError):
+        await in_time(consume())
+    await eventually(lambda: failures)
+    assert [type(failure) for failure in failures] == [ZeroDivisionError]
+    assert (await queue.statistics()).complete == 2
 
 
 @pytest.mark.parametrize("kind", SERVERS)

@@ -16,9 +16,10 @@ local token, listener, limit, policy = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV
 -- What an earlier attempt has left, and what this one replaces.
 local STALE = {
   pid = true, process_started = true, progress = true, progress_message = true, result = true, reclaimed_node = true,
-  max_attempts = true, on_orphan = true, returned = true, watched = true,
+  max_attempts = true, on_orphan = true, watched = true,
 }
-local REPLACED = {node = true, updated = true, token = true}
+-- (Of these, `returned` stays: the step that gave the task back may be repeated.)
+local REPLACED = {node = true, updated = true, token = true, returned = true}
 local DONE = {reserved = true, started = true, complete = true, failed = true}
 
 local before, text, closed, paused = begin(ARGV[1], ARGV[2])

@@ -18,6 +18,7 @@ import redis
 
 from apressure import (
     AuthenticationError,
+    ClientClosedError,
     DeadlineError,
     EventQueue,
     OutcomeUnknownError,
@@ -403,3 +404,26 @@ async def test_deadlines(released: OkqServer, open_released: Open) -> None:
     await released.start()
     await eventually(queue.qsize)
     assert await queue.get(deadline=60) == b"1"
+
+
+async def test_a_queue_that_is_closed_while_a_loop_receives_keeps_nothing(
+    open_queue: Open, okq_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await open_queue()
+    await queue.put_many([b"1", b"2"])
+    async with EventQueue("jobs", url=okq_url) as closing, closing.consumer(lease=600) as consumer:
+        commands = closing._client.commands
+        original, closes = commands.pop, []
+
+        async def pop(*arguments: Any) -> Any:
+            events = await original(*arguments)
+            closes.append(asyncio.create_task(closing.aclose()))
+            await asyncio.sleep(0)  # it begins
+            return events
+
+        monkeypatch.setattr(commands, "pop", pop)
+        with pytest.raises(ClientClosedError):
+            await in_time(anext(consumer))
+        await in_time(closes[0])
+    assert (await queue.statistics()).in_flight == 0
+    assert [await queue.get(), await queue.get()] == [b"1", b"2"]

@@ -213,8 +213,8 @@ end
 -- Drop ids from the list of all tasks whose tasks were deleted. The others go to its other end, so that each step looks at
 -- others: the list says nothing about the order.
 local function sweep(most)
-  local ids = most > 0 and call('LRANGE', TASKS, -most, -1) or {}
-  if #ids == 0 then return end
+  local ids = most > 0 and redis.pcall('LRANGE', TASKS, -most, -1) or {}
+  if #ids == 0 then return end  -- or another program wrote there
   local live = {}
   for i = #ids, 1, -1 do
     if call('EXISTS', TASK .. ids[i]) == 1 then live[#live + 1] = ids[i] end
@@ -234,8 +234,8 @@ end
 local function expire(list, status, before, most)
   local deleted = 0
   for _ = 1, most do
-    local id = call('LINDEX', list, -1)
-    if not id then break end
+    local id = redis.pcall('LINDEX', list, -1)
+    if type(id) ~= 'string' then break end  -- nothing is there, or it is no list
     local task = some_of(id, 'status', 'updated')
     if task[1] == status then
       local updated = changed_at(task[2])
