@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from apressure.connection.wire.blocking import Blocking
 from apressure.spark.lag import LagMeter, QueueLag, queues_of
 from tests.integration.spark.support import Jobs, seal, texts
 
@@ -66,3 +69,28 @@ def test_lag_and_the_time_to_drain(jobs: Jobs) -> None:
 )
 def test_the_queues_in_a_progress(sources: Any, names: list[str]) -> None:
     assert queues_of({"sources": sources}) == names
+
+
+def test_a_listener_does_not_wait_for_a_server_that_is_down(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All listeners of a session share a thread."""
+    pytest.importorskip("pyspark")
+    from apressure.spark import LagListener
+
+    tries = 0
+    opened = Blocking._open
+
+    def counted(self: Blocking) -> Any:
+        nonlocal tries
+        tries += 1
+        return opened(self)
+
+    monkeypatch.setattr(Blocking, "_open", counted)
+    sources = [{"endOffset": '{"jobs": 1}', "latestOffset": '{"jobs": {"messages": 1}}'}]
+    progress = json.dumps({"runId": "r", "id": "i", "name": "billing", "sources": sources})
+    listener: Any = LagListener(url="redis://127.0.0.1:1", interval=3600)
+    for _ in range(2):
+        listener.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(json=progress)))
+    assert tries == 1
+    assert "the lag of the query billing cannot be measured: cannot reach 127.0.0.1:1" in caplog.text
