@@ -158,8 +158,8 @@ class SourceSteps(QueueSteps):
         _, least = self._run("note_failures", (self.state,), number, begin, end, *positions)
         return int(least)
 
-    def bury(self, epoch: int, number: int, limit: int) -> None:
-        """Move the rows of a processed batch that could not be decoded `limit` times to the dead-letter queue.
+    def bury(self, epoch: int, number: int) -> None:
+        """Move the rows of a processed batch that could not be decoded to the dead-letter queue.
 
         Raises:
             ServerError: The dead-letter queue cannot take them.
@@ -169,7 +169,7 @@ class SourceSteps(QueueSteps):
         why = encode(f"Spark's group {self.group!r} cannot decode it: it does not fit the format and the schema")
         left = 1
         while left:
-            _, left = self._run("bury", keys, epoch, number, limit, why, _MOST_DEAD)
+            _, left = self._run("bury", keys, epoch, number, why, _MOST_DEAD)
 
     def check_dead_letters(self) -> None:
         """Raise ValueError if the dead-letter queue is elsewhere in the cluster."""
@@ -253,6 +253,8 @@ class SourceSteps(QueueSteps):
                     f"the server has no state of {self._about} any more: it was deleted, or lost in a failover or "
                     "restart. Start the query again: it goes on where it was"
                 )
+            case b"corrupt" if answer[1].startswith(self.state):
+                raise self._damaged(answer[1].decode(errors="replace"))
             case b"dead":
                 raise ServerError(
                     f"dead letters of the queue {self.name!r} cannot be moved: {answer[1].decode(errors='replace')}. "
@@ -269,8 +271,11 @@ class SourceSteps(QueueSteps):
             "give each query a group of its own"
         )
 
-    def _damaged(self) -> ServerError:
-        return ServerError(f"the state of {self._about} is damaged: another program has written into {self.state!r}")
+    def _damaged(self, why: str | None = None) -> ServerError:
+        why = why or f"another program has written into {self.state.decode(errors='replace')}"
+        return ServerError(
+            f"the state of {self._about} is damaged: {why}. Set it right, or read with a new group and a new checkpoint"
+        )
 
     def _group_taken(self, message: str) -> GroupTakenError:
         return GroupTakenError(message, name=self.name)

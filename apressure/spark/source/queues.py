@@ -261,7 +261,7 @@ class Queues:
             # Whatever the limit is now: Spark went on without these rows when they had been tried often enough.
             if self._options.max_attempts or queue.fresh:
                 for batch in queue.steps.failures(queue.committed + 1, number):
-                    queue.steps.bury(queue.epoch, batch, 1)
+                    queue.steps.bury(queue.epoch, batch)
         run_steps(
             server_of(self._options),
             [

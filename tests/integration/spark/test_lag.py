@@ -50,6 +50,10 @@ def test_lag_and_the_time_to_drain(jobs: Jobs) -> None:
     assert seal(jobs.source, epoch, 2, 0) == 3
     lag = look()
     assert (lag.messages, lag.rows_per_second, lag.seconds_to_drain) == (0, 10.0, 0.0)
+    jobs.plain.delete(jobs.source.state)
+    assert look().rows_per_second is None  # no rate below 0
+    now += 1
+    assert look().rows_per_second == 0
     meter.forget("run")
     assert look().rows_per_second is None
 
