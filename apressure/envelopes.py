@@ -19,7 +19,7 @@ import datetime as dt
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ CONTENT_TYPE: Final = "datacontenttype"
 _FIELDS: Final = frozenset({"specversion", "id", "source", "type", "time", "partitionkey", "data", "data_base64"})
 _NAME: Final = re.compile(r"[a-z0-9]{1,100}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
 _JSON: Final = re.compile(r"[^;/]+/([^;]+\+)?json\s*(;.*)?", re.IGNORECASE)
 _TEXT: Final = re.compile(r"text/[^;]+(;\s*charset\s*=\s*\"?utf-8\"?\s*)?", re.IGNORECASE)
 
@@ -92,20 +93,25 @@ def encode(envelope: Envelope[bytes]) -> bytes:
 def decode(message: bytes) -> Envelope[bytes]:
     """Return the envelope of a message.
 
-    JSON data comes as its text: with the header `datacontenttype: text/plain` the data `"a"` is the message `a`, and
-    without that header, which means JSON, it is `"a"`.
+    JSON data comes as its text, with all digits of its numbers. With the header `datacontenttype: text/plain` the data
+    `"a"` is the message `a`, and without that header, which means JSON, it is `"a"`.
 
     Raises:
         ValueError: The message is no CloudEvent 1.0 in JSON. The error does not show the message.
     """
-    event = _load(message, "it is not JSON")
+    rounded: list[str] = []
+
+    def number(text: str) -> float:
+        value = float(text)
+        if repr(value) != text:
+            rounded.append(text)
+        return value
+
+    event = _load(message, "it is not JSON", number)
     if not isinstance(event, dict):
         raise ValueError("it is not a JSON object")  # noqa: TRY004 (an error of the message)
-    if b"\\u" in message:
-        try:
-            _dump(event).encode()
-        except UnicodeEncodeError:  # JSON can spell half of a surrogate pair
-            raise ValueError("it is not valid Unicode") from None
+    if b"\\u" in message and not _is_unicode(event):
+        raise ValueError("it is not valid Unicode")
     if event.get("specversion") != "1.0":
         raise ValueError("it has no specversion 1.0")
     for name in ("id", "source", "type"):
@@ -117,8 +123,8 @@ def decode(message: bytes) -> Envelope[bytes]:
         if name not in ("data", "data_base64") and value is not None
     }
     return Envelope(
-        data=_data(event, attributes.get(CONTENT_TYPE, "")),
-        key=attributes.get("partitionkey"),
+        data=_data(event, attributes.get(CONTENT_TYPE, ""), message if rounded else b""),
+        key=attributes.get("partitionkey") or None,
         time=_time(attributes["time"]) if "time" in attributes else None,
         headers={name: value for name, value in attributes.items() if name not in _FIELDS},
         id=attributes["id"],
@@ -131,16 +137,19 @@ def _member(data: bytes, content_type: str) -> str:
     """Return the member of the JSON object that holds the data."""
     try:
         if _JSON.fullmatch(content_type):
-            _load(data, f"the data is not JSON, as the header {CONTENT_TYPE} says")
-            return f'"data":{data.decode()}'
-        if _TEXT.fullmatch(content_type):
+            value = _load(data, f"the data is not JSON, as the header {CONTENT_TYPE} says")
+            # As the member `data`, null would be an event without data, and half of a surrogate pair is refused.
+            if value is not None and (b"\\u" not in data or _is_unicode(value)):
+                return f'"data":{data.decode()}'
+        elif _TEXT.fullmatch(content_type):
             return f'"data":{_dump(data.decode())}'
     except UnicodeDecodeError:
         raise ValueError(f"the data is not text in UTF-8, as the header {CONTENT_TYPE} says") from None
     return f'"data_base64":"{base64.b64encode(data).decode()}"'
 
 
-def _data(event: Mapping[str, Any], content_type: str) -> bytes | None:
+def _data(event: Mapping[str, Any], content_type: str, message: bytes) -> bytes | None:
+    """Return the data of an event. `message`: its text, if that has a number with more digits than a float."""
     encoded, value = event.get("data_base64"), event.get("data")
     if encoded is not None:
         if value is not None:
@@ -152,7 +161,28 @@ def _data(event: Mapping[str, Any], content_type: str) -> bytes | None:
     if value is None:
         return None
     is_text = isinstance(value, str) and content_type and not _JSON.fullmatch(content_type)
-    return (value if is_text else _dump(value)).encode()
+    if is_text:
+        return str(value).encode()
+    return (_text_of_data(message.decode()) if message else _dump(value)).encode()
+
+
+def _text_of_data(text: str) -> str:
+    """Return the text of the last member `data` of a JSON object that has members."""
+    parse = json.JSONDecoder().raw_decode
+    found, at = "", text.index("{") + 1
+    while True:
+        name, at = parse(text, _skip(text, at))
+        begin = _skip(text, _skip(text, at) + 1)  # behind the colon
+        _, end = parse(text, begin)
+        found = text[begin:end] if name == "data" else found
+        at = _skip(text, end) + 1
+        if text[at - 1] == "}":
+            return found
+
+
+def _skip(text: str, at: int) -> int:
+    """Return where the space ends that begins there."""
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr]
 
 
 def _attribute(value: Any) -> str:
@@ -181,9 +211,19 @@ def _dump(value: Any) -> str:
         raise ValueError("its data is nested too deeply") from None
 
 
-def _load(text: bytes, otherwise: str) -> Any:
+def _is_unicode(value: Any) -> bool:
     try:
-        return json.loads(text.decode(), parse_constant=_refuse)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # JSON can spell half of a surrogate pair
+        return False
+    except RecursionError:
+        raise ValueError("its data is nested too deeply") from None
+    return True
+
+
+def _load(text: bytes, otherwise: str, number: Callable[[str], float] = float) -> Any:
+    try:
+        return json.loads(text.decode(), parse_constant=_refuse, parse_float=number)
     except (ValueError, RecursionError):
         raise ValueError(otherwise) from None
 

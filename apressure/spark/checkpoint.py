@@ -19,7 +19,8 @@ def mend_checkpoint(checkpoint: str | os.PathLike[str], files: str | os.PathLike
     There are two such moments:
 
     * Before Spark had logged its first batch. Spark refuses such a folder for ever
-      (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). The folder is cleared. Nothing is lost: the messages of the first
+      (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). The folder is cleared, if it is a checkpoint: it has Spark's file
+      `metadata`. Nothing is lost: the messages of the first
       batch are sealed on the server, and the query reads them again.
     * Between the log of the file sink and the commit of the batch. Spark skips that batch, and so its watermark does
       not move: the last windows would never be written. With `files`, and if the query has state, the entry in the
@@ -42,6 +43,8 @@ def mend_checkpoint(checkpoint: str | os.PathLike[str], files: str | os.PathLike
     folder = Path(checkpoint)
     if logged := _numbers(folder / "offsets"):
         return files is not None and _forget_files(folder, Path(files) / _FILES_LOG, max(logged))
+    if not (folder / "metadata").is_file():  # Spark writes it first: this is another folder, or there is none
+        return False
     found = [folder / name for name in _FOLDERS if (folder / name).is_dir()]
     repaired = any(any(path.iterdir()) for path in found)
     for path in found:
@@ -51,7 +54,7 @@ def mend_checkpoint(checkpoint: str | os.PathLike[str], files: str | os.PathLike
 
 def _numbers(log: Path) -> dict[int, Path]:
     """The entries of a log of Spark's by the number of the batch. Temporary files and checksums begin with a dot."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return {int(path.stem): path for path in log.iterdir() if path.name.removesuffix(".compact").isdigit()}
     return {}
 

@@ -71,10 +71,10 @@ def unknown(name: str, format: str) -> str:
     return f"unknown column {name!r}: with format={format} the columns are {names}, or some of these"
 
 
-def has_map(kind: DataType) -> bool:
-    """Whether a type contains a map."""
+def has_type(kind: DataType, *types: type[DataType]) -> bool:
+    """Whether a type is one of these, or contains one."""
     if isinstance(kind, ArrayType):
-        return has_map(kind.elementType)
+        return has_type(kind.elementType, *types)
     if isinstance(kind, StructType):
-        return any(has_map(field.dataType) for field in kind.fields)
-    return isinstance(kind, MapType)
+        return any(has_type(field.dataType, *types) for field in kind.fields)
+    return isinstance(kind, types)

@@ -10,10 +10,10 @@ import math
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import MapType, StringType, StructType
 
 from apressure import envelopes
-from apressure.spark.columns import ABOUT, check, has_map, known, unknown
+from apressure.spark.columns import ABOUT, check, has_type, known, unknown
 from apressure.spark.options import Options
 
 
@@ -33,7 +33,7 @@ class Encoder:
         fields = [field for field in schema.fields if field.name != options.queue_column]
         self._columns = [field.name for field in fields]
         if self._format == "json":
-            if maps := [field.name for field in fields if has_map(field.dataType)]:
+            if maps := [field.name for field in fields if has_type(field.dataType, MapType)]:
                 raise ValueError(f"the column {maps[0]!r}: maps cannot be written. Use a STRUCT, or to_json")
             return
         if "body" not in self._columns:
@@ -56,13 +56,19 @@ class Encoder:
             ValueError: A row cannot be a message.
         """
         if self._format == "json":
-            return pa.array([_json(row) for row in batch.select(self._columns).to_pylist()], pa.string())
+            return pa.array([_json(row) for row in self._rows(batch)], pa.string())
         if self._format == "cloudevents":
             now = dt.datetime.now(dt.UTC)
-            return pa.array([self._event(row, now) for row in batch.select(self._columns).to_pylist()], pa.binary())
+            return pa.array([self._event(row, now) for row in self._rows(batch)], pa.binary())
         if batch.column("body").null_count:
             raise ValueError("the column 'body' is NULL in a row, and a message cannot be NULL: filter such rows out")
         return batch.column("body")
+
+    def _rows(self, batch: Any) -> list[dict[str, Any]]:
+        try:
+            return batch.select(self._columns).to_pylist()  # type: ignore[no-any-return]
+        except OverflowError:  # Spark's years have six digits
+            raise ValueError("a date or a time is not in the years 1 to 9999: such a row cannot be written") from None
 
     def _event(self, row: dict[str, Any], now: dt.datetime) -> bytes:
         body = row["body"]

@@ -78,6 +78,8 @@ class Trend:
             first time.
         """
         samples = self._samples
+        if samples and taken < samples[-1][1]:  # the server has lost the group's state
+            samples.clear()
         samples.append((moment, taken, waiting))
         while len(samples) > 2 and samples[0][0] < moment - self._window:
             samples.popleft()

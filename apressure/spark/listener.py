@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
@@ -33,7 +34,8 @@ class LagListener(StreamingQueryListener):
 
     It looks at the queues when Spark reports progress, or that a query is idle, at most once every `interval` seconds
     for each query, over a connection of its own. It logs a line for each queue to the logger `apressure.spark`: at the
-    level INFO, or WARNING from a threshold on. Whatever fails in it is logged, and disturbs no query.
+    level INFO, or WARNING from a threshold on. Whatever fails in it is logged, and disturbs no query. If the server
+    cannot be reached, it does not retry before the next look, unless `retryTimeout` says so.
 
     Args:
         callback: Is called with each `QueueLag`, in a thread of Spark's listeners, for example to set metrics.
@@ -59,7 +61,10 @@ class LagListener(StreamingQueryListener):
         self._warn_messages = None if warn_messages is None else validation.whole(warn_messages, "warn_messages", 0)
         self._warn_seconds = None if warn_seconds is None else validation.seconds(warn_seconds, "warn_seconds")
         self._interval = validation.seconds(interval, "interval")
-        self._meter = LagMeter(Options.of({"queues": "*", **options}).settings())
+        checked = Options.of({"queues": "*", **options})
+        if checked.retry_timeout is None:  # Spark's listeners share a thread, which must not wait for a server
+            checked = dataclasses.replace(checked, retry_timeout=0.0)
+        self._meter = LagMeter(checked.settings())
         self._queries: dict[str, tuple[str, list[str]]] = {}  # by run: the query's name, and its queues
         self._looked: dict[str, float] = {}
         self._lock = threading.Lock()  # Spark may call from several threads
@@ -93,13 +98,14 @@ class LagListener(StreamingQueryListener):
         now = time.monotonic()
         if run not in self._queries or now < self._looked.get(run, -math.inf) + self._interval:
             return
-        self._looked[run] = now
         query, names = self._queries[run]
         try:
             found = self._meter.look(run, query, names)
         except PressureError as error:
             _log.warning("the lag of the query %s cannot be measured: %s", query, error)
             return
+        finally:
+            self._looked[run] = time.monotonic()
         for lag in found:
             _log.log(logging.WARNING if self._is_late(lag) else logging.INFO, "%s", lag)
             if self._callback is not None:

@@ -217,6 +217,8 @@ class Options:
             raise ValueError("stagingTtl must be at least 1 second")
         if self.poll_wait > self.response_timeout / 2:
             raise ValueError("pollWait must be at most half of responseTimeout")
+        if self.stop_at_end and self.poll_wait < 0.05:
+            raise ValueError("with stopAtEnd, pollWait must be at least 50 ms: so often the stream looks for messages")
         if self.stop_at_end and self.pattern:
             raise ValueError("stopAtEnd needs names: new queues may match a pattern at any time, so it has no end")
         if self.create and self.pattern:

@@ -128,7 +128,8 @@ class Sink:
 
     def _put_all(self, queue: str, plan: Plan, write: str, batch: int, remember: bool) -> None:
         """Move parts into their queues. If Spark may repeat this, the first attempt decides for all queues."""
-        several = remember and self._options.queue_column is not None
+        # A query may be started again without its `queueColumn` in the middle of a write to several queues.
+        several = remember and (self._options.queue_column is not None or self._steps(queue).has_plan(write))
         if several:
             planned = self._steps(queue).plan_write(write, batch, plan)
             if planned != plan:

@@ -46,6 +46,19 @@ def test_another_log_of_files_stays(tmp_path: Path, names: list[str]) -> None:
     assert files(tmp_path) == set(names)
 
 
+def test_a_folder_that_is_no_checkpoint_stays_as_it_is(tmp_path: Path) -> None:
+    names = {"sources/main.py", "state/data", "commits/1"}
+    make(tmp_path, *names)
+    assert not mend_checkpoint(tmp_path)
+    assert files(tmp_path) == names
+    make(tmp_path, "offsets", "metadata")
+    (tmp_path / "offsets").unlink()
+    assert mend_checkpoint(tmp_path)
+    assert files(tmp_path) == {"metadata"}
+    make(tmp_path, "offsets")
+    assert not mend_checkpoint(tmp_path)
+
+
 def test_folders_need_not_exist(tmp_path: Path) -> None:
     assert not mend_checkpoint(tmp_path / "c", tmp_path / "f")
     make(tmp_path, *DIED[:-1])

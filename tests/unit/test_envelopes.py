@@ -84,11 +84,29 @@ def test_the_data_of_foreign_events(members: dict[str, Any], data: bytes | None)
     assert decode(event(**members)).data == data
 
 
+@pytest.mark.parametrize(
+    "data", [b"12345678901234567.89", b'{"a": [1.10, 1e400], "data": {"data": 2}}', b"-0.0", b"2E+3"]
+)
+def test_numbers_keep_their_digits(data: bytes) -> None:
+    message = b' { "data":1.50 , "specversion" : "1.0","id":"7","source":"/","type":"t" , "data" : ' + data + b" } "
+    assert decode(message).data == data
+
+
+@pytest.mark.parametrize("data", [b"null", b'"\\ud800"', b"1e400", b'{"a": "\\u00e9"}'])
+def test_json_that_is_written_can_be_read(data: bytes) -> None:
+    """As the member `data`, some of it would be no data, or no valid event."""
+    for content_type in ("application/json", "text/json"):
+        found = decode(encode(Envelope(data, headers={"datacontenttype": content_type}))).data
+        assert found is not None
+        assert repr(json.loads(found)) == repr(json.loads(data))
+
+
 def test_attributes_of_foreign_events() -> None:
     found = decode(event(time="2013-01-01t13:00:00.25+01:00", flag=True, count=-3, none=None, TraceId="x"))
     assert found.time == NOON
     assert found.headers == {"flag": "true", "count": "-3", "TraceId": "x"}
     assert found.key is None
+    assert decode(event(partitionkey="")).key is None  # it could not be written again
 
 
 @pytest.mark.parametrize(

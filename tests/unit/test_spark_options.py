@@ -140,6 +140,7 @@ def test_options_of_spark_are_ignored() -> None:
         ({"queue": "a", "bound": "5"}, "create"),
         ({"queues": "a*", "create": "true"}, "pattern"),
         ({"queues": "a*", "stopAtEnd": "true"}, "stopAtEnd needs names"),
+        ({"queue": "a", "stopAtEnd": "true", "pollWait": "0"}, "pollWait must be at least 50 ms"),
         ({"queue": "a", "maxRowsPerBatch": "0"}, "maxRowsPerBatch must be at least 1"),
         ({"queue": "a", "maxRowsPerBatch": "many"}, "maxRowsPerBatch must be a whole number, not 'many'"),
         ({"queue": "a", "bound": "-1", "create": "true"}, "bound must be at least 0"),

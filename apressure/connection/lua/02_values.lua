@@ -13,6 +13,20 @@ local function natural(text)
   return text and #text <= 13 and string.find(text, '^%d+$') and tonumber(text) or nil
 end
 
+-- Fields of a hash of ours that are natural numbers, or missing.
+-- Returns: their numbers, with nil for a missing one | nil, the answer that says what is wrong
+local function naturals(key, ...)
+  local values = call('HMGET', key, ...)
+  for i = 1, #values do
+    local number = natural(values[i])
+    if values[i] and not number then
+      return nil, {'corrupt', key .. ' has a field ' .. select(i, ...) .. ' that is not a number'}
+    end
+    values[i] = number
+  end
+  return values
+end
+
 -- Run a command with any number of values, in chunks.
 -- first, last: which of the values; all by default.
 -- Returns: the answer to the last command

@@ -97,6 +97,8 @@ class Blocking:
 
     def ask_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send commands that may be sent twice, on any keys, in one round trip to each server. Return their replies."""
+        if not commands:
+            return []
         return self._repeatedly(lambda server: [_raised(reply) for reply in _replies(server, commands)])  # type: ignore[no-any-return]
 
     def together(self, *commands: tuple[Any, ...]) -> list[Any]:

@@ -92,4 +92,5 @@ def _bytes_of(length: int, counts: Sequence[bytes | None]) -> int | None:
         produced, produced_bytes, consumed, consumed_bytes = (int(count or 0) for count in counts)
     except ValueError:  # another program has written them
         return None
-    return produced_bytes - consumed_bytes if produced - consumed == length else None
+    size = produced_bytes - consumed_bytes
+    return size if produced - consumed == length and size >= 0 else None

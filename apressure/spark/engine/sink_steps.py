@@ -28,7 +28,8 @@ class SinkSteps(QueueSteps):
             plan: The parts that this attempt has staged.
 
         Returns:
-            The parts of the write; None if the whole write is in the queues.
+            The parts of the write; None if the whole write is in the queues. If an earlier attempt was without a plan,
+            all of its parts are for this queue, and `choose_parts` knows them.
 
         Raises:
             QueueDoesNotExistError: This queue, which keeps the plan, does not exist.
@@ -37,10 +38,16 @@ class SinkSteps(QueueSteps):
         answer = self._run("plan_write", (self.keys.sinks,), write, batch, json.dumps(plan))
         if answer[0] == b"done":
             return None
+        if answer[0] == b"alone":
+            return {self.name: []}
         return {
             queue: [(token, messages, size) for token, messages, size in parts]
             for queue, parts in json.loads(answer[1]).items()
         }
+
+    def has_plan(self, write: str) -> bool:
+        """Whether an earlier batch, or an attempt, of the write had a plan: its query had a `queueColumn`."""
+        return bool(self.server.ask(b"HGET", self.keys.sinks, f"{write}:plan"))
 
     def complete_plan(self, write: str, batch: int) -> None:
         """Remember that a write to several queues is complete: its commit may be repeated."""

@@ -48,14 +48,19 @@ class SourceSteps(QueueSteps):
         keys, arguments = (self.state, self.keys.groups), (self.group, "" if start is None else start)
         return self._step("begin_epoch", keys, arguments, lambda answer: (answer[1], answer[2], answer[3]))
 
-    def check_position(self, start: int, committed: int) -> None:
-        """Check that a checkpoint at `start` is not older than the last commit.
+    def check_position(self, start: int, committed: bytes | None) -> None:
+        """Check that a checkpoint at `start` is not older than the last commit, as the group's state has it.
 
         Raises:
             GroupTakenError: It is older.
+            ServerError: Another program has written into the group's state.
         """
-        if committed > start:
-            raise self._behind(committed)
+        if committed is None:
+            return
+        if not committed.isdigit():
+            raise self._damaged()
+        if int(committed[:20]) > start:
+            raise self._behind(int(committed[:20]))
 
     def seal(
         self,
@@ -128,6 +133,16 @@ class SourceSteps(QueueSteps):
         """
         return self._step("count_attempt", (self.state,), (epoch, number), lambda answer: int(answer[1]))
 
+    def to_forget_failures(self, first: int, last: int) -> tuple[Any, ...]:
+        """The command that forgets which rows of these batches could not be decoded."""
+        return (b"HDEL", self.state, *(f"bad-{number}" for number in range(first, last + 1)))
+
+    def failures(self, first: int, last: int) -> list[int]:
+        """Return the numbers of those of these batches that have rows that could not be decoded."""
+        numbers = range(first, last + 1)
+        found = self.server.ask(b"HMGET", self.state, *(f"bad-{number}" for number in numbers))
+        return [number for number, rows in zip(numbers, found, strict=True) if rows]
+
     def note_failures(self, number: int, begin: int, end: int, positions: Sequence[int]) -> int:
         """Note the rows of a slice of a batch that cannot be decoded.
 
@@ -143,8 +158,8 @@ class SourceSteps(QueueSteps):
         _, least = self._run("note_failures", (self.state,), number, begin, end, *positions)
         return int(least)
 
-    def bury(self, epoch: int, number: int, limit: int) -> None:
-        """Move the rows of a processed batch that could not be decoded `limit` times to the dead-letter queue.
+    def bury(self, epoch: int, number: int) -> None:
+        """Move the rows of a processed batch that could not be decoded to the dead-letter queue.
 
         Raises:
             ServerError: The dead-letter queue cannot take them.
@@ -154,7 +169,7 @@ class SourceSteps(QueueSteps):
         why = encode(f"Spark's group {self.group!r} cannot decode it: it does not fit the format and the schema")
         left = 1
         while left:
-            _, left = self._run("bury", keys, epoch, number, limit, why, _MOST_DEAD)
+            _, left = self._run("bury", keys, epoch, number, why, _MOST_DEAD)
 
     def check_dead_letters(self) -> None:
         """Raise ValueError if the dead-letter queue is elsewhere in the cluster."""
@@ -199,9 +214,7 @@ class SourceSteps(QueueSteps):
         try:
             rows, epoch, filling, *sizes = (None if value is None else int(value) for value in values)
         except ValueError:
-            raise ServerError(
-                f"the state of {self._about} is damaged: another program has written into {self.state!r}"
-            ) from None
+            raise self._damaged() from None
         if sizes and sizes[-1] is None:  # the last one may be incomplete
             sizes[-1] = filling
         return sizes, rows or 0, epoch or 0
@@ -240,6 +253,8 @@ class SourceSteps(QueueSteps):
                     f"the server has no state of {self._about} any more: it was deleted, or lost in a failover or "
                     "restart. Start the query again: it goes on where it was"
                 )
+            case b"corrupt" if answer[1].startswith(self.state):
+                raise self._damaged(answer[1].decode(errors="replace"))
             case b"dead":
                 raise ServerError(
                     f"dead letters of the queue {self.name!r} cannot be moved: {answer[1].decode(errors='replace')}. "
@@ -254,6 +269,12 @@ class SourceSteps(QueueSteps):
             f"batches up to {committed} of {self._about} are committed, and this checkpoint has not read them: a query "
             "with another checkpoint read them, or they were given back to the queue. Start with a new checkpoint, or "
             "give each query a group of its own"
+        )
+
+    def _damaged(self, why: str | None = None) -> ServerError:
+        why = why or f"another program has written into {self.state.decode(errors='replace')}"
+        return ServerError(
+            f"the state of {self._about} is damaged: {why}. Set it right, or read with a new group and a new checkpoint"
         )
 
     def _group_taken(self, message: str) -> GroupTakenError:

@@ -19,6 +19,7 @@ from apressure.connection.discovery import slot_of
 from apressure.connection.wire.blocking import Blocking
 from apressure.connection.wire.script import Call, Script
 from apressure.exceptions import QueueDoesNotExistError, QueueError, QueueInUseError, Role, ServerError
+from apressure.queue.engine.dead_letters import SUFFIX
 from apressure.spark.engine.keys import SparkKeys, bound_pattern, queue_name
 from apressure.spark.options import Options
 
@@ -77,6 +78,29 @@ def run_steps(server: Blocking, steps: Sequence[Step[T]]) -> list[T]:
     return [step.read(answer) for step, answer in zip(steps, answers, strict=True)]
 
 
+def measure_all(server: Blocking, queues: Sequence[QueueSteps], skip_missing: bool) -> dict[str, tuple[int, int, bool]]:
+    """Measure queues at once; see `QueueSteps.measure`.
+
+    Args:
+        server: The connection.
+        queues: The queues.
+        skip_missing: Leave out queues that do not exist: they were deleted since they were found.
+
+    Raises:
+        QueueDoesNotExistError: A queue does not exist.
+    """
+    steps = [queue.to_measure() for queue in queues]
+    answers = server.run_all([(step.call, step.arguments) for step in steps]) if steps else []
+    found = {}
+    for queue, step, answer in zip(queues, steps, answers, strict=True):
+        try:
+            found[queue.name] = step.read(answer)
+        except QueueDoesNotExistError:
+            if not skip_missing:
+                raise
+    return found
+
+
 @functools.cache
 def script(name: str, package: str = "apressure.spark.engine") -> Script:
     """Return the script of that name. Each one is read once."""
@@ -97,10 +121,20 @@ def _server_of(options: Options, _: int) -> Blocking:
 
 
 def find_queues(server: Blocking, pattern: str) -> list[str]:
-    """Return the names of the queues that match a pattern, sorted. This scans all keys of the server."""
+    """Return the names of the queues that match a pattern, sorted. This scans all keys of the server.
+
+    The dead-letter queue of a queue that matches is left out: a stream would read its own dead letters, and make dead
+    letters of them. So are names that are not UTF-8, which Spark cannot show.
+    """
     prefix = server.settings.prefix
     names = (queue_name(prefix, key) for key in server.scan(bound_pattern(prefix)))
-    return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
+    return sorted(name for name in names if _matches(name, pattern))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    if not fnmatch.fnmatchcase(name, pattern) or any("\ud800" <= letter <= "\udfff" for letter in name):
+        return False
+    return not (name.endswith(SUFFIX) and fnmatch.fnmatchcase(name.removesuffix(SUFFIX), pattern))
 
 
 def fair_shares(lengths: Mapping[str, int], limit: int) -> dict[str, int]:
@@ -218,7 +252,7 @@ class QueueSteps:
 
     def groups(self) -> list[str]:
         """Return the groups that have read the queue with Spark, sorted."""
-        return sorted(group.decode() for group in self.server.ask(b"HKEYS", self.keys.groups))
+        return sorted(group.decode(errors="replace") for group in self.server.ask(b"HKEYS", self.keys.groups))
 
     def await_message(self, seconds: float) -> bool:
         """Wait until the queue has a message, and return whether it has one. Nothing is taken."""

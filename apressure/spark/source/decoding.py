@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import AnsiIntervalType, BinaryType, MapType, StringType, StructType, TimeType, VariantType
 
 from apressure.exceptions import DecodeError
-from apressure.spark.columns import ABOUT, BODY, check, has_map, known, unknown
+from apressure.spark.columns import ABOUT, BODY, check, has_type, known, unknown
 from apressure.spark.options import Options
 from apressure.spark.source.formats import FORMATS, split
+
+_UNPARSED: Final = (AnsiIntervalType, TimeType, VariantType)
+"""Types that Arrow's parser of JSON lacks: no message would fit."""
 
 
 class Decoder:
@@ -55,8 +58,13 @@ class Decoder:
 
     def _check_payload(self, field: Any) -> None:
         if self._format == "json":
-            if has_map(field.dataType):
+            if has_type(field.dataType, MapType):
                 raise ValueError(f"the column {field.name!r}: maps cannot be decoded. Use a STRUCT")
+            if has_type(field.dataType, BinaryType):
+                raise ValueError(f"the column {field.name!r}: JSON has no binary. Use STRING, and unbase64")
+            if has_type(field.dataType, *_UNPARSED):
+                kind = field.dataType.simpleString().upper()
+                raise ValueError(f"the column {field.name!r}: {kind} cannot be decoded. Use STRING, and CAST")
         elif field.name in (columns := known(self._format)):
             check(field, columns[field.name])
         else:

@@ -48,8 +48,7 @@ class Objects:
     """`format=json`: a message is an object with the columns of the user's schema."""
 
     def __init__(self, payload: pa.Schema) -> None:
-        # Arrow's parser has no dates: they are read as text.
-        parsed = [pa.field(one.name, pa.string()) if pa.types.is_date(one.type) else one for one in payload]
+        parsed = [pa.field(one.name, _parsed(one.type)) for one in payload]
         self._parse = json.ParseOptions(
             explicit_schema=pa.schema(parsed), unexpected_field_behavior="ignore", newlines_in_values=True
         )
@@ -79,6 +78,17 @@ class Objects:
 
     def problem(self, message: bytes) -> str:  # noqa: ARG002
         return "is not a JSON object that fits the schema"
+
+
+def _parsed(kind: pa.DataType) -> pa.DataType:
+    """The type with text instead of dates, because Arrow's parser has no dates."""
+    if pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_parsed(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(one.name, _parsed(one.type)) for one in kind])
+    return kind
 
 
 class Events:

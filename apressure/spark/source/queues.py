@@ -11,7 +11,7 @@ from typing import Any, Final
 from apressure.exceptions import QueueDoesNotExistError, QueueInUseError
 from apressure.spark.engine import looks
 from apressure.spark.engine.source_steps import Sealed, SourceSteps
-from apressure.spark.engine.steps import MAX_MESSAGES, RoleBusy, find_queues, run_steps, server_of
+from apressure.spark.engine.steps import MAX_MESSAGES, RoleBusy, find_queues, measure_all, run_steps, server_of
 from apressure.spark.options import Options
 
 PATTERN_INTERVAL: Final = 5.0
@@ -87,7 +87,10 @@ class Queues:
         Raises:
             GroupTakenError: The checkpoint is older than the last commit of a queue.
         """
-        names = self.names()
+        # A queue of the checkpoint that is not read any more may have a batch from before a crash.
+        self._open(start, start)
+        before = (name for name in start if self._opened[name].fresh)
+        names = dict.fromkeys([*self.names(), *before])
         self._open(names, start)
         return {name: self._opened[name] for name in names}
 
@@ -99,8 +102,10 @@ class Queues:
     def limit_to_present(self) -> None:
         """Take only the messages that are there now, and look for no more queues."""
         names, server = self.names(), server_of(self._options)
-        measured = run_steps(server, [self._steps(name).to_measure() for name in names])
-        self._upto = {name: left + length for name, (left, length, _) in zip(names, measured, strict=True)}
+        queues = [self._steps(name) for name in names]
+        measured = measure_all(server, queues, skip_missing=self._options.pattern is not None)
+        self._found = tuple(measured)
+        self._upto = {name: left + length for name, (left, length, _) in measured.items()}
         self._search_at = math.inf
 
     def lengths(self, queues: Mapping[str, OpenQueue]) -> dict[str, int]:
@@ -155,7 +160,7 @@ class Queues:
                     queues[name].epoch,
                     start.get(name, queues[name].committed),
                     limit,
-                    self._upto.get(name),
+                    self._upto.get(name) if name in self._found else 0,
                     limit_bytes=limit_bytes,
                     most=most,
                 )
@@ -166,9 +171,10 @@ class Queues:
                 try:
                     result = step.read(answer)
                 except QueueDoesNotExistError:
-                    if self._options.pattern is None:
+                    if name in self._options.names:
                         raise
                     self._found = tuple(one for one in self._found if one != name)
+                    queues[name].note("closed")
                     del left[name]
                     continue
                 if result == "more":
@@ -178,6 +184,7 @@ class Queues:
                     busy = queues[name].steps.in_use(result)
                 elif (number := queues[name].note(result)) is not None:
                     sealed[name] = number
+                queues[name].ended |= name not in self._found
         return sealed, busy
 
     def seal_when_ready(self, queue: OpenQueue, start: int, limit: int, limit_bytes: int, timeout: float) -> int | None:
@@ -228,6 +235,9 @@ class Queues:
             begin = start.get(name, queue.committed)
             if number > begin:
                 ranges.append((queue, begin + 1, number))
+        if not self._options.max_attempts:  # no row is left out now, as it was if another process had `maxAttempts`
+            fresh = [(queue, first, last) for queue, first, last in ranges if queue.fresh]
+            server_of(self._options).ask_all([queue.steps.to_forget_failures(*rest) for queue, *rest in fresh])
         counted = run_steps(
             server_of(self._options),
             [queue.steps.to_count_rows(queue.epoch, first, last) for queue, first, last in ranges],
@@ -246,10 +256,12 @@ class Queues:
     def commit(self, queues: Mapping[str, OpenQueue], end: Offset) -> None:
         """Delete all batches up to `end`: Spark has processed them."""
         due = {name: number for name, number in end.items() if name in queues and number > queues[name].committed}
-        most = self._options.max_attempts
-        for name, number in due.items() if most else ():
-            for batch in range(queues[name].committed + 1, number + 1):
-                queues[name].steps.bury(queues[name].epoch, batch, most)
+        for name, number in due.items():
+            queue = queues[name]
+            # Whatever the limit is now: Spark went on without these rows when they had been tried often enough.
+            if self._options.max_attempts or queue.fresh:
+                for batch in queue.steps.failures(queue.committed + 1, number):
+                    queue.steps.bury(queue.epoch, batch)
         run_steps(
             server_of(self._options),
             [
@@ -267,10 +279,10 @@ class Queues:
         # Check all of them before any other query of the group is refused.
         for name, committed in zip(
             known,
-            server.ask_all([(b"HGET", new[name].state, b"committed") for name in known]) if known else (),
+            server.ask_all([(b"HGET", new[name].state, b"committed") for name in known]),
             strict=True,
         ):
-            new[name].check_position(start[name], int(committed or 0))
+            new[name].check_position(start[name], committed)
         for steps in new.values() if self._options.max_attempts else ():
             steps.check_dead_letters()
         begun = run_steps(server, [steps.to_begin_epoch(start.get(name)) for name, steps in new.items()])
@@ -279,7 +291,7 @@ class Queues:
 
     def _steps(self, name: str) -> SourceSteps:
         steps = SourceSteps(server_of(self._options), name, self._group)
-        if self._options.create:
+        if self._options.create and name in self._options.names:
             steps.create(self._options.bound)
         return steps
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from apressure.exceptions import DecodeError
 from apressure.spark.engine.source_steps import SourceSteps
-from apressure.spark.engine.steps import MAX_MESSAGES, QueueSteps, find_queues, run_steps, server_of, split_rows
+from apressure.spark.engine.steps import MAX_MESSAGES, QueueSteps, find_queues, measure_all, server_of, split_rows
 from apressure.spark.options import Options
 from apressure.spark.source.decoding import Decoder
 
@@ -193,13 +193,10 @@ class QueueReader(DataSourceReader):
         options = self._options
         server = server_of(options)
         names = options.names if options.pattern is None else find_queues(server, options.pattern)
-        measured = run_steps(server, [QueueSteps(server, name).to_measure() for name in names])
+        queues = [QueueSteps(server, name) for name in names]
+        measured = measure_all(server, queues, skip_missing=options.pattern is not None)
         pieces = tasks_of(
-            options,
-            [
-                Slice(name, None, 0, length, length, 0, left)
-                for name, (left, length, _) in zip(names, measured, strict=True)
-            ],
+            options, [Slice(name, None, 0, length, length, 0, left) for name, (left, length, _) in measured.items()]
         )
         # Spark takes an empty list for one unknown partition.
         return pieces or [Task([])]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from apressure.connection.wire.blocking import Blocking
 from apressure.spark.lag import LagMeter, QueueLag, queues_of
 from tests.integration.spark.support import Jobs, seal, texts
 
@@ -47,6 +50,10 @@ def test_lag_and_the_time_to_drain(jobs: Jobs) -> None:
     assert seal(jobs.source, epoch, 2, 0) == 3
     lag = look()
     assert (lag.messages, lag.rows_per_second, lag.seconds_to_drain) == (0, 10.0, 0.0)
+    jobs.plain.delete(jobs.source.state)
+    assert look().rows_per_second is None  # no rate below 0
+    now += 1
+    assert look().rows_per_second == 0
     meter.forget("run")
     assert look().rows_per_second is None
 
@@ -66,3 +73,28 @@ def test_lag_and_the_time_to_drain(jobs: Jobs) -> None:
 )
 def test_the_queues_in_a_progress(sources: Any, names: list[str]) -> None:
     assert queues_of({"sources": sources}) == names
+
+
+def test_a_listener_does_not_wait_for_a_server_that_is_down(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All listeners of a session share a thread."""
+    pytest.importorskip("pyspark")
+    from apressure.spark import LagListener
+
+    tries = 0
+    opened = Blocking._open
+
+    def counted(self: Blocking) -> Any:
+        nonlocal tries
+        tries += 1
+        return opened(self)
+
+    monkeypatch.setattr(Blocking, "_open", counted)
+    sources = [{"endOffset": '{"jobs": 1}', "latestOffset": '{"jobs": {"messages": 1}}'}]
+    progress = json.dumps({"runId": "r", "id": "i", "name": "billing", "sources": sources})
+    listener: Any = LagListener(url="redis://127.0.0.1:1", interval=3600)
+    for _ in range(2):
+        listener.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(json=progress)))
+    assert tries == 1
+    assert "the lag of the query billing cannot be measured: cannot reach 127.0.0.1:1" in caplog.text

@@ -15,7 +15,7 @@ from apressure.connection.wire.script import Call
 from apressure.embedded import EmbeddedServer
 from apressure.exceptions import ServerError
 from apressure.spark.engine.source_steps import SourceSteps
-from apressure.spark.engine.steps import GroupTakenError, server_of
+from apressure.spark.engine.steps import GroupTakenError, find_queues, server_of
 from apressure.spark.options import Options
 from apressure.spark.source.queues import Offset, Queues
 from tests.integration.spark.support import GROUP, connect
@@ -227,3 +227,79 @@ def test_scripts_that_the_server_does_not_know_and_a_command_that_it_refuses(url
         server.ask_all([(b"LLEN", one.keys.queue.messages) for one in steps])
     assert server.run_all([]) == server.ask_all([]) == []
     server.close()
+
+
+def test_a_pattern_goes_on_without_a_queue_that_is_deleted_after_the_search(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(url, ["gone-a", "gone-b"])
+    place.fill("gone-b", 3)
+    options = Options.of({"url": url, "queues": "gone-*"})
+    queues = Queues(options, GROUP)
+    assert queues.names() == ("gone-a", "gone-b")
+    place.server.ask(b"DEL", place.steps["gone-a"].keys.queue.bound)
+    queues.limit_to_present()
+    assert place.read(queues, {}, seal(queues, {}, 10)) == {"gone-b": place.put["gone-b"]}
+
+    pytest.importorskip("pyspark")
+    from apressure.spark.columns import RAW
+    from apressure.spark.source import slices
+
+    place.fill("gone-b", 3)
+    monkeypatch.setattr(slices, "find_queues", lambda *_: ["gone-a", "gone-b"])
+    (task,) = slices.QueueReader(options, RAW).partitions()
+    assert [(piece.queue, piece.rows) for piece in task.slices] == [("gone-b", 3)]
+
+
+def test_a_pattern_leaves_out_dead_letters_of_what_it_finds_and_names_that_are_no_text(url: str) -> None:
+    """A stream that reads its own dead letters would make dead letters of them, and so on."""
+    place = Place(url, ["jobs", "jobs:dead", "jobs:dead:dead", "jobs:deadline"])
+    place.server.ask(b"SET", b"__pressure__:jobs\xff:bound", 0)
+    assert find_queues(place.server, "jobs*") == ["jobs", "jobs:deadline"]
+    assert find_queues(place.server, "*:dead") == ["jobs:dead"]
+
+
+def test_a_batch_from_before_a_crash_is_read_though_its_queue_is_not_read_any_more(url: str) -> None:
+    place = Place(url, ["left-a", "left-b", "left-c"])
+    for name in place.steps:
+        place.fill(name, 3)
+    dead = place.begin()
+    start: Offset = {name: queue.committed for name, queue in dead.open({}).items()}
+    assert len(seal(dead, start, 2)) == 3
+    place.server.ask(b"DEL", place.steps["left-a"].keys.queue.bound)
+    alive = Queues(Options.of({"url": url, "queues": "left-b", "create": "true", "group": GROUP}), GROUP)
+    assert alive.batches(start, start) == []
+    end = seal(alive, start, 2)
+    assert place.read(alive, start, end) == {name: rows[:2] for name, rows in place.put.items()}
+    assert seal(alive, end, 2) == {**end, "left-b": 2}  # and no more of the others
+    assert not place.steps["left-a"].exists()
+    again = Queues(Options.of({"url": url, "queues": "left-b", "group": GROUP}), GROUP)
+    assert seal(again, {**end, "left-b": 2}, 2) == {**end, "left-b": 2}
+
+
+@pytest.mark.parametrize("most", ["0", "3"])
+def test_rows_that_were_left_out_become_dead_letters_with_another_limit_too(url: str, most: str) -> None:
+    """A query went on without a row, died before the commit, and is started again with another `maxAttempts`."""
+    place = Place(url, ["jobs"], maxAttempts="1")
+    place.fill("jobs", 5)
+    dead = place.begin()
+    start: Offset = {name: queue.committed for name, queue in dead.open({}).items()}
+    end = seal(dead, start, 10)
+    assert place.steps["jobs"].note_failures(1, 0, 5, [2]) == 1
+    alive = Queues(Options.of({"url": url, "queue": "jobs", "maxAttempts": most}), GROUP)
+    alive.commit(alive.open(end), end)
+    assert place.server.ask(b"LRANGE", b"__pressure__:jobs:dead", 0, -1) == [place.put["jobs"][2]]
+
+
+def test_rows_that_are_not_left_out_any_more_are_no_dead_letters(url: str) -> None:
+    """Without `maxAttempts` the same batch is read again, with a column for what cannot be decoded."""
+    place = Place(url, ["jobs"], maxAttempts="1")
+    place.fill("jobs", 5)
+    dead = place.begin()
+    start: Offset = {name: queue.committed for name, queue in dead.open({}).items()}
+    end = seal(dead, start, 10)
+    assert place.steps["jobs"].note_failures(1, 0, 5, [2]) == 1
+    alive = Queues(Options.of({"url": url, "queue": "jobs"}), GROUP)
+    assert len(place.read(alive, start, end)["jobs"]) == 5
+    alive.commit(alive.open(end), end)
+    assert not place.server.ask(b"EXISTS", b"__pressure__:jobs:dead")

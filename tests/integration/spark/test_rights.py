@@ -58,7 +58,7 @@ def use_everything(server: EmbeddedServer, rules: list[str]) -> None:
             assert length == len(found) == 10
             assert steps.batch_rows(epoch, 1, 1) == [(0, 10)]
             assert steps.note_failures(1, 0, 10, [4]) == 1
-            steps.bury(epoch, 1, 1)
+            steps.bury(epoch, 1)
             steps.commit(epoch, 1, 1)
             assert steps.length() == steps.measure()[1] == 0
             assert steps.peek(0, 0, 1) == (5002, [])

@@ -1,17 +1,17 @@
--- Move rows of a batch that Spark has processed without them to the dead-letter queue: those that could not be decoded as
--- often as the limit says. Statistics count them as consumed already. Safe to repeat.
+-- Move rows of a batch that Spark has processed without them to the dead-letter queue: those that could not be decoded.
+-- Statistics count them as consumed already. Safe to repeat.
 -- KEYS: those of the queue's prelude, 24 the group's state, 25 the list of the batch, from 26 on those of the dead-letter
 --       queue, with 48 its reasons, and from 49 on the keys of which none may exist when that is created (each the :bound
 --       of a queue that it collides with)
--- ARGV: 1 epoch, 2 number of the batch, 3 the limit, 4 why they could not be decoded, 5 the most to move in this step
+-- ARGV: 1 epoch, 2 number of the batch, 3 why they could not be decoded, 4 the most to move in this step
 -- Returns: {'ok', how many are left} | {'fenced', current epoch} | {'dead', why they cannot be moved}
 local GROUP, BATCH, field, first = KEYS[24], KEYS[25], 'bad-' .. ARGV[2], 26
-local limit, most = tonumber(ARGV[3]), tonumber(ARGV[5])
+local most = tonumber(ARGV[4])
 local epoch = call('HGET', GROUP, 'epoch')
 if epoch ~= ARGV[1] then return {'fenced', epoch or ''} end
 local found = {}
 for position, times in string.gmatch(call('HGET', GROUP, field) or '', '(%d+):(%d+)') do
-  if tonumber(times) >= limit then found[#found + 1] = {tonumber(position), tonumber(times)} end
+  found[#found + 1] = {tonumber(position), tonumber(times)}
 end
 if #found == 0 then return {'ok', 0} end
 local why = misfit(first)
@@ -26,7 +26,7 @@ for i = 1, #found do
   if message then
     dead[#dead + 1], attempts[#attempts + 1] = message, times
     values[#values + 1] = failure_field(message)
-    values[#values + 1] = now() .. ':' .. times .. ':' .. ARGV[4]
+    values[#values + 1] = now() .. ':' .. times .. ':' .. ARGV[3]
   elseif i > most then
     left[#left + 1] = position .. ':' .. times
   end

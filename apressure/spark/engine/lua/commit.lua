@@ -1,10 +1,12 @@
 -- Delete batches that Spark has processed. Safe to repeat.
 -- KEYS: those of the queue's prelude, 24 the group's state, then the lists of the batches
 -- ARGV: 1 epoch, 2 number of the first of the batches
--- Returns: number of the last committed batch | {'fenced', current epoch}
+-- Returns: number of the last committed batch | {'fenced', current epoch} | {'corrupt', why}
 local GROUP, first = KEYS[24], tonumber(ARGV[2])
-local state = call('HMGET', GROUP, 'epoch', 'committed', 'sealed')
-if state[1] ~= ARGV[1] then return {'fenced', state[1] or ''} end
+local epoch = call('HGET', GROUP, 'epoch')
+if epoch ~= ARGV[1] then return {'fenced', epoch or ''} end
+local state, wrong = naturals(GROUP, 'committed', 'sealed')
+if wrong then return wrong end
 ignore_memory_limit()
 local last = first + #KEYS - 25
 for i = 25, #KEYS do
@@ -15,6 +17,6 @@ for i = 25, #KEYS do
     'tried-' .. number
   )
 end
-if tonumber(state[2] or 0) < last then call('HSET', GROUP, 'committed', last) end
-if tonumber(state[3] or 0) < last then call('HSET', GROUP, 'sealed', last) end
-return math.max(tonumber(state[2] or 0), last)
+if (state[1] or 0) < last then call('HSET', GROUP, 'committed', last) end
+if (state[2] or 0) < last then call('HSET', GROUP, 'sealed', last) end
+return math.max(state[1] or 0, last)

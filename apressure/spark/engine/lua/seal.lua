@@ -11,13 +11,13 @@
 --          {'busy', role, holder, milliseconds of its lease or -1}
 local GROUP, BATCH = KEYS[24], KEYS[25]
 local claimed, start, most, most_bytes = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[9])
-local state = call('HMGET', GROUP, 'epoch', 'committed', 'sealed', 'rows', 'bytes')
-local answer
-if state[1] ~= ARGV[3] then
-  answer = {'fenced', state[1] or ''}
-elseif tonumber(state[2] or 0) > start then
-  answer = {'behind', tonumber(state[2])}
-elseif tonumber(state[3] or 0) > start then
+local epoch = call('HGET', GROUP, 'epoch')
+local state, answer = naturals(GROUP, 'committed', 'sealed', 'rows')
+if epoch ~= ARGV[3] then
+  answer = {'fenced', epoch or ''}
+elseif state and (state[1] or 0) > start then
+  answer = {'behind', state[1]}
+elseif state and (state[2] or 0) > start then
   answer = {'sealed', start + 1}
 end
 if answer then
@@ -25,16 +25,17 @@ if answer then
   return answer
 end
 
-local staged, staged_bytes = call('LLEN', BATCH), tonumber(state[5]) or 0  -- (nil for bytes that nobody counted)
+local staged = call('LLEN', BATCH)
+local staged_bytes = natural(call('HGET', GROUP, 'bytes')) or 0  -- (nil for bytes that nobody counted)
 local function is_full()
   return (most > 0 and staged >= most) or (most_bytes > 0 and staged_bytes >= most_bytes)
 end
 local function seal()
   call('HDEL', GROUP, 'bytes')
   if staged_bytes then call('HSET', GROUP, 'size-' .. (start + 1), staged_bytes) end
-  local rows = tonumber(state[4] or 0)
+  local rows = state[3] or 0
   call('HSET', GROUP, 'sealed', start + 1, 'rows', rows + staged, 'first-' .. (start + 1), rows, 'at-' .. (start + 1), now())
-  if not state[2] then call('HSET', GROUP, 'committed', start) end
+  if not state[1] then call('HSET', GROUP, 'committed', start) end
   return {'sealed', start + 1}
 end
 
@@ -77,6 +78,7 @@ if whole then
   local all = (tonumber(counted[2]) or 0) + length
   if tonumber(counted[1]) == all then  -- nothing is in flight, and all clients count
     produced, consumed = integer(KEYS[BYTES + 2 * PRODUCER]), integer(KEYS[BYTES + 2 * CONSUMER], '0')
+    if produced and consumed and produced < consumed then produced = nil end  -- another program has written them
   end
   whole = most_bytes == 0 or (produced ~= nil and consumed ~= nil and produced - consumed <= most_bytes)
 end
