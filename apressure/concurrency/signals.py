@@ -31,9 +31,7 @@ def listening(signals: Sequence[int], callback: Callback) -> Iterator[Callable[[
         RuntimeError: This is not the main thread, where Python delivers signals.
     """
     if signals and threading.current_thread() is not threading.main_thread():
-        raise RuntimeError(
-            "signals arrive in the main thread only: use signals=() here, and stop= to end the service"
-        )
+        raise RuntimeError("signals arrive in the main thread only: use signals=() here, and stop= to end the service")
     listener = (asyncio.get_running_loop(), callback)
     listened: list[int] = []
 
