@@ -97,17 +97,18 @@ class Service:
         if not self._stopped.is_set():
             self._signal = Signals(signum)
             self._stopped.set()
-            in_hand = self.tally().in_hand
-            logger.info(
-                "%s drains after %s: %d in hand", self._arguments.title, self._signal.name, in_hand,
-                extra={
-                    "event": "serve_draining", "queue": self.queue.name, "signal": self._signal.name, "count": in_hand
-                },
-            )  # fmt: skip
+            self._tell(logging.INFO, "serve_draining", "%s drains after %s: %d in hand", self._signal)
             self._interrupt()
         else:
             self.stop_listening()
+            text = "%s cancels its handlers after a second signal, %s: %d in hand go back"
+            self._tell(logging.WARNING, "serve_cancelled", text, Signals(signum))
             self._cancel_handlers()
+
+    def _tell(self, level: int, event: str, text: str, received: Signals) -> None:
+        in_hand = self.tally().in_hand
+        extra = {"event": event, "queue": self.queue.name, "signal": received.name, "count": in_hand}
+        logger.log(level, text, self._arguments.title, received.name, in_hand, extra=extra)
 
     async def run(self) -> Served:
         """Handle messages until the queue is drained or a signal comes."""
