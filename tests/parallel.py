@@ -17,10 +17,11 @@ MOST_WORKERS = 16  # more processes would only wait for the longest files
 LONGEST_FIRST = (
     "tests/spark/",
     "tests/chaos/",
-    "tests/integration/test_cli.py",
+    "tests/integration/cli/test_cli.py",
     "tests/integration/test_demo.py",
     "tests/integration/interoperability/",
-    "tests/integration/test_s",
+    "tests/integration/servers/",
+    "tests/integration/shared/",
     "tests/integration/",
 )
 OWN_JAVA = ("tests/spark/test_kills.py", "tests/spark/test_pipeline.py")

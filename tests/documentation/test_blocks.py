@@ -18,13 +18,13 @@ from tests.documentation.blocks import NOT_RUN, PAGES, ROOT, Block, blocks, name
 from tests.integration.commands import COMMAND, PATIENCE, environment
 
 ELSEWHERE = {
-    "cli.md": "tests/integration/test_cli.py::TestDocumentation",
+    "cli.md": "tests/integration/cli/test_cli.py::TestDocumentation",
     "codecs.md": "tests/integration/test_documentation.py::test_the_code_of_the_page_of_codecs_works",
     "events.md": "tests/integration/events/test_documentation.py::test_the_code_of_the_page_runs",
     "events-server.md": "tests/integration/event_server/test_clients.py::test_the_consumer_of_the_docs",
     "integrations.md": "tests/integration/integrations/test_documentation.py::test_each_block_is_code_of_an_example",
-    "operate.md": "tests/integration/test_metrics.py::test_the_page_names_every_metric_and_its_code_runs",
-    "logs.md": "tests/integration/test_logs.py::test_a_program_without_a_configuration_is_quiet",
+    "operate.md": "tests/integration/telemetry/test_metrics.py::test_the_page_names_every_metric_and_its_code_runs",
+    "logs.md": "tests/integration/telemetry/test_logs.py::test_a_program_without_a_configuration_is_quiet",
     "pipeline.md": "tests/spark/test_pipeline.py::test_the_example",
     "spark.md": "tests/spark/test_sessions.py::test_the_code_in_the_docs_runs_as_it_is",
     "tasks.md": "tests/integration/tasks/test_main_job.py::test_the_main_job_of_the_page",

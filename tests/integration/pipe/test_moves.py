@@ -16,8 +16,8 @@ from apressure.queue.engine.answers import FULL
 from apressure.queue.engine.waits import Wait
 from apressure.testing.proxy import Proxy
 from tests.integration.conftest import eventually, everything, in_time
+from tests.integration.dead_letters.test_dead_letters import lose_one
 from tests.integration.pipe.conftest import OUT, Held, Pair, Queue, begun, drained, items, tidy
-from tests.integration.test_dead_letters import lose_one
 
 
 class Moves:

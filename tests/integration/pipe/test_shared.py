@@ -15,7 +15,7 @@ from apressure.testing.proxy import Proxy, Trouble
 from tests.integration.conftest import Opener, cancelled, eventually, everything, fails, in_time
 from tests.integration.pipe.conftest import OUT, Held, Pair, Queue, begun, drained, items, same, tidy
 from tests.integration.pipe.test_moves import Moves
-from tests.integration.test_shared_trouble import Member
+from tests.integration.shared.test_shared_trouble import Member
 
 LEASE = "apressure:__pressure__:in:consumer_lease"
 TURNS = "apressure:__pressure__:in:turns"

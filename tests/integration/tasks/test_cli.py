@@ -16,8 +16,8 @@ import redis
 
 from apressure.cli import main
 from apressure.tasks import Task, TaskClient
+from tests.integration.cli.test_cli_terminal import OBEYED, at_a_terminal, terminal
 from tests.integration.commands import Commands, ended, wait_until
-from tests.integration.test_cli_terminal import OBEYED, at_a_terminal, terminal
 
 T = TypeVar("T")
 

@@ -35,7 +35,7 @@ from apressure.tasks import Runner
 from tests.integration.conftest import Opener, eventually, in_time
 from tests.integration.events.remote.conftest import cleared, serving
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 USUAL = {*logging.LogRecord("", 0, "", 0, "", None, None).__dict__, "message", "asctime", "taskName"}
 
 on_valkey = pytest.mark.parametrize("server", ["valkey"], indirect=True)  # nothing of this depends on the server

@@ -23,7 +23,7 @@ from apressure import (
 )
 from apressure.testing.proxy import Proxy
 from tests.integration.conftest import Opener, blocked, blocking, cancelled, eventually, everything, fails, in_time
-from tests.integration.test_dead_letters import lose_one
+from tests.integration.dead_letters.test_dead_letters import lose_one
 from tests.reference import ReferenceQueue, connect
 
 

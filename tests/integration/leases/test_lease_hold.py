@@ -11,13 +11,13 @@ import pytest
 
 from apressure import Delivery, LeaseLostError, serve
 from tests.integration.conftest import Opener, in_time
-from tests.integration.test_lease_thread import (
+from tests.integration.leases.test_lease_thread import (
     MEMBER,
     PROGRAMS,
     go_on,
     take,
 )  # fmt: skip
-from tests.integration.test_leases import running_program
+from tests.integration.leases.test_leases import running_program
 
 
 @pytest.mark.parametrize("role", PROGRAMS)

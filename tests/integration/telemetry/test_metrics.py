@@ -27,7 +27,7 @@ from tests.integration.commands import Commands, wait_until
 from tests.integration.conftest import Opener, cancelled, in_time
 from tests.integration.events.remote.conftest import serving
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 Series = dict[tuple[str, ...], float]
 

@@ -19,7 +19,7 @@ from apressure import AsyncQueue, Client, ClientClosedError, ServerUnavailableEr
 from apressure.embedded import EmbeddedServer
 from tests.integration.conftest import eventually, everything, fails, in_time
 
-CERTIFICATE = Path(__file__).parent / "certificate.pem"
+CERTIFICATE = Path(__file__).parents[1] / "certificate.pem"
 """A key and a self-signed certificate for localhost, for tests only."""
 
 

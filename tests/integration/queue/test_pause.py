@@ -33,8 +33,8 @@ from tests.integration.conftest import (
     fails,
     in_time,
 )
-from tests.integration.test_leases import running
-from tests.integration.test_line import calls, quiet
+from tests.integration.leases.test_leases import running
+from tests.integration.queue.test_line import calls, quiet
 from tests.reference import ReferenceQueue
 
 LIST = "__pressure__:jobs"

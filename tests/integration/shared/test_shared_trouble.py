@@ -19,8 +19,8 @@ from apressure.embedded import EmbeddedServer
 from apressure.queue.engine.steps import Steps
 from apressure.testing.proxy import Proxy, Trouble
 from tests.integration.conftest import Opener, eventually, fails, in_time
-from tests.integration.test_leases import running
-from tests.integration.test_shared import APART, BASE, LEASE, open_some
+from tests.integration.leases.test_leases import running
+from tests.integration.shared.test_shared import APART, BASE, LEASE, open_some
 from tests.servers import SERVERS, admin
 
 Queue = AsyncQueue[Any]

@@ -19,7 +19,7 @@ import redis
 from apressure import Consumer, LeaseLostError, QueueClosedError, QueueInUseError
 from tests.integration.conftest import PATIENCE, Opener, blocked, eventually, fails, in_time, open_two
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 PROGRAM = """
 import asyncio, sys

@@ -31,7 +31,7 @@ from tests.integration.conftest import (
     fails,
     in_time,
 )
-from tests.integration.test_leases import expire
+from tests.integration.leases.test_leases import expire
 from tests.reference import QueueInUseError as ReferenceInUseError
 from tests.reference import ReferenceQueue
 

@@ -13,7 +13,7 @@ import redis
 
 from apressure import AsyncQueue, Client, QueueEmptyError
 from tests.integration.conftest import Opener, blocked, blocking, cancelled, eventually, fails, in_time
-from tests.integration.test_leases import running
+from tests.integration.leases.test_leases import running
 from tests.reference import ReferenceQueue
 
 BASE = "__pressure__:jobs"

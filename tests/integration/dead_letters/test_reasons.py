@@ -21,7 +21,7 @@ from apressure.dead_letters import UNKNOWN
 from apressure.queue.engine.requeueing import Chosen, move
 from apressure.testing.proxy import Proxy
 from tests.integration.conftest import Opener, in_time
-from tests.integration.test_dead_letters import lose_one
+from tests.integration.dead_letters.test_dead_letters import lose_one
 from tests.reference import ReferenceQueue, connect
 
 REASONS = "apressure:__pressure__:jobs:dead:reasons"
@@ -67,8 +67,8 @@ async def test_a_dead_letter_shows_its_last_error(queue: AsyncQueue[Any], db: re
     await bury(queue)
     (letter,) = await queue.dead_letters()
     assert (letter.raw, letter.item, letter.attempts) == (b"poison", b"poison", 2)
-    assert letter.error == Failure("tests.integration.test_reasons.PaymentError", "card declined", 2)
-    assert letter.reason == "tests.integration.test_reasons.PaymentError: card declined"
+    assert letter.error == Failure("tests.integration.dead_letters.test_reasons.PaymentError", "card declined", 2)
+    assert letter.reason == "tests.integration.dead_letters.test_reasons.PaymentError: card declined"
     assert letter.when is not None
     assert before - 1 < letter.when < time.time() + 1
     assert 0 < db.ttl(REASONS) <= 30 * 86400
@@ -137,7 +137,7 @@ async def test_the_body_of_a_consumer_that_raises(queue: AsyncQueue[Any]) -> Non
     async with queue.consumer() as consumer:
         assert [await anext(consumer), await anext(consumer)] == [b"1", b"2"]  # in order still
     (letter,) = await queue.dead_letters()
-    assert letter.error == Failure("tests.integration.test_reasons.PaymentError", "declined", 2)
+    assert letter.error == Failure("tests.integration.dead_letters.test_reasons.PaymentError", "declined", 2)
 
 
 async def test_a_cancelled_body_is_no_error(queue: AsyncQueue[Any]) -> None:
@@ -166,7 +166,7 @@ async def test_a_handler_of_serve_that_raises(queue: AsyncQueue[Any], shared: bo
     assert done.failed >= 2
     letters = await queue.dead_letters()
     (letter,) = [each for each in letters if each.raw == b"poison"]
-    assert letter.error == Failure("tests.integration.test_reasons.PaymentError", "declined", 2)
+    assert letter.error == Failure("tests.integration.dead_letters.test_reasons.PaymentError", "declined", 2)
 
 
 async def test_a_service_that_is_stopped_before_the_retry_keeps_the_error(queue: AsyncQueue[Any]) -> None:
@@ -208,7 +208,7 @@ async def test_a_transform_of_pipe_that_raises(
     await in_time(pipe(queue, transform, out, retry_delay=0, exactly_once=exactly_once or None))
     assert sorted(await out.get_many(5)) == [b"flaky", b"good"]
     (letter,) = await queue.dead_letters()
-    assert letter.error == Failure("tests.integration.test_reasons.PaymentError", "declined", 2)
+    assert letter.error == Failure("tests.integration.dead_letters.test_reasons.PaymentError", "declined", 2)
     assert db.hlen(REASONS) == 1  # the error of the other one is forgotten
 
 

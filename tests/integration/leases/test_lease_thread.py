@@ -20,7 +20,7 @@ from apressure import AsyncQueue, Client, Delivery, LeaseLostError, QueueInUseEr
 from apressure.embedded import EmbeddedServer
 from apressure.queue.engine.scripted import Scripted
 from tests.integration.conftest import PATIENCE, Opener, eventually, in_time, outlived, renewed_while_blocked
-from tests.integration.test_leases import running_program
+from tests.integration.leases.test_leases import running_program
 from tests.servers import admin
 
 LEASE = "apressure:__pressure__:jobs:{}_lease"

@@ -17,7 +17,7 @@ import redis
 from apressure import AsyncQueue, QueueEmptyError, QueueInUseError
 from apressure.embedded import EmbeddedServer
 from tests.integration.conftest import PATIENCE, Opener, eventually, in_time, renewed_while_blocked
-from tests.integration.test_lease_thread import (
+from tests.integration.leases.test_lease_thread import (
     LEASE,
     RECEIVER,
     deadline,
@@ -25,7 +25,7 @@ from tests.integration.test_lease_thread import (
     thawed_at_the_end,
     threads,
 )  # fmt: skip
-from tests.integration.test_leases import running_program
+from tests.integration.leases.test_leases import running_program
 from tests.servers import SERVERS, admin
 from tests.topologies import ask, cluster, heard, sentinel
 

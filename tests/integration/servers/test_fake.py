@@ -101,7 +101,7 @@ def test_fakeredis_without_lua_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_LUA], capture_output=True, text=True, timeout=60, check=False)
     assert "fakeredis cannot run scripts" in done.stdout, done.stderr
     assert "pip install 'fakeredis[lua]>=2.40', or use scripting=False" in done.stdout
-    assert "fakeredis[lua]>=2.40" in (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert "fakeredis[lua]>=2.40" in (Path(__file__).parents[3] / "pyproject.toml").read_text()
 
 
 async def test_a_pause(queue: AsyncQueue[bytes]) -> None:
