@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 logger: Final = logging.getLogger("apressure")
@@ -17,9 +17,12 @@ logger: Final = logging.getLogger("apressure")
 KEYS: Final = frozenset({
     "address", "attempts", "count", "delivery", "destination", "error", "event", "expires", "handled", "failed",
     "handler", "holder", "kind", "max_attempts", "operation", "preview", "queue", "role", "seconds", "signal",
-    "suppressed", "token", "dead_letters",
+    "suppressed", "token", "dead_letters", "position",
 })  # fmt: skip
 """The attributes of records."""
+
+Told = int | Sequence[Any]
+"""What a step on the server tells of dead letters, as `told` in `connection/lua` returns it: nothing is 0."""
 
 _MOST: Final = 20
 _WINDOW: Final = 10.0
@@ -76,6 +79,11 @@ class Limit:
         window[1] += 1
         return 0 if window[1] <= _MOST else None
 
+    def leave_out(self, event: str, queue: str, count: int) -> None:
+        """Count records that were left out right after one that had its turn."""
+        if count and (window := self._windows.get((event, queue))) is not None:
+            window[1] = max(window[1], _MOST) + count
+
 
 _limit = Limit()
 
@@ -83,8 +91,7 @@ _limit = Limit()
 def warn(event: str, queue: str, text: str, *arguments: Any, message: bytes = b"", **keys: Any) -> None:
     """Log a warning about messages or a lease.
 
-    Of what may come again and again, no more than 20 of the same event and queue are logged within 10 s. A dead letter
-    comes once, and each one is logged.
+    No more than 20 of the same event and queue are logged within 10 s.
 
     Args:
         event: The name of the event.
@@ -96,7 +103,7 @@ def warn(event: str, queue: str, text: str, *arguments: Any, message: bytes = b"
     """
     if not logger.isEnabledFor(logging.WARNING):
         return
-    suppressed = 0 if event == "dead_letter" else _limit.passes(event, queue)
+    suppressed = _limit.passes(event, queue)
     if suppressed is None:
         return
     if message and (shown := preview(message)):
@@ -114,31 +121,98 @@ def redelivered(kind: str, queue: str, delivery: str, attempts: int, message: by
     warn("redelivered", queue, text, delivery, queue, attempts, message=message, **keys)
 
 
-def role(event: str, queue: str, name: str, token: bytes, shared: bool = False) -> None:
-    """Log that this client has taken a role under a lease, or gives it back."""
+def role(event: str, queue: str, name: str, token: bytes = b"", shared: bool = False, kind: str = "AsyncQueue") -> None:
+    """Log that this client has taken a role, or gives it back. Where consumers compete, the role is shared."""
     if logger.isEnabledFor(logging.INFO):
         what = "take" if event == "role_taken" else "give back"
+        keys = {"event": event, "kind": kind, "queue": queue, "role": name}
         logger.info(
             "%s the %s role of the queue %r%s", what, name, queue, ", shared with others" if shared else "",
-            extra={"event": event, "kind": "AsyncQueue", "queue": queue, "role": name, "token": token.decode()},
+            extra={**keys, "token": token.decode()} if token else keys,
         )  # fmt: skip
 
 
+def closing(connections: int) -> None:
+    """Log that a client which has so many connections is being closed."""
+    logger.info("closing the client", extra={"event": "client_closing", "count": connections})
+
+
+def step(operation: str, seconds: float, error: BaseException | None) -> None:
+    """Log a step that has ended, for DEBUG. Its arguments and its answer may be confidential."""
+    name = None if error is None else type(error).__name__
+    logger.debug(
+        "the step %s took %.6f s%s", operation, seconds, f": {name}" if name else "",
+        extra={"event": "step", "operation": operation, "seconds": seconds, "error": name},
+    )  # fmt: skip
+
+
 def lease_lost(
-    kind: str, queue: str, count: int, error: Exception, token: bytes = b"", role: str = "consumer", delivery: str = ""
-) -> None:
-    """Log that others get what was in hand."""
+    kind: str, queue: str, count: int, error: Exception, token: bytes = b"", role: str = "consumer", delivery: str = "",
+    attempts: int = 0, message: bytes = b"",
+) -> None:  # fmt: skip
+    """Log that others get what was in hand: all of it, or one delivery."""
     keys: dict[str, Any] = {"kind": kind, "role": role, "count": count, "error": type(error).__name__}
     if token:
         keys["token"] = token.decode()
     if delivery:
         keys["delivery"] = delivery
+    if attempts:
+        keys["attempts"] = attempts
     text = "a lease of the queue %r (%s) was lost, with %d in hand: %s"
-    warn("lease_lost", queue, text, queue, role, count, error, **keys)
+    warn("lease_lost", queue, text, queue, role, count, error, message=message, **keys)
 
 
-def events_died(queue: str, count: int, attempts: int | None) -> None:
-    """Log how many events a step has moved to the dead letters."""
-    if count:
-        text = "%d event(s) of the queue %r became dead letters: delivered %d time(s) and never acknowledged"
-        warn("dead_letter", queue, text, count, queue, attempts or 0, kind="EventQueue", count=count, attempts=attempts)
+def dead_letter(
+    kind: str,
+    queue: str,
+    delivery: str,
+    attempts: int,
+    message: bytes = b"",
+    dead_letters: str = "",
+    position: str = "",
+) -> None:
+    """Log that a message was given up: it became a dead letter.
+
+    Args:
+        kind: The kind of the queue.
+        queue: Its name.
+        delivery: What names the message; empty where nothing does.
+        attempts: How often it was delivered.
+        message: Its contents, or their beginning, for the preview.
+        dead_letters: The name of the queue that it is in now; empty if it is beside this one.
+        position: Its place in that queue.
+    """
+    keys: dict[str, Any] = {"kind": kind, "attempts": attempts}
+    text = "a message of the queue %r"
+    arguments: list[Any] = [queue]
+    if delivery:
+        text, arguments, keys["delivery"] = "the message %s of the queue %r", [delivery, queue], delivery
+    text, arguments = f"{text} became a dead letter at attempt %d", [*arguments, attempts]
+    if dead_letters:
+        text, arguments, keys["dead_letters"] = f"{text}: it is in %r now", [*arguments, dead_letters], dead_letters
+    if position:
+        text, arguments, keys["position"] = f"{text}, as number %s", [*arguments, position], position
+    warn("dead_letter", queue, text, *arguments, message=message, **keys)
+
+
+def dead_letters(kind: str, queue: str, told: Told, place: str = "") -> int:
+    """Log the dead letters of a step on the server.
+
+    Args:
+        kind: The kind of the queue.
+        queue: Its name.
+        told: What the step tells of them.
+        place: The name of the queue that they are in now; then the step tells their places in it, and else their ids.
+
+    Returns:
+        How many there are.
+    """
+    if isinstance(told, int):
+        return told
+    count, *rest = told  # at most 20 are named
+    for name, attempts, beginning in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+        called = name.decode(errors="backslashreplace")
+        delivery, position = ("", called) if place else (called, "")
+        dead_letter(kind, queue, delivery, attempts, beginning, place, position)
+    _limit.leave_out("dead_letter", queue, count - len(rest) // 3)
+    return int(count)

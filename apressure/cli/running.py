@@ -158,7 +158,9 @@ def _print_error(error: BaseException, code: Exit, remains: Remains | None, *, a
         complain(f"apressure: {message_of(error)}{hint}" + (f"; {remains.text}" if remains else ""))
 
 
-ROUTINE: Final = frozenset({"client_closing", "connected", "redelivered", "role_released", "role_taken"})
+ROUTINE: Final = frozenset(
+    {"client_closing", "connected", "redelivered", "role_released", "role_taken", "serve_ended", "serve_started"}
+)
 """Events that are the usual course of a command. They are not printed."""
 
 

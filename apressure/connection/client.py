@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Unpack
 
-from apressure import validation
+from apressure import logs, validation
 from apressure.concurrency.settle import wait_shielded
 from apressure.connection.leases.renewer import Renewer
 from apressure.connection.objects import SharedClient
@@ -15,7 +15,6 @@ from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions,
 from apressure.connection.waiting.rounds import Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.script import Script
-from apressure.logs import logger
 
 
 class Client(SharedClient):
@@ -86,7 +85,7 @@ class Client(SharedClient):
         if not self.on_its_loop:
             return  # never used, or its connections belong to another event loop or to the parent process
         if self._connections:
-            logger.info("closing the client", extra={"event": "client_closing", "count": len(self._connections)})
+            logs.closing(len(self._connections))
         unfinished = asyncio.gather(*self._unfinished, return_exceptions=True)
         try:
             await asyncio.wait((unfinished,), timeout=self.settings.settle_timeout)

@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
+from apressure import logs
 from apressure.concurrency import background
 from apressure.concurrency.lifetime import IteratingTask
 from apressure.concurrency.settle import wait_shielded
@@ -46,7 +47,15 @@ T = TypeVar("T")
 
 
 class Leases(Protocol[D_contra]):
-    """What renews the leases of a consumer."""
+    """What renews the leases of a consumer.
+
+    Attributes:
+        kind: The kind of the queue, for the log.
+        name: The queue's name.
+    """
+
+    kind: ClassVar[str]
+    name: str
 
     def certain(self, delivery: D_contra) -> bool:
         """Whether a lease has certainly not ended."""
@@ -165,6 +174,7 @@ class Consuming(ABC, Generic[T, D]):
         """The block begins; `registration` gives signs of life until it ends."""
         self._blocks.add(self)
         self._registration = registration
+        self._log("role_taken")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -199,6 +209,7 @@ class Consuming(ABC, Generic[T, D]):
         if registration is None:
             return
         registration.cancel()
+        self._log("role_released")
         work = background.start(self._give_back(), "giving back what a consumer has in hand")
         try:
             await asyncio.wait((work,))
@@ -207,6 +218,10 @@ class Consuming(ABC, Generic[T, D]):
             raise
         if (error := work.result()) is not None:
             raise error
+
+    def _log(self, event: str) -> None:
+        """Log that this consumer competes for what is in the queue, or does no more."""
+        logs.role(event, self._renewing.name, "consumer", shared=True, kind=self._renewing.kind)
 
     async def _give_back(self) -> PressureError | None:
         """Give back everything in hand, and deregister. An error is returned: it is the caller's."""

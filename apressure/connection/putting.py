@@ -112,6 +112,7 @@ class PuttingLane(Lane[P]):
                 begin = end
                 continue
             entry.done += end - begin
+            self._steps.counts.put_count += end - begin
             begin = end
             if entry.done == len(entry.items):
                 self._served += 1

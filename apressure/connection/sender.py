@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from apressure.connection.asking import OnAnswer, Undo, ask
 from apressure.connection.client import Client
+from apressure.connection.counts import Counts
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
@@ -30,6 +31,7 @@ class StepSender(ABC):
         script_keys: The KEYS of a script.
         connection: The connection for steps.
         settle_timeout: Seconds for which a cancelled caller waits for the outcome.
+        counts: What the queue object has done so far.
     """
 
     _not_durable: ClassVar[frozenset[str]]
@@ -44,6 +46,7 @@ class StepSender(ABC):
     ) -> None:
         self.name = name
         self.settle_timeout = client.settings.settle_timeout
+        self.counts = Counts()
         self._keys_for = keys_for
         self._unnumbered = Series(self._script, keys_for, "none")
         self.script_keys = self._unnumbered.keys

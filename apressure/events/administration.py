@@ -100,6 +100,7 @@ class Administration(Core):
             waiting_receivers=self._pops.waiting,
             blocked=self._waits.blocked.seconds(),
             late_renewals=self.client.renewer.late[self.name],
+            **self._steps.counts.fields(),
         )
 
     async def close(self, *, deadline: float | None = None) -> None:
@@ -183,6 +184,7 @@ class Administration(Core):
             if not step:
                 break
             deleted += step
+            self._steps.counts.deleted_count += step
             left -= step
         return deleted
 

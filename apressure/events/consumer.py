@@ -9,7 +9,6 @@ import contextlib
 import uuid
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from apressure import logs
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once, wait_for_answer
 from apressure.connection.consuming import Consuming
@@ -17,6 +16,7 @@ from apressure.connection.leases.clock import Clock, since_boot
 from apressure.connection.waiting.waits import Wait
 from apressure.events.delivery import EventDelivery, Hand
 from apressure.events.engine.answers import Popped
+from apressure.events.engine.batching import note_popped
 from apressure.events.renewing import Renewing
 from apressure.exceptions import DurabilityError, PressureError
 
@@ -195,14 +195,12 @@ class EventConsumer(Consuming[T, EventDelivery[Any]]):
 
     def _arrived(self, answer: Popped, sent: float) -> None:
         queue = self._queue
-        logs.events_died(queue.name, answer.dead, queue.max_attempts)
+        note_popped(queue._steps, answer)
         for event in answer.events:
             delivery = EventDelivery(queue._steps, queue._settler, queue._items.decode, event, self.hand)
             self._buffer.append(delivery)
             self.hand[delivery.claim] = delivery
             self._renewing.arrived(delivery, sent)
-            if delivery.attempts > 1:
-                logs.redelivered("EventQueue", queue.name, delivery.id, delivery.attempts, delivery.raw)
         if self._left:  # the block has ended meanwhile
             self._return_buffer()
 

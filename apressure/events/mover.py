@@ -61,16 +61,17 @@ class EventMover:
         try:
             moved = await destination._steps.move(self._series, self._source._steps.keys, units, destination._expected)
         except DurabilityError as error:
-            _settle(moves[: error.answer])
+            self._settle(moves[: error.answer])
             raise
-        _settle(moves[:moved])
+        self._settle(moves[:moved])
         return moved or FULL
 
-
-def _settle(moved: Sequence[Move]) -> None:
-    for deliveries, _ in moved:
-        for delivery in cast("Sequence[EventDelivery[Any]]", deliveries):
-            delivery.moved()
+    def _settle(self, moved: Sequence[Move]) -> None:
+        for deliveries, results in moved:
+            self._source._steps.counts.deleted_count += len(deliveries)
+            self._destination._steps.counts.put_count += len(results)
+            for delivery in cast("Sequence[EventDelivery[Any]]", deliveries):
+                delivery.moved()
 
 
 async def mover_between(source: EventQueue[Any], destination: Any) -> EventMover:

@@ -28,6 +28,8 @@ class Renewing(LeasesInHand[Claim, EventDelivery[Any]]):
         clock: As for `LeasesInHand`.
     """
 
+    kind = "EventQueue"
+
     def __init__(
         self,
         client: Client,

@@ -26,6 +26,10 @@ class EventQueueStatistics:
         blocked: For how long operations of this object were blocked, and by what.
         late_renewals: How many renewals of leases on this queue came more than a third of the lease too late, in this
             client: the machine, a handler that holds the GIL or the network delayed them.
+        put_count: Events that this object has put.
+        received_count: Events that it has received or got, redelivered ones and those read ahead included.
+        deleted_count: Events that it has acknowledged, got, moved on or purged.
+        dead_lettered_count: Events that it has moved to the dead letters.
     """
 
     name: str
@@ -41,3 +45,7 @@ class EventQueueStatistics:
     waiting_receivers: int
     blocked: BlockedSeconds = NOT_BLOCKED
     late_renewals: int = 0
+    put_count: int = 0
+    received_count: int = 0
+    deleted_count: int = 0
+    dead_lettered_count: int = 0

@@ -104,7 +104,7 @@ class Receiver:
                         await self._store.refresh()
                         await self._requeue_expired()
                 elif limit is not None and taken.before >= limit:
-                    await self._move_to_dead_letters(key, filename, taken.before)
+                    await self._move_to_dead_letters(key, filename, taken)
                 else:
                     got.append(Got(key, filename, taken.data, taken.before + 1, until))
                     if taken.before:
@@ -155,9 +155,10 @@ class Receiver:
             self._store.went(filename)
         return outcome
 
-    async def _move_to_dead_letters(self, key: int, filename: str, times: int) -> None:
+    async def _move_to_dead_letters(self, key: int, filename: str, taken: Taken) -> None:
         """Move a message that was handed out too often to the dead-letter queue."""
         settings, place, step, moved = self._settings, key, 1, False
+        times, data = taken.before, taken.data
         while True:
             if self._dead is None:
                 dead = self._store.beside(settings.dead_letters)
@@ -177,12 +178,7 @@ class Receiver:
                 break
         if moved:
             self.dead_lettered += 1
-            logs.warn(
-                "dead_letter", settings.name,
-                "message %s of the queue %r was delivered %d times and never acknowledged: it is in %r now",
-                names.id_of(key), settings.name, times, settings.dead_letters, kind="FileQueue", count=1,
-                delivery=names.id_of(key), attempts=times, dead_letters=settings.dead_letters,
-            )  # fmt: skip
+            logs.dead_letter("FileQueue", settings.name, names.id_of(key), times, data, settings.dead_letters)
 
     async def note(self, filename: str, key: int, error: bytes, attempt: int | None = None) -> None:
         """Keep why a message failed; see `Directory.note`. Cancelled, it is kept or not."""

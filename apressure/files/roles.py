@@ -94,6 +94,7 @@ class FileConsumer(Generic[T]):
         self._renewal = background.start(
             self._renew(), f"renewing a consumer's leases in the queue {self._queue.name!r}"
         )
+        logs.role("role_taken", self._queue.name, "consumer", shared=True, kind="FileQueue")
         return self
 
     async def __aexit__(
@@ -118,6 +119,7 @@ class FileConsumer(Generic[T]):
         self._queue._consumers.discard(self)
         cancelled: asyncio.CancelledError | None = None
         if renewal is not None:
+            logs.role("role_released", self._queue.name, "consumer", shared=True, kind="FileQueue")
             renewal.cancel()
             while not renewal.done():
                 try:
@@ -237,8 +239,9 @@ class FileConsumer(Generic[T]):
             return True
         try:
             await delivery.extend(self._lease)
-        except LeaseLostError:
+        except LeaseLostError as error:
             self._in_hand.pop(delivery, None)
+            self._lost(delivery, error)
             return False
         return True
 
@@ -270,7 +273,10 @@ class FileConsumer(Generic[T]):
         return delivery.expires.timestamp() - self._queue._store.time()
 
     def _lost(self, delivery: FileDelivery[Any], error: LeaseLostError) -> None:
-        logs.lease_lost("FileQueue", self._queue.name, 1, error, delivery=delivery.id)
+        logs.lease_lost(
+            "FileQueue", self._queue.name, 1, error,
+            delivery=delivery.id, attempts=delivery.attempts, message=delivery.raw,
+        )  # fmt: skip
         if delivery not in self._buffer and self._on_lost is not None:
             callback, self._on_lost = self._on_lost, None
             asyncio.get_running_loop().call_soon(callback, error)  # it may raise

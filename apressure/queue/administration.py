@@ -124,6 +124,7 @@ class Administration(Generic[T]):
             waiting_getters=engine.waiting_getters,
             blocked=engine.waits.blocked.seconds(),
             late_renewals=self.client.renewer.late[self.name],
+            **engine.counts.fields(),
         )
 
     async def purge(self, *, deadline: float | None = None) -> int:

@@ -76,14 +76,14 @@ class AtomicMover:
                 self._series, source, claimed, token, lost, runs, results, self._dead_letters_of(moves)
             )
         except DurabilityError as error:
-            _settle(moves[: error.answer])
+            self._settle(moves[: error.answer])
             raise
         if isinstance(answer, Wait):
             waits_for_permit = answer.reason == "full"
             self._since = (self._since or loop.time()) if waits_for_permit else None
             return answer
         self._since = None
-        _settle(moves[:answer])
+        self._settle(moves[:answer])
         return answer or FULL
 
     def _dead_letters_of(self, moves: Sequence[Move]) -> DeadLetters | None:
@@ -91,17 +91,18 @@ class AtomicMover:
         dead = self._source.dead
         return dead if dead is not None and _lease_of(moves).failures.possible else None
 
-
-def _settle(moved: Sequence[Move]) -> None:
-    numbers = []
-    for deliveries, _ in moved:
-        for delivery in cast("Sequence[Delivery[Any]]", deliveries):
-            delivery.settled = True
-            numbers.append(delivery._number)
-    if moved:
-        lease = _lease_of(moved)
-        lease.unsettled.settled(numbers)
-        lease.failures.settled(numbers)
+    def _settle(self, moved: Sequence[Move]) -> None:
+        numbers = []
+        for deliveries, results in moved:
+            self._destination.counts.put_count += len(results)
+            for delivery in cast("Sequence[Delivery[Any]]", deliveries):
+                delivery.settled = True
+                numbers.append(delivery._number)
+        if moved:
+            self._source.counts.deleted_count += len(numbers)
+            lease = _lease_of(moved)
+            lease.unsettled.settled(numbers)
+            lease.failures.settled(numbers)
 
 
 def _lease_of(moves: Sequence[Move]) -> Lease:

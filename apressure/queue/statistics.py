@@ -67,6 +67,10 @@ class QueueStatistics:
         blocked: For how long operations of this object were blocked, and by what.
         late_renewals: How many renewals of leases on this queue came more than a third of the lease too late, in this
             client: the machine, a handler that holds the GIL or the network delayed them.
+        put_count: Messages that this object has put.
+        received_count: Messages that it has received or got, redelivered ones and those read ahead included.
+        deleted_count: Messages that it has acknowledged, got, moved on or purged.
+        dead_lettered_count: Messages that it has moved to the dead letters.
     """
 
     name: str
@@ -86,6 +90,10 @@ class QueueStatistics:
     waiting_getters: int
     blocked: BlockedSeconds = NOT_BLOCKED
     late_renewals: int = 0
+    put_count: int = 0
+    received_count: int = 0
+    deleted_count: int = 0
+    dead_lettered_count: int = 0
 
 
 def from_snapshot(name: str, snapshot: list[Any], **own: Any) -> QueueStatistics:

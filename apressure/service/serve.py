@@ -99,24 +99,30 @@ class Service:
             self.stop()
         else:
             self.stop_listening()
+            text = "%s cancels its handlers after a second signal, %s: %d in hand go back"
+            self._tell(logging.WARNING, "serve_cancelled", text, Signals(signum))
             self._cancel_handlers()
 
     def stop(self) -> None:
         """Receive no more, and let the handlers finish."""
-        if self._stopped.is_set():
-            return
-        self._stopped.set()
-        in_hand = self.tally().in_hand
-        signal = None if self._signal is None else self._signal.name
-        logger.info(
-            "%s drains after %s: %d in hand", self._arguments.title, signal or "its stop event", in_hand,
-            extra={"event": "serve_draining", "queue": self.queue.name, "signal": signal, "count": in_hand},
-        )  # fmt: skip
-        self._interrupt()
+        if not self._stopped.is_set():
+            self._stopped.set()
+            self._tell(logging.INFO, "serve_draining", "%s drains after %s: %d in hand", self._signal)
+            self._interrupt()
+
+    def _tell(self, level: int, event: str, text: str, received: Signals | None) -> None:
+        in_hand, name = self.tally().in_hand, None if received is None else received.name
+        extra = {"event": event, "signal": name, "count": in_hand, **self._fields()}
+        logger.log(level, text, self._arguments.title, name or "its stop event", in_hand, extra=extra)
+
+    def _fields(self) -> dict[str, object]:
+        """Return what every record of the log says."""
+        kind, handler = type(self.queue).__name__, handlers.name_of(self.handler)
+        return {"queue": self.queue.name, "kind": kind, "handler": handler}
 
     async def run(self) -> Served:
         """Handle messages until the queue is drained or a signal comes."""
-        title, name = self._arguments.title, self.queue.name
+        title = self._arguments.title
         losses = 0
         reached = False
         async with contextlib.AsyncExitStack() as stack:
@@ -127,7 +133,7 @@ class Service:
             if self._arguments.options.observer is not None:
                 observe = stack.enter_context(self._arguments.options.observer.observing(self))
                 self._arguments = dataclasses.replace(self._arguments, observe=observe)
-            extra = {"queue": name, "kind": type(self.queue).__name__, "handler": handlers.name_of(self.handler)}
+            extra = self._fields()
             logger.info("%s begins", title, extra={"event": "serve_started", **extra})
             while not self._stopped.is_set():
                 dispatcher = self._current = self._dispatcher(self._arguments, self._stopped)

@@ -98,6 +98,7 @@ class Administration(Core):
             waiting_receivers=self._reservations.waiting,
             blocked=self._waits.blocked.seconds(),
             late_renewals=self.client.renewer.late[self.name],
+            **self.steps.counts.fields(),
         )
 
     async def close(self) -> None:
@@ -214,6 +215,8 @@ class Administration(Core):
         while left > 0:
             step, looked = await self.steps.purge(status, min(left, MAX_DELETED), older_than, self._expected)
             deleted += step
+            if status in ("pending", "scheduled"):
+                self.steps.counts.deleted_count += step
             left -= looked
             if not looked:
                 break

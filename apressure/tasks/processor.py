@@ -7,12 +7,13 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from apressure import dead_letters, validation
+from apressure import dead_letters, logs, validation
 from apressure.exceptions import LeaseLostError, PressureError, TaskDoesNotExistError
 from apressure.tasks.codec import TaskCodec
+from apressure.tasks.engine.answers import raw
 from apressure.tasks.engine.steps import Change
 from apressure.tasks.nodes import processes
-from apressure.tasks.task import Task
+from apressure.tasks.task import Task, whole
 
 if TYPE_CHECKING:
     from apressure.tasks.core import Core
@@ -165,6 +166,17 @@ class Processor:
         self._core.check()
         if (error := self._refusal(await self._core.settler.settle(change), what)) is not None:
             raise error
+        self.note_dead(change)
+
+    def note_dead(self, change: Change) -> None:
+        """Count and log the task as a dead letter if this change has made it one: it failed, or was tried too often."""
+        task, core = self.task, self._core
+        limit = whole(task.fields, "max_attempts") or 0
+        used_up = 0 < limit <= task.attempts
+        if change.how == "fail" or (change.how == "nack" and used_up and not task.cancel_requested):
+            core.steps.counts.dead_lettered_count += 1
+            parameters = raw(task.fields.get("parameters", ""))
+            logs.dead_letter("TaskQueue", core.name, task.id, task.attempts, parameters)
 
     def _refusal(self, letter: str, what: str) -> PressureError | None:
         """Return the error that a letter of `lua/settle.lua` stands for; None if the change was made."""

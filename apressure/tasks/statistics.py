@@ -29,6 +29,10 @@ class TaskStatistics:
         blocked: For how long operations of this object were blocked, and by what.
         late_renewals: How many renewals of leases on this queue came more than a third of the lease too late, in this
             client: the machine, a handler that holds the GIL or the network delayed them.
+        put_count: Tasks that this object has put or scheduled.
+        received_count: Tasks that it has reserved, redelivered ones and those read ahead included.
+        deleted_count: Tasks that it has completed, failed or purged before they ran.
+        dead_lettered_count: Tasks that it has failed, or found to be tried too often.
     """
 
     name: str
@@ -47,3 +51,7 @@ class TaskStatistics:
     waiting_receivers: int
     blocked: BlockedSeconds = NOT_BLOCKED
     late_renewals: int = 0
+    put_count: int = 0
+    received_count: int = 0
+    deleted_count: int = 0
+    dead_lettered_count: int = 0

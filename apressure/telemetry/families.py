@@ -127,8 +127,14 @@ LOCAL: Final = {
         "local_late_renewals", "Renewals of leases that came over a third of the lease late.", Kind.COUNTER, "{renewal}"
     ),
     "put_count": Family("local_put_messages", "Messages that this process has put.", Kind.COUNTER),
-    "received_count": Family("local_received_messages", "Messages that this process has received.", Kind.COUNTER),
-    "deleted_count": Family("local_deleted_messages", "Messages that it has acknowledged or purged.", Kind.COUNTER),
+    "received_count": Family(
+        "local_received_messages", "Messages that this process has received, those read ahead included.", Kind.COUNTER
+    ),
+    "deleted_count": Family(
+        "local_deleted_messages",
+        "Messages that it has acknowledged, got, moved on or purged; ended tasks.",
+        Kind.COUNTER,
+    ),
     "dead_lettered_count": Family(
         "local_dead_lettered_messages", "Messages that this process has moved to the dead letters.", Kind.COUNTER
     ),

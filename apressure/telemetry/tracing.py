@@ -32,11 +32,14 @@ _MOST_LINKS: Final = 128
 
 
 class Tracing:
-    """Makes spans, and carries their context in the headers of envelopes. It is an `Observer`, for `serve` and `pipe`.
+    """Makes spans, and carries their context in the headers of envelopes.
+
+    It is an `Observer`, for `serve`, `pipe` and `Runner`.
 
     The context travels in the headers `traceparent` and `tracestate` (CloudEvents, distributed tracing extension), so
     the queue needs a codec of envelopes, such as `"cloudevents"`. Other items get spans, too; those of a handler then
-    begin a trace of their own.
+    begin a trace of their own. A `Runner` finds the context in tasks that such a queue has put: its handlers see the
+    envelope as a dictionary.
 
     Args:
         provider: Makes the tracer; None for the global provider.
@@ -129,8 +132,9 @@ class _Calls(ObservesCalls):
         else:
             item = _item(argument)
             attributes = {**attributes, **_about(item), **_attempts(argument)}
-            if isinstance(item, Envelope):
-                parent = _PROPAGATOR.extract(item.headers, context=Context())
+            if (headers := _headers(item)) is not None:
+                parent = _PROPAGATOR.extract(headers, context=Context())
+            if parent is not None and isinstance(item, Envelope):
                 self._waited(item, parent)
         span = self._tracer.start_span(
             f"process {self._name}", context=parent, kind=SpanKind.CONSUMER, attributes=attributes, links=links
@@ -192,7 +196,19 @@ def _attributes(queue: Any, operation: str, name: str) -> dict[str, Any]:
 
 def _about(item: Any) -> dict[str, Any]:
     """Return what is known of a message. Its key and data stay out: they may be confidential."""
-    return {"messaging.message.id": item.id} if isinstance(item, Envelope) else {}
+    if isinstance(item, Envelope):
+        return {"messaging.message.id": item.id}
+    known = isinstance(item, dict) and "specversion" in item and isinstance(item.get("id"), str)
+    return {"messaging.message.id": item["id"]} if known else {}
+
+
+def _headers(item: Any) -> dict[str, str] | None:
+    """Return what carries the context: the headers of an envelope, or a CloudEvent that was read as JSON."""
+    if isinstance(item, Envelope):
+        return dict(item.headers)
+    if isinstance(item, dict) and "specversion" in item:
+        return {name: item[name] for name in ("traceparent", "tracestate") if isinstance(item.get(name), str)}
+    return None
 
 
 def _item(argument: Any) -> Any:
@@ -213,8 +229,8 @@ def _attempts(argument: Any) -> dict[str, Any]:
 def _links(arguments: Sequence[Any]) -> list[Link]:
     items = (_item(each) for each in arguments)
     contexts = (
-        trace.get_current_span(_PROPAGATOR.extract(item.headers, context=Context())).get_span_context()
+        trace.get_current_span(_PROPAGATOR.extract(headers, context=Context())).get_span_context()
         for item in items
-        if isinstance(item, Envelope)
+        if (headers := _headers(item)) is not None
     )
     return [Link(one) for one in contexts if one.is_valid]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
+from apressure.connection.counts import Counts
 from apressure.tasks.engine.answers import Claim
 from apressure.tasks.engine.lanes import MANY, MOST_STEPS, Settler
 from apressure.tasks.engine.steps import Change, TaskSteps
@@ -17,6 +18,7 @@ class Steps:
     settle_timeout = 5.0
 
     def __init__(self) -> None:
+        self.counts = Counts()
         self.sent: list[list[bytes]] = []
         self._answers: list[Any] = []
 

@@ -14,10 +14,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from apressure import AsyncQueue, FileQueue
+from apressure import AsyncQueue, EventQueue, FileQueue
 from apressure.cli.exits import Exit, UsageError
 from apressure.cli.options import Common
 from apressure.cli.show import answer, print_json
+from apressure.events.engine.steps import active_queues
+from apressure.events.remote.address import is_okq
 from apressure.exceptions import PressureError
 from apressure.telemetry import Metrics
 
@@ -56,8 +58,6 @@ async def metrics(
     """
     if not (queues or events or tasks or files):
         raise UsageError("nothing to show: name a queue, or give --events, --tasks or --files")
-    if pattern and events:
-        raise UsageError("--pattern cannot be combined with --events: event queues cannot be listed. Name each one")
     async with contextlib.AsyncExitStack() as stack:
         shown = Metrics(interval=interval, port=None if once else port, host=host, local=False)
         exporter = _Exporter(common, shown, stack, pattern=pattern)
@@ -127,10 +127,19 @@ class _Exporter:
             task_client = self._common.tasks()
             self._stack.push_async_callback(task_client.aclose)
             self._add(tasks, task_client.queues, task_client.queue)
-        for name in events:
-            event_queue = self._common.events(name)
-            self._stack.push_async_callback(event_queue.aclose)
-            self._shown.add(event_queue)
+        if events and is_okq(self._common.url):  # one okq server, a client for each queue
+            if self._pattern:
+                raise UsageError("--pattern needs the server's Redis, not okq://: give its URL, or name each queue")
+            for name in events:
+                self._open(self._common.events(name))
+        elif events:
+            event_client = self._common.client()
+            self._stack.push_async_callback(event_client.aclose)
+
+            async def find_events() -> list[str]:
+                return await active_queues(event_client, created=True)
+
+            self._add(events, find_events, lambda name: EventQueue(name, client=event_client))
         for path in files:
             parent = path.absolute().parent
 
@@ -149,9 +158,11 @@ class _Exporter:
                 self._stack.push_async_callback(found.aclose)
                 self._shown.add(found)
             else:
-                queue = make(name)
-                self._stack.push_async_callback(queue.aclose)
-                self._shown.add(queue)
+                self._open(make(name))
+
+    def _open(self, queue: Any) -> None:
+        self._stack.push_async_callback(queue.aclose)
+        self._shown.add(queue)
 
 
 def _directories(parent: Path) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure import logs
 from apressure.connection.leases.clock import Clock, Term, since_boot
@@ -25,6 +25,13 @@ class Leased(Protocol):
     """
 
     certain_until: float
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def attempts(self) -> int: ...
+    @property
+    def raw(self) -> bytes: ...
 
 
 K = TypeVar("K", bound=Hashable)
@@ -46,6 +53,8 @@ class LeasesInHand(ABC, Generic[K, D]):
         clock: Returns seconds, also those for which the machine was suspended.
 
     Attributes:
+        kind: The kind of the queue, for the log.
+        name: As given.
         token: Not used: each delivery has a lease of its own.
         term: How long the leases last.
         clock: As given.
@@ -53,6 +62,7 @@ class LeasesInHand(ABC, Generic[K, D]):
     """
 
     token = b""
+    kind: ClassVar[str]
 
     def __init__(
         self,
@@ -71,8 +81,8 @@ class LeasesInHand(ABC, Generic[K, D]):
         self.progress = 0
         self._hand = hand
         self._renewer = renewer
+        self.name = name
         self._what = what
-        self._name = name
         self._on_lost = on_lost
         self._renewal = Renewal(self, renewer, keys, self._renew, what, name, max_hold)
 
@@ -144,12 +154,17 @@ class LeasesInHand(ABC, Generic[K, D]):
             elif until > delivery.certain_until:
                 delivery.certain_until = until
         if lost:
-            text = (
-                f"the lease of {len(lost)} {self._what} of the queue {self._name!r} ended, and other clients get them"
-            )
-            error = LeaseLostError(text, name=self._name, role="consumer")
-            logs.lease_lost("TaskQueue" if self._what == "tasks" else "EventQueue", self._name, len(lost), error)
+            text = f"the lease of {len(lost)} {self._what} of the queue {self.name!r} ended, and other clients get them"
+            error = LeaseLostError(text, name=self.name, role="consumer")
+            self.log_lost(error, lost)
             self._tell(error, lost)
+
+    def log_lost(self, error: LeaseLostError, lost: Iterable[D]) -> None:
+        """Log each delivery that others get."""
+        for one in lost:
+            logs.lease_lost(
+                self.kind, self.name, 1, error, delivery=one.id, attempts=one.attempts, message=one.raw
+            )  # fmt: skip
 
     def _tell(self, error: LeaseLostError, lost: list[D]) -> None:
         self._on_lost(error, lost)

@@ -38,3 +38,16 @@ local function push(command, key, values, first, last)
   end
   return answer
 end
+
+-- What an answer tells of dead letters, for the log: it names the first 20.
+-- letters: {{name, contents, how often it was delivered}, ...}
+-- Returns: {how many, name, how often, how its contents begin, the next name...} | 0 for none
+local function told(letters)
+  if #letters == 0 then return 0 end
+  local found = {#letters}
+  for i = 1, math.min(#letters, 20) do
+    local name, contents, times = unpack(letters[i])
+    found[3 * i - 1], found[3 * i], found[3 * i + 1] = tostring(name), times, string.sub(contents or '', 1, 1001)
+  end
+  return found
+end

@@ -12,6 +12,7 @@ import copy
 import logging
 from typing import Any
 
+from apressure import logs
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
 from apressure.connection import durability
@@ -23,7 +24,6 @@ from apressure.connection.wire.replies import NOT_EXECUTED, UNREADABLE
 from apressure.connection.wire.request import NotSentError, Request
 from apressure.connection.wire.script import Script, answer_of
 from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError, ServerUnavailableError
-from apressure.logs import logger
 
 _CLOSED = "the client was closed; open a new one"
 
@@ -272,19 +272,15 @@ class ReconnectingConnection:
         self._finished += 1
         if self._drained is not None and self._finished == self._sent:
             set_result_once(self._drained, None)
-        if logger.isEnabledFor(logging.DEBUG):
+        if logs.logger.isEnabledFor(logging.DEBUG):
             self._tell(request, reply)
         request.on_reply(reply)
 
     @staticmethod
     def _tell(request: Request, reply: Any) -> None:
-        """Log a step that has ended. Its arguments and its answer may be confidential."""
+        """Log a step that has ended."""
         seconds, name = asyncio.get_running_loop().time() - request.began, request.call.script.name
-        error = type(reply).__name__ if isinstance(reply, Exception) else None
-        logger.debug(
-            "the step %s took %.6f s%s", name, seconds, f": {error}" if error else "",
-            extra={"event": "step", "operation": name, "seconds": seconds, "error": error},
-        )  # fmt: skip
+        logs.step(name, seconds, reply if isinstance(reply, Exception) else None)
 
     def _fail(self, request: Request, error: Exception) -> None:
         """Finish with an error. If the reply to an earlier try was lost, the outcome stays unknown."""

@@ -12,6 +12,7 @@ from apressure.exceptions import (
     QueueDoesNotExistError,
     ServerError,
 )
+from apressure.logs import Told
 
 
 class Event(NamedTuple):
@@ -35,11 +36,11 @@ class Popped(NamedTuple):
 
     Attributes:
         events: The events, in order.
-        dead: How many events became dead letters.
+        dead: What the step tells of events that became dead letters, for `logs.dead_letters`.
     """
 
     events: list[Event]
-    dead: int
+    dead: Told
 
 
 class Extended(NamedTuple):

@@ -147,11 +147,9 @@ class PopLane(Lane[Pop]):
 
     def _accept(self, answer: Popped) -> Wait | None:
         events, begin = answer.events, 0
-        logs.events_died(self._steps.name, answer.dead, self._limit)
-        for one in events:
-            if one.attempts > 1:
-                name = one.id.decode(errors="backslashreplace")
-                logs.redelivered("EventQueue", self._steps.name, name, one.attempts, one.contents)
+        note_popped(self._steps, answer)
+        if not self._first.lease:
+            self._steps.counts.deleted_count += len(events)
         lease = next((entry.lease for entry in self._entries), 0)
         for entry in list(self._entries):
             if entry.withdrawn or entry.future.cancelled():
@@ -196,6 +194,17 @@ class PopLane(Lane[Pop]):
             return None
         self._order += 1
         return self.give_back(entry.future.result(), self._order)
+
+
+def note_popped(steps: EventSteps, answer: Popped) -> None:
+    """Count and log what a step has popped."""
+    name, counts = steps.name, steps.counts
+    counts.received_count += len(answer.events)
+    counts.dead_lettered_count += logs.dead_letters("EventQueue", name, answer.dead)
+    for one in answer.events:
+        if one.attempts > 1:
+            event_id = one.id.decode(errors="backslashreplace")
+            logs.redelivered("EventQueue", name, event_id, one.attempts, one.contents)
 
 
 def _follow(undone: asyncio.Future[None], outcome: asyncio.Future[Any]) -> None:
@@ -277,6 +286,8 @@ class Settler:
             else:
                 # A late answer to a repeat has no letters: its step was done, and nothing is known.
                 outcomes = [letter == ord("1") for letter in answer] or [True] * len(batch)
+            if how == "ack":
+                self._steps.counts.deleted_count += sum(outcome is True for outcome in outcomes)
             for (_, _, on_settled), outcome in zip(batch, outcomes, strict=True):
                 on_settled(outcome)
             self._send()

@@ -28,7 +28,11 @@ _OURS: Final = {
 PATTERNS: Final = ((b"queue:{*}:items", b"hash"), (b"queue:{*}:consumers", b"zset"))
 """What SCAN looks for, with the type: a queue that has events or consumers is active (specification, "Commands")."""
 
+CREATED: Final = (b"apressure:queue:{*}:bound", b"string")
+"""The same for queues that apressure has created: they may be empty."""
+
 _HEAD: Final = b"queue:{"
+_OURS_HEAD: Final = b"apressure:" + _HEAD
 
 
 class EventKeys:
@@ -101,7 +105,9 @@ def names_among(found: Iterable[bytes]) -> list[str]:
     """Return the names of the queues that have one of these keys, sorted by their bytes."""
     names = set()
     for key in found:
-        name, _, ending = key.removeprefix(_HEAD).rpartition(b"}")
-        if key.startswith(_HEAD) and name and b"}" not in name and ending in (b":items", b":consumers"):
+        ours = key.startswith(_OURS_HEAD)
+        name, _, ending = key.removeprefix(_OURS_HEAD if ours else _HEAD).rpartition(b"}")
+        endings = (b":bound",) if ours else (b":items", b":consumers")
+        if key.startswith((_HEAD, _OURS_HEAD)) and name and b"}" not in name and ending in endings:
             names.add(name)
     return [name.decode(errors="surrogateescape") for name in sorted(names) if len(name) <= MAX_NAME]

@@ -22,7 +22,7 @@ from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.events.engine.answers import Event, Popped, Status
-from apressure.events.engine.keys import PATTERNS, EventKeys, names_among
+from apressure.events.engine.keys import CREATED, PATTERNS, EventKeys, names_among
 from apressure.events.engine.sending import Sender
 from apressure.exceptions import QueueAlreadyExistsError, QueueClosedError
 
@@ -392,7 +392,7 @@ def _ignore(_: Any) -> None:
     """The answer of a step that nobody waits for."""
 
 
-async def active_queues(client: Client) -> list[str]:
-    """Return the names of all queues that have events or consumers, sorted. This scans all keys of the server."""
-    found = [key for pattern, kind in PATTERNS async for key in client.scan(pattern, kind)]
-    return names_among(found)
+async def active_queues(client: Client, created: bool = False) -> list[str]:
+    """Return the names of all queues with events or consumers, or `created` by us, sorted: a scan of all keys."""
+    patterns = (*PATTERNS, CREATED) if created else PATTERNS
+    return names_among([key for pattern, kind in patterns async for key in client.scan(pattern, kind)])

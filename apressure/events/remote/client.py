@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from apressure import logs
 from apressure.concurrency import background
 from apressure.concurrency.settle import wait_shielded
 from apressure.connection.leases.renewer import Renewer
@@ -49,6 +50,7 @@ class OkqClient(SharedClient):
         self._end_attached()
         if not self.on_its_loop:
             return  # never used, or its connections belong to another event loop or to the parent process
+        logs.closing(1)
         try:
             if self._unfinished:
                 await asyncio.wait(self._unfinished, timeout=self.settings.settle_timeout)

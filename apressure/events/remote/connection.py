@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from apressure import logs
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.server import Server
 from apressure.connection.settings import Settings
@@ -127,9 +129,14 @@ class Attempts:
 async def replies(channel: Channel, commands: Sequence[Command]) -> list[Any]:
     """Send commands together, and return their replies; errors are among them, `ConnectionLost` where none came."""
     loop = asyncio.get_running_loop()
+    began = loop.time()
     futures: list[asyncio.Future[Any]] = []
     for command in commands:
         future = loop.create_future()
         channel.call(command, functools.partial(set_result_once, future))
         futures.append(future)
-    return [await future for future in futures]
+    answers = [await future for future in futures]
+    if logs.logger.isEnabledFor(logging.DEBUG) and commands:
+        verb, error = commands[0][0], next((one for one in answers if isinstance(one, Exception)), None)
+        logs.step(verb.decode() if isinstance(verb, bytes) else str(verb), loop.time() - began, error)
+    return answers

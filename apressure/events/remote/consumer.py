@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
+from apressure import logs
 from apressure.concurrency.lifetime import IteratingTask
 from apressure.connection.leases.clock import since_boot
 from apressure.events.remote.client import OkqClient
@@ -100,6 +101,7 @@ class RemoteEventConsumer(Generic[T]):
             stack.pop_all()
         for queue in self._queues:
             queue.blocks.add(self)
+        logs.role("role_taken", self._renewing.name, "consumer", shared=True, kind=self._renewing.kind)
         return self
 
     async def __aexit__(
@@ -127,6 +129,7 @@ class RemoteEventConsumer(Generic[T]):
         if self._left:
             return
         self._left = True
+        logs.role("role_released", self._renewing.name, "consumer", shared=True, kind=self._renewing.kind)
         self._renewing.end()
         for queue in self._queues:
             queue.blocks.discard(self)
@@ -313,6 +316,7 @@ class RemoteEventConsumer(Generic[T]):
             delivery.certain_until = sent + self._lease
         else:
             self._hand.pop(delivery, None)
+            self._renewing.log_lost(delivery.lost("handed out"), [delivery])
 
     def _failed(self, error: Exception) -> None:
         """An acknowledgement that nobody waited for has failed: the next iteration says so."""

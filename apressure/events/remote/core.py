@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from apressure import validation
 from apressure.concurrency.backoff import Backoff
 from apressure.concurrency.blocked import Blocked
+from apressure.connection import counts as done
 from apressure.connection.leases.clock import since_boot
 from apressure.connection.objects import Block, QueueObject
 from apressure.connection.settings import MAX_NAME
@@ -53,10 +54,11 @@ class RemoteCore(QueueObject[OkqClient, Block]):
             raise ValueError(f"the queue's name must have between 1 and {MAX_NAME} bytes, not {len(encoded(name))}")
         super().__init__(client, owns_client, name)
         self._notices = Notices(client.node, [name])
-        self._seen = Seen()
         self._waiting: set[asyncio.Future[None]] = set()
         self._busy: Counter[Role] = Counter()  # operations under way
         self._blocked = Blocked()
+        self._done = done.Counts()
+        self._seen = Seen(self._done)
         self._is_closed = False  # a server of ours has said so
 
     def __repr__(self) -> str:
@@ -100,6 +102,9 @@ class RemoteCore(QueueObject[OkqClient, Block]):
             waiting_receivers=self._busy["consumer"],
             blocked=self._blocked.seconds(),
             late_renewals=self._client.renewer.late[self.name],
+            put_count=self._done.put_count,
+            received_count=self._done.received_count,
+            deleted_count=self._done.deleted_count,
         )
 
     async def purge(self) -> int:
@@ -114,6 +119,7 @@ class RemoteCore(QueueObject[OkqClient, Block]):
         """
         counts = await self._counts()
         await self._client.step(self._client.commands.flush(self.name))
+        self._done.deleted_count += counts.total
         return counts.total
 
     async def aclose(self) -> None:
@@ -153,8 +159,10 @@ class RemoteCore(QueueObject[OkqClient, Block]):
             try:
                 count = await self._client.commands.push(self.name, pairs[done:], front, given)
             except PressureError as error:
+                self._done.put_count += error.accepted
                 progress.accepted += error.accepted
                 raise
+            self._done.put_count += count
             progress.accepted += count
             return count
 
@@ -177,10 +185,12 @@ class RemoteCore(QueueObject[OkqClient, Block]):
     async def _pop(self, most: int, lease: float) -> list[Pair]:
         """Pop events, without waiting. Cancelled, nothing was taken, or it goes back."""
         try:
-            return await self._client.step(self._client.commands.pop(self.name, most, lease), self._put_back)
+            events = await self._client.step(self._client.commands.pop(self.name, most, lease), self._put_back)
         except QueueClosedError:
             self._is_closed = True
             raise
+        self._done.received_count += len(events)
+        return events
 
     async def _put_back(self, events: list[Pair]) -> None:
         with contextlib.suppress(PressureError):  # they come again when their leases end

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
+from apressure.connection.counts import Counts
 from apressure.connection.leases import arguments
 from apressure.connection.leases.clock import since_boot
 from apressure.events.remote.client import OkqClient
@@ -28,9 +29,14 @@ def lease_of(lease: float | None, name: str = "lease") -> float:
 
 
 class Seen:
-    """Counts how often each event was delivered to this object: okq does not count. The latest 10,000 are known."""
+    """Counts how often each event was delivered to this object: okq does not count. The latest 10,000 are known.
 
-    def __init__(self) -> None:
+    Args:
+        counts: What the object has done so far.
+    """
+
+    def __init__(self, counts: Counts) -> None:
+        self._done = counts
         self._counts: OrderedDict[bytes, int] = OrderedDict()
 
     def delivered(self, event: bytes) -> int:
@@ -50,6 +56,7 @@ class Seen:
 
     def acknowledged(self, event: bytes) -> None:
         """An event is gone."""
+        self._done.deleted_count += 1
         self._counts.pop(event, None)
 
 

@@ -27,6 +27,8 @@ class Renewing(LeasesInHand[RemoteEventDelivery[Any], RemoteEventDelivery[Any]])
         on_lost: As for `LeasesInHand`.
     """
 
+    kind = "RemoteEventQueue"
+
     def __init__(
         self,
         client: OkqClient,

@@ -20,6 +20,9 @@ class RemoteEventStatistics:
         waiting_receivers: Tasks of this object that are receiving.
         blocked: For how long operations of this object were blocked, and by what.
         late_renewals: As in `EventQueueStatistics`.
+        put_count: Events that this object has put.
+        received_count: Events that it has received or got, redelivered ones and those read ahead included.
+        deleted_count: Events that it has acknowledged, got or purged.
     """
 
     name: str
@@ -30,3 +33,6 @@ class RemoteEventStatistics:
     waiting_receivers: int
     blocked: BlockedSeconds = NOT_BLOCKED
     late_renewals: int = 0
+    put_count: int = 0
+    received_count: int = 0
+    deleted_count: int = 0

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
-from apressure import validation
+from apressure import logs, validation
 from apressure.codecs import codec_for
 from apressure.concurrency.deadline import within
 from apressure.events.remote.client import OkqClient
@@ -127,6 +127,7 @@ class RemoteTaking(RemoteCore, Generic[T]):
                 broken = error
             taken = max(1, len(items))  # a first item that cannot be decoded is in the error
             ours = await self._client.step(self._confirm(events, taken), self._return)
+            self._done.deleted_count += len(ours)
             if ours and not items and broken is not None:
                 raise broken
             if ours:  # otherwise the leases have ended already, and others get the events
@@ -182,4 +183,8 @@ class RemoteTaking(RemoteCore, Generic[T]):
     def _delivery(
         self, event: Pair, until: float, notices: Notices, hand: Hand | None = None
     ) -> RemoteEventDelivery[T]:
-        return RemoteEventDelivery(self._client, self.name, event, self._items.decode, self._seen, until, notices, hand)
+        decode, seen = self._items.decode, self._seen
+        delivery = RemoteEventDelivery(self._client, self.name, event, decode, seen, until, notices, hand)
+        if delivery.redelivered:
+            logs.redelivered("RemoteEventQueue", self.name, delivery.id, delivery.attempts, delivery.raw)
+        return delivery

@@ -75,6 +75,8 @@ class Commands:
             return [ErrorReply(f"ERR unknown command {quoted(command[0])}")]
         if not session.authenticated and not found.is_open:
             return [ErrorReply("NOAUTH Authentication required.")]
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("command", extra={"client": session.peer, "command": command[0].decode().upper()})
         given = len(command) - 1
         if given < found.least:
             return [ErrorReply("ERR missing args")]

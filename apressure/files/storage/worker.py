@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
+
+from apressure import logs
 
 T = TypeVar("T")
 
@@ -83,7 +87,7 @@ class Worker:
     async def do(self, call: Callable[..., T], *arguments: Any, undo: Callable[[T], object] | None = None) -> T:
         """Make a short call: here, unless `always` is set."""
         if not self.always:
-            return call(*arguments)
+            return _logged(call)(*arguments)
         return await self.in_thread(call, *arguments, undo=undo)
 
     async def in_thread(self, call: Callable[..., T], *arguments: Any, undo: Callable[[T], object] | None = None) -> T:
@@ -105,13 +109,13 @@ class Worker:
             if job.cancelled is not None:
                 raise job.cancelled
         else:
-            call(*arguments)
+            _logged(call)(*arguments)
 
     async def _ended(self, call: Callable[..., T], *arguments: Any) -> _Job[T]:
         if not self._started:
             self._started = True
             threading.Thread(target=_work, args=(self._jobs,), name="apressure-files", daemon=True).start()
-        job = _Job(call, arguments)
+        job = _Job(_logged(call), arguments)
         self._jobs.put(job.run)
         await job.wait()
         return job
@@ -123,6 +127,25 @@ class Worker:
             self._jobs.put(None)
         else:
             last()
+
+
+def _logged(call: Callable[..., T]) -> Callable[..., T]:
+    """Return the call; at the level DEBUG one that is logged, without its arguments."""
+    if not logs.logger.isEnabledFor(logging.DEBUG):
+        return call
+
+    def logged(*arguments: Any) -> T:
+        began, failure = time.monotonic(), None
+        try:
+            return call(*arguments)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            name = getattr(call, "__name__", type(call).__name__).strip("_")
+            logs.step(name, time.monotonic() - began, failure)
+
+    return logged
 
 
 def _work(jobs: SimpleQueue[Callable[[], object] | None]) -> None:

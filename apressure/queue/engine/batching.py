@@ -136,6 +136,7 @@ class PutLane(Lane[Put]):
             taken = min(sent, accepted)
             accepted -= taken
             entry.done += taken
+            self._steps.counts.put_count += taken
             if entry.done == len(entry.messages):
                 self._served += 1
                 self._remove(entry)
@@ -252,6 +253,8 @@ class GetLane(Lane[Get]):
 
     def _accept(self, answer: list[bytes]) -> Wait | None:
         begin = 0
+        self._steps.counts.received_count += len(answer)
+        self._steps.counts.deleted_count += len(answer)
         for entry in list(self._entries):
             if entry.withdrawn or entry.future.cancelled():
                 continue  # perhaps it joined after the step had left, and was cancelled in this turn of the loop

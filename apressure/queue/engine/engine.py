@@ -15,6 +15,7 @@ from apressure import validation
 from apressure.concurrency import background
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
+from apressure.connection.counts import Counts
 from apressure.connection.objects import Block, QueueObject
 from apressure.exceptions import DecodeError, PressureError, QueueInUseError, Role
 from apressure.items import Items
@@ -50,9 +51,11 @@ class Engine(QueueObject[Client, Block]):
 
     Attributes:
         waits: The queue's waiters.
+        counts: What the queue object has done so far.
     """
 
     waits: Waits
+    counts: Counts
     _lease: Lease | None = None  # of `receive` and `receive_many`
 
     def __init__(self, client: Client, keys: Keys, name: str, owns_client: bool = False) -> None:

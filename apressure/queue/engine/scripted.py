@@ -40,6 +40,7 @@ class Scripted(Engine):
         super().__init__(client, keys, name, owns_client)
         self.dead = dead
         self.steps = Steps(client, keys, name)
+        self.counts = self.steps.counts
         rounds = client.rounds_on(self.steps.connection, lambda: sending.script("look"))
         self.waits = Waits(self.steps.connection.node, keys, self.steps.unclaim, self.steps.resign, rounds)
         self._put_lanes: set[PutLane] = set()
@@ -160,6 +161,7 @@ class Scripted(Engine):
                     raise answer.error(self.name)
                 left = answer[1] if deleted == 0 else min(left - answer[0], answer[1])
                 deleted += answer[0]
+                self.counts.deleted_count += answer[0]
         except PressureError as error:
             if deleted:
                 error.add_note(f"{deleted} messages were deleted before")

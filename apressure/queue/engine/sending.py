@@ -10,6 +10,7 @@ from typing import Any, Final
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.asking import OnAnswer, Undo, ask
 from apressure.connection.client import Client
+from apressure.connection.counts import Counts
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
@@ -74,6 +75,7 @@ class Sender:
         settle_timeout: Seconds for which a cancelled caller waits for the outcome.
         script_keys: The KEYS of a script; they say which node has the queue.
         connection: The connection for steps.
+        counts: What the queue object has done so far.
     """
 
     def __init__(self, client: Client, keys: Keys, name: str) -> None:
@@ -82,6 +84,7 @@ class Sender:
         self._uid = client.id.encode(errors="surrogateescape")
         self.keys = keys
         self.name = name
+        self.counts = Counts()
         self._unnumbered = Series(script, keys.for_script, "none")
         self.script_keys = self._unnumbered.keys
         self.connection = client.connection_for(self.script_keys)

@@ -12,7 +12,7 @@ import copy
 import functools
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from apressure import logs
@@ -138,6 +138,11 @@ class Lease:
             number, _, _ = self.receiving.buffer.pop()
             self._settling.give_back(number, unseen=True)
 
+    def settled(self, acks: Iterable[Range]) -> None:
+        """A step has carried out these acknowledgements."""
+        if acks:
+            self._queue.counts.deleted_count += sum(last - first + 1 for first, last, _ in acks)
+
     def paused(self) -> None:
         """The queue is paused: what was not handed out goes back. Called on the event loop."""
         if self.error is None:
@@ -257,8 +262,11 @@ class Lease:
                     self._settling.series, self.token, 0, True, unseen, acks, given_back, on_answer, dead
                 )
                 self.error = earlier or closing
-                if await wait(answer) and isinstance(answer.result(), Exception):
-                    self.error = earlier or closing or answer.result()
+                if await wait(answer):
+                    if isinstance(answer.result(), Exception):
+                        self.error = earlier or closing or answer.result()
+                    else:
+                        self.settled(acks)
         if closing is None:
             self.check()
 
@@ -296,8 +304,12 @@ class Lease:
         if first:
             self.error = error
             if isinstance(error, LeaseLostError):
-                outstanding = self.unsettled.outstanding
-                logs.lease_lost("AsyncQueue", self._queue.name, outstanding, error, self.token)
+                lost, name = self.unsettled.ranges(), ""
+                if lost:
+                    begin, end = lost[0][0], lost[-1][1]
+                    name = f"{self.token.decode()}:{begin}" + (f"-{end}" if end > begin else "")
+                count = self.unsettled.outstanding
+                logs.lease_lost("AsyncQueue", self._queue.name, count, error, self.token, delivery=name)
         self.stop()
         self.unsettled.clear()
         self.failures.clear()

@@ -111,12 +111,15 @@ class Receiving:
             self.answer = None
             self.carried = []
             before = self._received
+            if not isinstance(reply, Exception):
+                lease.settled(acks)
             if isinstance(reply, list):
                 confirm()
                 self._arrived(reply)
             elif isinstance(reply, (LeaseLostError, QueueDoesNotExistError)):
                 lease.broken(reply)
             elif isinstance(reply, DurabilityError):
+                lease.settled(acks)
                 if isinstance(reply.answer, list):
                     confirm()
                     self._arrived(reply.answer)
@@ -160,14 +163,11 @@ class Receiving:
             self._tell_of_redeliveries(zip(numbers, messages, tried, strict=False))
         self._next = numbers.stop
         self._received += len(messages)
-        if dead_letters and self._queue.dead is not None:
-            # Once a step. (A reply that was lost is not told again.)
-            name, dead = self._queue.name, self._queue.dead
-            logs.warn(
-                "dead_letter", name, "moved %d message(s) of the queue %r to the dead-letter queue %r: delivered %d "
-                "time(s) and never acknowledged", dead_letters, name, dead.name, dead.max_attempts, kind="AsyncQueue",
-                count=dead_letters, dead_letters=dead.name, attempts=dead.max_attempts,
-            )  # fmt: skip
+        counts = self._queue.counts
+        counts.received_count += len(messages)
+        if dead_letters and self._queue.dead is not None:  # (A reply that was lost is not told again.)
+            dead = self._queue.dead.name
+            counts.dead_lettered_count += logs.dead_letters("AsyncQueue", self._queue.name, dead_letters, dead)
         if messages:
             self._lease.renewal.begin()
 

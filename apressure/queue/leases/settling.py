@@ -122,6 +122,7 @@ class Settling:
             unsure = reply if isinstance(reply, DurabilityError) else None
             if unsure is not None or not isinstance(reply, Exception):
                 confirm()
+                lease.settled(acks)
             if unsure is not None:
                 if acks and not self._awaited:
                     lease.unsure = unsure  # no caller waits for this step

@@ -18,7 +18,7 @@ from apressure.connection.waiting.waits import EMPTY, FULL, Wait
 from apressure.connection.wire.request import Request
 from apressure.exceptions import DurabilityError
 from apressure.items import MAX_BYTES
-from apressure.tasks.engine.answers import Reservation, Reserved
+from apressure.tasks.engine.answers import Reservation, Reserved, raw
 from apressure.tasks.engine.steps import MAX_TASKS, Change, New, Policy, TaskSteps
 from apressure.tasks.engine.waits import TaskWaits
 
@@ -121,7 +121,7 @@ class ReserveLane(Lane[Reserve]):
         )
 
     def _accept(self, answer: Reservation) -> None:
-        tell_of_dropped(answer, self._steps.name)
+        note_reserved(self._steps, answer)
         tasks, begin = answer.tasks, 0
         for entry in list(self._entries):
             if entry.withdrawn or entry.future.cancelled():
@@ -165,12 +165,15 @@ def _end_of(outcome: asyncio.Future[Any], _: asyncio.Future[None]) -> None:
     set_result_once(outcome, [])
 
 
-def tell_of_dropped(answer: Reservation, name: str) -> None:
-    """Log what a step has dropped, and the tasks that were tried before."""
+def note_reserved(steps: TaskSteps, answer: Reservation) -> None:
+    """Count what a step has reserved; log what it has dropped, and the tasks that were tried before."""
+    name = steps.name
+    steps.counts.received_count += len(answer.tasks)
     for one in answer.tasks:
         attempts = one.fields.get("attempts", "")[:9]  # another program may have written it
         if attempts.isdecimal() and int(attempts) > 1:
-            logs.redelivered("TaskQueue", name, one.id.decode(errors="backslashreplace"), int(attempts), b"")
+            task_id, parameters = one.id.decode(errors="backslashreplace"), raw(one.fields.get("parameters", ""))
+            logs.redelivered("TaskQueue", name, task_id, int(attempts), parameters)
     if answer.dropped:
         logger.warning(
             "%d ids that waited in the queue %r were dropped: their tasks were deleted, or do not wait",
@@ -292,6 +295,9 @@ class Settler:
 
         def on_answer(answer: Any) -> None:
             outcomes = [answer] * len(batch) if isinstance(answer, Exception) else answer
+            for made, outcome in zip(batch, outcomes, strict=True):
+                if outcome == "1" and made.change.how in ("complete", "fail"):
+                    self._steps.counts.deleted_count += 1
             for made, outcome in zip(batch, outcomes, strict=True):
                 made.end(outcome)
             self._send()

@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
+from apressure import logs
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.asking import OnAnswer
 from apressure.connection.client import Client
@@ -22,7 +23,7 @@ from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
-from apressure.exceptions import QueueAlreadyExistsError, QueueClosedError, ServerError
+from apressure.exceptions import DurabilityError, QueueAlreadyExistsError, QueueClosedError, ServerError
 from apressure.tasks.engine.answers import Claim, Fields, Reserved, Status, Tended, fields_of, read
 from apressure.tasks.engine.keys import QUEUES, TaskKeys, task_key
 from apressure.tasks.engine.sending import NOT_DURABLE, changed, script
@@ -93,6 +94,9 @@ class TaskSteps(StepSender):
         super().__init__(client, name, self.keys.for_script, ())
 
     def _read(self, reply: Any, token: bytes) -> Any:  # noqa: ARG002 (claims of tasks name their tokens)
+        raw = reply.answer if isinstance(reply, DurabilityError) else reply
+        if isinstance(raw, list) and isinstance(raw[-1], list) and raw[-1][:1] == [b"dead"]:
+            self.counts.dead_lettered_count += logs.dead_letters("TaskQueue", self.name, raw.pop()[1:])
         return read(reply, self.name)
 
     # Steps that a lane sends: one at a time for each series.

@@ -16,7 +16,7 @@ from apressure.exceptions import DurabilityError, PressureError
 from apressure.protocols import DEFAULT_MAX_HOLD
 from apressure.tasks.delivery import Hand, TaskDelivery
 from apressure.tasks.engine.answers import Reservation
-from apressure.tasks.engine.lanes import tell_of_dropped
+from apressure.tasks.engine.lanes import note_reserved
 from apressure.tasks.engine.steps import Change
 from apressure.tasks.nodes.orphans import Orphans
 from apressure.tasks.nodes.renewing import Renewing
@@ -112,9 +112,12 @@ class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
         changes += [one.nacked for one in reversed(seen)]
         try:
             if changes:
-                await steps.settle(changes, self._queue.result_ttl)
+                letters = await steps.settle(changes, self._queue.result_ttl)
                 for one in (*unseen, *seen):
                     one.settled = True
+                for one, letter in zip(reversed(seen), letters[len(unseen) :], strict=True):
+                    if letter == "1":
+                        one.note_dead(one.nacked)
         finally:
             await steps.unregister(self._listener, self._block)
 
@@ -187,7 +190,7 @@ class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
 
     def _arrived(self, answer: Reservation, sent: float) -> None:
         queue = self._queue
-        tell_of_dropped(answer, queue.name)
+        note_reserved(queue.steps, answer)
         for reserved in answer.tasks:
             delivery = queue.delivery(reserved, self.hand)
             self._buffer.append(delivery)

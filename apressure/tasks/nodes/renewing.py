@@ -29,6 +29,8 @@ class Renewing(LeasesInHand[Claim, TaskDelivery[Any]]):
         patient: Renew the leases of tasks that were reserved ahead for as long as it takes.
     """
 
+    kind = "TaskQueue"
+
     def __init__(
         self,
         core: Core,

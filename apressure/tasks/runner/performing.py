@@ -14,7 +14,13 @@ from typing import Any, Final, Literal
 
 from apressure.concurrency import background
 from apressure.concurrency.backoff import Backoff
-from apressure.exceptions import DecodeError, LeaseLostError, PressureError, TaskDoesNotExistError
+from apressure.exceptions import (
+    DecodeError,
+    LeaseLostError,
+    PressureError,
+    TaskDoesNotExistError,
+    TaskFailedError,
+)
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.runner.child import Times
 from apressure.tasks.runner.output import Output, Stream
@@ -84,6 +90,10 @@ class Performance:
         begin: Prepares it to run.
         limits: How long it may run.
         on_output: Called with each piece of its output; None for nothing.
+
+    Attributes:
+        delivery: As given.
+        error: Why the task is not complete, for observers; None while it runs, and if it is.
     """
 
     def __init__(
@@ -93,7 +103,8 @@ class Performance:
         limits: Limits,
         on_output: OnOutput | None,
     ) -> None:
-        self._delivery = delivery
+        self.delivery = delivery
+        self.error: BaseException | None = None
         self._begin = begin
         self._limits = limits
         on_text = None if on_output is None else lambda stream, text: on_output(delivery, stream, text)
@@ -111,7 +122,7 @@ class Performance:
 
     async def run(self) -> Ending:
         """Run the task, and settle it."""
-        delivery, begun = self._delivery, time.monotonic()
+        delivery, begun = self.delivery, time.monotonic()
         try:
             order = Order(
                 f"the task {delivery.id}",
@@ -133,6 +144,7 @@ class Performance:
             outcome = await self._perform(running)
         await self._progress.end()
         ending = await self._settle(outcome)
+        self.error = None if ending == "complete" else self._error(outcome)
         seconds, why = time.monotonic() - begun, "" if ending == "complete" else self._reason or outcome.error or ""
         logger.log(
             logging.INFO if ending == "complete" else logging.WARNING,
@@ -142,9 +154,21 @@ class Performance:
         )  # fmt: skip
         return ending
 
+    def _error(self, outcome: Outcome) -> BaseException:
+        """Return why the task is not complete. Its class says it without the texts of the task."""
+        match self._reason:
+            case Reason.TIMEOUT:
+                return TimeoutError(str(self._reason))
+            case Reason.CANCELLED | Reason.GIVE_BACK:
+                return asyncio.CancelledError(str(self._reason))
+            case Reason.LOST:
+                return LeaseLostError(str(self._reason), name=self.delivery.task.queue or "", role="consumer")
+            case None:
+                return TaskFailedError("it failed", id=self.delivery.id, error=outcome.error or "")
+
     async def _perform(self, running: Running) -> Outcome:
         """Start the task, and wait for its end."""
-        delivery, timeout = self._delivery, self._limits.timeout
+        delivery, timeout = self.delivery, self._limits.timeout
         timer: asyncio.TimerHandle | None = None
         listening = background.start(self._listen(), f"listening for a cancellation of {delivery.id}")
         try:
@@ -179,7 +203,7 @@ class Performance:
         await asyncio.sleep(_SHORT)
         for failures in itertools.count():
             try:
-                await self._delivery.wait_cancel_requested()
+                await self.delivery.wait_cancel_requested()
                 break
             except PressureError as error:
                 if not error.temporary:
@@ -196,13 +220,13 @@ class Performance:
                 return "lost"
             except PressureError as error:
                 self._warn("could not be settled", error)
-                if not error.temporary or (self._reason is Reason.GIVE_BACK and self._delivery.lease_left < 0):
+                if not error.temporary or (self._reason is Reason.GIVE_BACK and self.delivery.lease_left < 0):
                     return "lost"
             await asyncio.sleep(_AGAIN.pause(failures))
         raise AssertionError
 
     async def _settle_once(self, outcome: Outcome) -> Ending:
-        delivery, reason, error = self._delivery, self._reason, outcome.error
+        delivery, reason, error = self.delivery, self._reason, outcome.error
         fields = {"output": outcome.output.encode(errors="replace").decode()}
         if outcome.status is not None:
             fields["exit_status"] = str(outcome.status)
@@ -229,7 +253,7 @@ class Performance:
         return "failed"
 
     def _warn(self, what: str, error: PressureError) -> None:
-        logger.warning("the task %s %s: %s", self._delivery.id, what, error)
+        logger.warning("the task %s %s: %s", self.delivery.id, what, error)
 
 
 class Progress:

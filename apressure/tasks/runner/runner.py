@@ -20,7 +20,7 @@ from apressure.concurrency import background
 from apressure.concurrency.backoff import Backoff
 from apressure.concurrency.signals import listening
 from apressure.exceptions import PressureError
-from apressure.protocols import DEFAULT_LEASE, Observer, Tally
+from apressure.protocols import DEFAULT_LEASE, Observer, ObservesCalls, Tally
 from apressure.tasks.runner.command import Command, Function
 from apressure.tasks.runner.performing import Ending, Limits, OnOutput, Performance, Reason
 from apressure.tasks.runner.work import Order, Running, TaskCoroutine, TaskProcess
@@ -138,7 +138,7 @@ class Runner:
         )  # fmt: skip
         self._signals = signals
         self._observer = observer
-        self._observe: Callable[[float], object] | None = None
+        self._observe: Callable[[float], object] | ObservesCalls | None = None
         self.handler = work.command[0] if isinstance(work, Command) else work
         self.queue = client.queue(queue, lease=lease, max_attempts=max_attempts, on_orphan=on_orphan)
         self._running: dict[asyncio.Task[None], Performance] = {}
@@ -166,6 +166,7 @@ class Runner:
             self._stop_listening = stack.enter_context(listening(self._signals, self._signalled))
             if self._observer is not None:
                 self._observe = stack.enter_context(self._observer.observing(self))
+            self._log(logging.INFO, "serve_started", "begins")
             async with self.queue.consumer("manual", prefetch=1) as consumer:
                 try:
                     with self._receiving:
@@ -178,6 +179,10 @@ class Runner:
         if self._failure is not None:
             raise self._failure
         ended, signal = self._endings, self._received[0] if self._received else None
+        counts = {"handled": ended["complete"], "failed": ended["failed"], "signal": signal and signal.name}
+        self._log(
+            logging.INFO, "serve_ended", f"has ended: {ended['complete']} complete, {ended['failed']} failed", **counts
+        )
         return Ran(ended["complete"], ended["failed"], ended["given back"], ended["lost"], signal)
 
     def tally(self) -> Tally:
@@ -208,7 +213,9 @@ class Runner:
                     raise
                 pause = _AGAIN.pause(failures)
                 failures += 1
-                logger.warning("the Runner of %r asks for tasks again in %.1f s: %s", self.queue.name, pause, error)
+                text = f"asks for tasks again in {pause:.1f} s: {error}"
+                name = type(error).__name__
+                self._log(logging.WARNING, "serve_interrupted", text, error=name, seconds=pause)
                 await asyncio.sleep(pause)
 
     def _start(self, delivery: TaskDelivery[Any]) -> None:
@@ -220,10 +227,17 @@ class Runner:
             performance.stop(Reason.GIVE_BACK)
 
     async def _perform(self, performance: Performance) -> None:
-        began = time.perf_counter()
-        self._endings[await performance.run()] += 1
-        if self._observe is not None:
-            self._observe(time.perf_counter() - began)
+        began, observe = time.perf_counter(), self._observe
+        call = observe.call(performance.delivery) if isinstance(observe, ObservesCalls) else None
+        try:
+            with call or contextlib.nullcontext():
+                self._endings[await performance.run()] += 1
+        finally:
+            error = performance.error or sys.exception()
+            if call is not None:
+                call.end(error)
+        if observe is not None:
+            observe(time.perf_counter() - began)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
@@ -236,11 +250,23 @@ class Runner:
     def _signalled(self, signum: int) -> None:
         assert self._receiving is not None
         self._received.append(Signals(signum))
+        running, name = len(self._running), Signals(signum).name
         if len(self._received) == 1:
+            text = f"drains after {name}: {running} tasks run"
+            self._log(logging.INFO, "serve_draining", text, signal=name, count=running)
             self._receiving.cancel()
         else:
             self._stop_listening()
+            text = f"ends its tasks after a second signal, {name}: {running} go back"
+            self._log(logging.WARNING, "serve_cancelled", text, signal=name, count=running)
             self._end()
+
+    def _log(self, level: int, event: str, text: str, **keys: object) -> None:
+        """Log an event of the life of this Runner."""
+        work = self.handler
+        handler = work if isinstance(work, str) else getattr(work, "__name__", type(work).__name__)
+        about = {"event": event, "queue": self.queue.name, "kind": "TaskQueue", "handler": handler}
+        logger.log(level, "the Runner of %r %s", self.queue.name, text, extra={**about, **keys})
 
     def _end(self) -> None:
         """End all tasks: they go back."""

@@ -42,7 +42,7 @@ def test_an_item_that_cannot_be_written_becomes_a_dead_letter(cli: Commands) -> 
     with cli.running(*options) as process:
         output, errors = process.communicate(timeout=60)
     assert (process.returncode, output) == (0, b"good\n")
-    assert b"moved 1 message(s) of the queue 'orders' to the dead-letter queue 'failed'" in errors
+    assert b"became a dead letter at attempt 2: it is in 'failed' now" in errors
     assert b"lines" not in errors
     assert cli("requeue", "orders", "--from", "failed").stdout == b"requeued 1 from failed to orders\n"
     assert cli.empty("orders") == [NOT_A_LINE]

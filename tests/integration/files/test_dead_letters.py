@@ -24,7 +24,7 @@ async def test_a_message_that_is_delivered_too_often_moves(
     with caplog.at_level(logging.WARNING, "apressure"):
         message = await queue.receive(timeout=0)
     assert message.raw == b"b"
-    assert f"message {ids[0]} of the queue 'orders' was delivered 2 times" in caplog.text
+    assert f"the message {ids[0]} of the queue 'orders' became a dead letter at attempt 2" in caplog.text
     assert (await queue.statistics()).dead_lettered_count == 1
     letter = await dead.receive(timeout=0)
     assert (letter.id, letter.raw, letter.attempts) == (ids[0], b"a", 1)

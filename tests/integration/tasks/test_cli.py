@@ -231,6 +231,9 @@ def test_a_node_in_a_shell_script(tasks: Tasks) -> None:
         assert tasks.run("fail", ids[1], "no") == f"failed {ids[1]}\n"
         assert ended(listening)[0] == 0
     assert (tasks.task(ids[0]).result, tasks.task(ids[1]).error) == ("done", "no")
+    shown = tasks.run("show", ids[0])
+    assert "progress\t1.0\nprogress_message\t-\n" in shown  # not what it reported last
+    assert "\t100%\tone\n" in tasks.run("ls", "jobs")
     assert "has ended" in tasks.error(1, "complete", ids[0])
 
 

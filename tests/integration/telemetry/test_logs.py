@@ -9,17 +9,31 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import redis
 
 import apressure
-from apressure import AsyncQueue, EventQueue, FileQueue, LeaseLostError, TaskQueue, logs, pipe, serve
+from apressure import (
+    AsyncQueue,
+    EventQueue,
+    FileQueue,
+    LeaseLostError,
+    QueueEmptyError,
+    TaskClient,
+    TaskQueue,
+    logs,
+    pipe,
+    serve,
+)
 from apressure.queue.engine import notices
+from apressure.tasks import Runner
 from tests.integration.conftest import Opener, eventually, in_time
+from tests.integration.events.remote.conftest import cleared, serving
 
 ROOT = Path(__file__).parents[3]
 USUAL = {*logging.LogRecord("", 0, "", 0, "", None, None).__dict__, "message", "asctime", "taskName"}
@@ -27,6 +41,26 @@ USUAL = {*logging.LogRecord("", 0, "", 0, "", None, None).__dict__, "message", "
 on_valkey = pytest.mark.parametrize("server", ["valkey"], indirect=True)  # nothing of this depends on the server
 
 Said = Callable[[str], list[logging.LogRecord]]
+Test = TypeVar("Test", bound=Callable[..., object])
+
+KINDS = ("AsyncQueue", "EventQueue", "TaskQueue", "FileQueue", "RemoteEventQueue")
+OF_EVERY_KIND = ("redelivered", "dead_letter", "lease_lost", "role_taken", "role_released")
+"""Events that each kind of queue has, but for what it cannot do: an okq has no dead letters."""
+
+PROVOKED: set[tuple[str, str]] = set()
+"""The events that the tests say they provoke, and each kind of queue that does; `said` looks whether that is so."""
+
+
+def provokes(*events: str, kind: str = "") -> Callable[[Test], Test]:
+    """Say which events a test provokes, on which kind of queue."""
+
+    def noted(test: Test) -> Test:
+        found = {(event, kind) for event in events}
+        PROVOKED.update(found)
+        test.__dict__.setdefault("provokes", set()).update(found)
+        return test
+
+    return noted
 
 
 def table() -> dict[str, tuple[str, set[str]]]:
@@ -37,15 +71,23 @@ def table() -> dict[str, tuple[str, set[str]]]:
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Said:
-    """Return the records of an event so far. Each has the level and only attributes that the page gives it."""
+def said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Said]:
+    """Give the records of an event so far. Each has the level and only attributes that the page gives it.
+
+    In the end, a test has provoked what it says.
+    """
     monkeypatch.setattr(logs, "_limit", logs.Limit())
     caplog.set_level(logging.DEBUG, "apressure")
     known = table()
 
     def records(event: str) -> list[logging.LogRecord]:
-        found = [one for one in caplog.records if one.name == "apressure" and getattr(one, "event", None) == event]
+        all_of_them = caplog.get_records("call")  # also after the test
+        found = [one for one in all_of_them if one.name == "apressure" and getattr(one, "event", None) == event]
         level, keys = known[event]
+        if level == "INFO":
+            found = [one for one in found if one.threadName == "MainThread"]  # of the thread that renews, at DEBUG
         for one in found:
             assert one.levelname == level
             more = one.__dict__.keys() - USUAL - {"event"}
@@ -53,7 +95,15 @@ def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> S
             assert one.getMessage()
         return found
 
-    return records
+    yield records
+    for event, kind in getattr(request.function, "provokes", ()):
+        assert [one for one in records(event) if not kind or getattr(one, "kind", "") == kind], (event, kind)
+
+
+def test_each_event_of_the_page_is_provoked_by_a_test_and_for_each_kind_of_queue() -> None:
+    assert {event for event, _ in PROVOKED} == table().keys()
+    wanted = {(event, kind) for event in OF_EVERY_KIND for kind in KINDS}
+    assert wanted - PROVOKED == {("dead_letter", "RemoteEventQueue")}
 
 
 async def failing(item: Any) -> None:
@@ -63,18 +113,20 @@ async def failing(item: Any) -> None:
 def test_the_page_names_every_attribute_and_none_is_one_of_a_record() -> None:
     assert {key for _, keys in table().values() for key in keys} | {"event", "preview", "suppressed"} == logs.KEYS
     assert not logs.KEYS & USUAL
+    found = r'"event": "(\w+)"|(?:logs\.role|\bwarn|_log\(logging\.\w+,|_tell\(logging\.\w+,|_log)\(?\s*"(\w+)"'
     named = {
-        event
+        groups
         for path in Path(apressure.__file__).parent.rglob("*.py")
-        for event in re.findall(
-            r'"event": "(\w+)"|logs\.(?:warn|role)\(\s*"(\w+)"|^    warn\(\s*"(\w+)"', path.read_text(), re.MULTILINE
-        )
+        for groups in re.findall(found, path.read_text(), re.MULTILINE)
     }
     assert {next(filter(None, groups)) for groups in named} == table().keys()
 
 
 @on_valkey
 @pytest.mark.leaves_keys
+@provokes("redelivered", "dead_letter", "role_taken", "role_released", kind="AsyncQueue")
+@provokes("serve_started", "serve_draining", "serve_ended", "handler_failed", "pipe_started", "role_awaited", "step")
+@provokes("client_closing", "connected")
 async def test_the_life_of_a_service_its_roles_and_connections(
     open_queue: Opener, url: str, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +162,7 @@ async def test_the_life_of_a_service_its_roles_and_connections(
     await jobs.close()
     await in_time(pipe(jobs, failing, out))  # type: ignore[arg-type]
     (dead,) = said("dead_letter")
-    assert (dead.queue, dead.count, dead.dead_letters, dead.attempts) == ("jobs", 1, "jobs:dead", 2)  # type: ignore[attr-defined]
+    assert (dead.queue, dead.position, dead.dead_letters, dead.attempts) == ("jobs", "1", "jobs:dead", 2)  # type: ignore[attr-defined]
     (piped,) = said("pipe_started")
     assert (piped.queue, piped.destination) == ("jobs", "out")  # type: ignore[attr-defined]
     async with out.producer(exclusive=True, close=False):
@@ -124,6 +176,7 @@ async def test_the_life_of_a_service_its_roles_and_connections(
 
 
 @on_valkey
+@provokes("connected", "connection_lost", "reconnected")
 async def test_connections_that_are_lost_and_back(url: str, open_queue: Opener, db: redis.Redis, said: Said) -> None:
     async with AsyncQueue("jobs", url=url) as queue:
         await queue.create()
@@ -138,8 +191,13 @@ async def test_connections_that_are_lost_and_back(url: str, open_queue: Opener, 
 
 @on_valkey
 @pytest.mark.leaves_keys
-async def test_every_kind_tells_of_redeliveries_dead_letters_and_lost_leases(
-    open_queue: Opener, url: str, tmp_path: Path, said: Said
+@provokes(
+    "redelivered", "dead_letter", "role_taken", "role_released", "serve_started", "serve_ended", kind="EventQueue"
+)
+@provokes("redelivered", "dead_letter", "role_taken", "role_released", "serve_started", "serve_ended", kind="TaskQueue")
+@provokes("redelivered", "dead_letter", "role_taken", "role_released", "serve_started", "serve_ended", kind="FileQueue")
+async def test_every_kind_tells_of_redeliveries_dead_letters_and_its_steps(
+    url: str, tmp_path: Path, said: Said, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs.set_preview(3)
     try:
@@ -153,30 +211,220 @@ async def test_every_kind_tells_of_redeliveries_dead_letters_and_lost_leases(
                 await queue.put(b"\x1b[1m")
                 await queue.close()
                 await in_time(serve(failing, queue, retry_delay=0.001, signals=()))
+                seen: Any = await queue.statistics()
+                counts = (seen.put_count, seen.received_count, seen.dead_lettered_count)
+                assert counts == (1, 2, 1), queue
     finally:
         logs.set_preview(0)
-    assert [(one.kind, one.attempts) for one in said("redelivered")] == [  # type: ignore[attr-defined]
-        ("EventQueue", 2), ("TaskQueue", 2), ("FileQueue", 2),
-    ]  # fmt: skip
-    previews = [getattr(one, "preview", None) for one in said("redelivered")]
-    assert previews == ["\\x1b[1…", None, "\\x1b[1…"]
-    assert next(one.delivery for one in said("redelivered")) == said("handler_failed")[1].delivery  # type: ignore[attr-defined]
-    assert {one.kind for one in said("dead_letter")} == {"EventQueue", "FileQueue"}  # type: ignore[attr-defined]
+    failures = [one.delivery for one in said("handler_failed")[1::2]]  # type: ignore[attr-defined]
+    for event in ("redelivered", "dead_letter"):
+        assert [(one.kind, one.attempts) for one in said(event)] == [  # type: ignore[attr-defined]
+            ("EventQueue", 2), ("TaskQueue", 2), ("FileQueue", 2),
+        ]  # fmt: skip
+        assert [one.delivery for one in said(event)] == failures  # type: ignore[attr-defined]
+    shown = [getattr(one, "preview", None) for one in (*said("redelivered"), *said("dead_letter"))]
+    assert shown == ["\\x1b[1…"] * 5 + [None]  # a FileQueue moves a dead letter without reading it
+    assert {"push", "pop", "enqueue", "reserve", "commit_together", "take"} <= {one.operation for one in said("step")}  # type: ignore[attr-defined]
+    assert "[1m" not in "".join(one.getMessage() for one in caplog.records if not hasattr(one, "preview"))
 
 
 @on_valkey
+@provokes("redelivered", "lease_lost", "role_taken", "role_released", kind="RemoteEventQueue")
+@provokes("connected", "client_closing", "step")
+async def test_a_client_of_an_okq_server_tells_of_the_same(
+    url: str, db: redis.Redis, said: Said, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        cleared(url),
+        serving(url) as okq,
+        EventQueue("events", url=okq) as queue,
+        EventQueue("events", url=url) as other,
+    ):
+        event_id = await queue.put(b"1")
+        async with queue.consumer(ack="manual", lease=1.5) as consumer:
+            await in_time(anext(consumer))
+            await taken_over(other, db)
+            await eventually(lambda: said("lease_lost"))
+        assert (await queue.receive(timeout=30)).redelivered
+    (lost,) = said("lease_lost")
+    assert (lost.queue, lost.delivery) == ("events", event_id)  # type: ignore[attr-defined]
+    assert {"QRPUSH", "QLPUSH"} & {one.operation for one in said("step")}  # type: ignore[attr-defined]
+    commands = [
+        one.command for one in caplog.records if one.name == "apressure.events.server" and hasattr(one, "command")
+    ]
+    assert {"QLPUSH", "QRPOP", "QEXTEND"} <= set(commands)
+
+
+async def taken_over(other: EventQueue[bytes], db: redis.Redis) -> None:
+    """End the lease of the event in flight, and have another client receive it, and give it back."""
+    db.delete(*db.scan_iter("queue:{events}:lock:*"))
+    for event in db.zrange("apressure:queue:{events}:expiry", 0, -1):
+        db.zadd("apressure:queue:{events}:expiry", {event: 1})
+    again = await in_time(other.receive(timeout=30))
+    assert again.attempts == 2
+    await again.nack()
+
+
+@on_valkey
+@provokes("lease_lost", kind="AsyncQueue")
 async def test_a_lost_lease_is_told_once(url: str, open_queue: Opener, db: redis.Redis, said: Said) -> None:
     jobs = await open_queue("jobs")
     await jobs.put_many([b"1", b"2"])
     with contextlib.suppress(LeaseLostError):
         async with AsyncQueue("jobs", url=url) as other, jobs.consumer(ack="manual") as consumer:
-            delivery = await in_time(anext(consumer))
+            delivery, _ = await in_time(anext(consumer)), await in_time(anext(consumer))
             db.hset("apressure:__pressure__:jobs:consumer_lease", "deadline", 1)
             async with other.consumer(timeout=30):
                 await in_time(delivery.ack())
     (lost,) = said("lease_lost")
-    assert (lost.queue, lost.kind, lost.role, lost.error) == ("jobs", "AsyncQueue", "consumer", "LeaseLostError")  # type: ignore[attr-defined]
+    assert (lost.queue, lost.role, lost.error) == ("jobs", "consumer", "LeaseLostError")  # type: ignore[attr-defined]
     assert lost.token == said("role_taken")[0].token  # type: ignore[attr-defined]
+    assert lost.delivery.startswith(delivery.id.partition(":")[0] + ":")  # type: ignore[attr-defined]
+
+
+@on_valkey
+@pytest.mark.leaves_keys
+@provokes("lease_lost", kind="EventQueue")
+@provokes("lease_lost", kind="TaskQueue")
+async def test_what_another_client_has_taken_over_is_named(url: str, db: redis.Redis, said: Said) -> None:
+    async with (
+        EventQueue("events", url=url) as events, EventQueue("events", url=url) as event_thief,
+        TaskQueue("tasks", url=url) as tasks, TaskQueue("tasks", url=url) as task_thief,
+    ):  # fmt: skip
+        ids = [await events.put(b"1"), await tasks.put("1")]
+        async with (
+            events.consumer(ack="manual", lease=1.5) as event_consumer,
+            tasks.consumer(ack="manual", lease=1.5) as task_consumer,
+        ):
+            await in_time(anext(event_consumer))
+            await in_time(anext(task_consumer))
+            await taken_over(event_thief, db)
+            db.zadd("apressure:blueque:leases:tasks", {ids[1]: 1})
+            task = await in_time(task_thief.receive(timeout=30))
+            await eventually(lambda: len(said("lease_lost")) == 2)
+            await task.complete()
+        assert sorted(one.delivery for one in said("lease_lost")) == sorted(ids)  # type: ignore[attr-defined]
+        assert {one.attempts for one in said("lease_lost")} == {1}  # type: ignore[attr-defined]
+
+
+@provokes("lease_lost", kind="FileQueue")
+@provokes("serve_continues")
+async def test_a_message_in_a_directory_that_another_process_has_taken_over(tmp_path: Path, said: Said) -> None:
+    loop = asyncio.get_running_loop()
+    late = FileQueue(tmp_path / "files", clock=lambda: time.time() + 1000)
+    async with FileQueue(tmp_path / "files") as files, late:
+        name = await files.put(b"1")
+
+        async def handle(item: bytes) -> None:
+            if not stolen.done():
+                stolen.set_result(await late.receive(timeout=30))
+
+        stolen: asyncio.Future[Any] = loop.create_future()
+        serving_it = asyncio.create_task(serve(handle, files, signals=()))
+        await eventually(lambda: said("serve_continues"))
+        await stolen.result().nack()
+        await files.close()
+        await in_time(serving_it)
+    (told,) = said("serve_continues")
+    assert (told.queue, told.error) == ("files", "LeaseLostError")  # type: ignore[attr-defined]
+    async with (
+        FileQueue(tmp_path / "more") as files,
+        FileQueue(tmp_path / "more", clock=lambda: time.time() + 1000) as late,
+    ):
+        name = await files.put(b"1")
+        async with files.consumer(ack="manual", lease=1.5) as consumer:
+            await in_time(anext(consumer))
+            delivery = await in_time(late.receive(timeout=30))
+            await eventually(lambda: said("lease_lost"))
+            await delivery.ack()
+    (lost,) = said("lease_lost")
+    assert (lost.queue, lost.delivery, lost.attempts) == ("more", name, 1)  # type: ignore[attr-defined]
+
+
+@on_valkey
+@provokes("serve_interrupted", "handler_stuck", "serve_draining", "serve_cancelled")
+async def test_a_stuck_handler_loses_its_lease_and_a_second_signal_ends_it(open_queue: Opener, said: Said) -> None:
+    jobs = await open_queue("jobs")
+    await jobs.put(b"1")
+    entered: list[int] = []
+
+    async def stuck(item: bytes) -> None:
+        entered.append(1)
+        await asyncio.Event().wait()
+
+    serving_it = asyncio.create_task(serve(stuck, jobs, max_hold=0.5, lease=1.0, shutdown_timeout=600))
+    await eventually(lambda: said("handler_stuck") and said("serve_interrupted") and len(entered) > 1)
+    (interrupted, *_), (held, *_) = said("serve_interrupted"), said("handler_stuck")
+    assert (interrupted.queue, interrupted.error) == ("jobs", "LeaseLostError")  # type: ignore[attr-defined]
+    assert interrupted.seconds >= 0  # type: ignore[attr-defined]
+    assert (held.queue, held.seconds) == ("jobs", 0.5)  # type: ignore[attr-defined]
+    assert "in stuck" in held.getMessage()
+    signal.raise_signal(signal.SIGTERM)
+    await eventually(lambda: said("serve_draining"))
+    signal.raise_signal(signal.SIGINT)
+    await in_time(serving_it)
+    (cancelled,) = said("serve_cancelled")
+    assert (cancelled.queue, cancelled.signal) == ("jobs", "SIGINT")  # type: ignore[attr-defined]
+
+
+@on_valkey
+@pytest.mark.leaves_keys
+@provokes("serve_started", "serve_draining", "serve_cancelled", "serve_ended", kind="TaskQueue")
+@provokes("dead_letter", kind="TaskQueue")
+async def test_the_life_of_a_runner(url: str, said: Said) -> None:
+    entered = asyncio.Event()
+
+    async def work(parameters: Any) -> None:
+        if parameters == "bad":
+            raise ValueError
+        entered.set()
+        await asyncio.Event().wait()
+
+    async with TaskClient(url) as client:
+        bad, long = [await client.queue("tasks").enqueue(what) for what in ("bad", "long")]
+        running = asyncio.create_task(Runner(client, "tasks", work).run())
+        await in_time(entered.wait())
+        signal.raise_signal(signal.SIGTERM)
+        await eventually(lambda: said("serve_draining"))
+        signal.raise_signal(signal.SIGTERM)
+        await in_time(running)
+        queue = client.queue("tasks", max_attempts=1)
+        await in_time((await queue.receive(timeout=30)).nack())
+        seen = await queue.statistics()
+        assert (seen.received_count, seen.dead_lettered_count) == (1, 1)
+    (ended,) = said("serve_ended")
+    assert (ended.handler, ended.handled, ended.failed, ended.signal) == ("work", 0, 1, "SIGTERM")  # type: ignore[attr-defined]
+    assert [one.delivery for one in said("dead_letter")] == [bad, long]  # type: ignore[attr-defined]
+
+
+@on_valkey
+@pytest.mark.leaves_keys
+async def test_dead_letters_that_a_step_finds_are_named_and_most_of_many_are_counted(
+    url: str, db: redis.Redis, said: Said
+) -> None:
+    """Nobody gives these back: their leases end, and the next step finds that they were tried too often."""
+    async with (
+        AsyncQueue("jobs", url=url, max_attempts=1) as jobs, EventQueue("events", url=url, max_attempts=1) as events,
+        TaskQueue("tasks", url=url, max_attempts=1) as tasks,
+    ):  # fmt: skip
+        await jobs.create()
+        for queue in (jobs, events):
+            await queue.put_many([b"%d" % number for number in range(30)])
+        await tasks.put_many(["x"] * 30)
+        for queue in (jobs, events, tasks):
+            for delivery in [await queue.receive() for _ in range(30)]:  # type: ignore[attr-defined]
+                if queue is not tasks:
+                    await delivery.nack()
+        for task_id in db.zrange("apressure:blueque:leases:tasks", 0, -1):
+            db.zadd("apressure:blueque:leases:tasks", {task_id: 1})
+        for queue in (jobs, events, tasks):
+            with pytest.raises(QueueEmptyError):
+                await queue.receive(timeout=0)  # type: ignore[attr-defined]
+            assert (await queue.statistics()).dead_lettered_count == 30
+    told = said("dead_letter")
+    assert [sum(one.kind == kind for one in told) for kind in KINDS[:3]] == [20, 20, 20]  # type: ignore[attr-defined]
+    assert [one.position for one in told[:20]] == [str(place) for place in range(1, 21)]  # type: ignore[attr-defined]
+    assert len({one.delivery for one in told[20:]}) == 40  # type: ignore[attr-defined]
 
 
 def test_a_storm_is_bounded_and_says_so(said: Said, caplog: pytest.LogCaptureFixture) -> None:
@@ -191,6 +439,12 @@ def test_a_storm_is_bounded_and_says_so(said: Said, caplog: pytest.LogCaptureFix
     last = said("redelivered")[-1]
     assert last.suppressed == 980  # type: ignore[attr-defined]
     assert last.getMessage().endswith("(and 980 more before)")
+    now = 20.0
+    told: list[Any] = [25, *(part for number in range(20) for part in (b"%d" % number, 3, b"x"))]
+    assert logs.dead_letters("EventQueue", "jobs", told) == 25
+    now = 30.0
+    logs.dead_letter("EventQueue", "jobs", "last", 3)
+    assert [getattr(one, "suppressed", 0) for one in said("dead_letter")] == [0] * 20 + [5]
     for wrong in (-1, 1001):
         with pytest.raises(ValueError, match="most must be from 0 to 1000"):
             logs.set_preview(wrong)
@@ -220,3 +474,13 @@ asyncio.run(main())
             [sys.executable, str(tmp_path / f"{number}.py")], capture_output=True, text=True, timeout=60, check=False
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    program = """
+import logging
+from apressure import logs
+assert logging.getLogger("apressure").handlers == []
+logs.role("role_taken", "jobs", "consumer")
+logs.redelivered("EventQueue", "jobs", "1", 2, b"secret")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    told = "the message 1 of the queue 'jobs' is delivered again: attempt 2\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", told)

@@ -7,7 +7,7 @@ import contextlib
 import json
 import re
 import urllib.request
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -246,16 +246,69 @@ async def test_every_kind_of_queue_has_its_metrics(open_queue: Opener, url: str,
         common = {
             "up", "queue_exists", "queue_sampled_timestamp_seconds", "queue_messages", "queue_in_flight_messages",
             "queue_closed", "queue_paused", "queue_oldest_message_age_seconds", "queue_drain_seconds",
-            "local_waiting_putters", "local_waiting_getters", "local_blocked_seconds",
+            "local_waiting_putters", "local_waiting_getters", "local_blocked_seconds", "local_put_messages",
+            "local_received_messages", "local_deleted_messages", "local_dead_lettered_messages",
         }  # fmt: skip
         assert all(common <= names for names in shown.values()), {kind: common - shown[kind] for kind in shown}
         assert {kind: len(names - common) for kind, names in shown.items()} == {
-            "AsyncQueue": 7, "EventQueue": 4, "FileQueue": 6, "TaskQueue": 7,
+            "AsyncQueue": 7, "EventQueue": 4, "FileQueue": 2, "TaskQueue": 7,
         }  # fmt: skip
         for queue in queues[1:]:
             await queue.purge()
             await queue.delete()
         await queues[3].client.aclose()
+
+
+async def test_every_kind_counts_what_this_process_has_put_received_and_settled(
+    make_server: Callable[..., EmbeddedServer], tmp_path: Path
+) -> None:
+    url = make_server().url
+    async with contextlib.AsyncExitStack() as stack:
+        okq = await stack.enter_async_context(serving(url))
+        queues: list[Any] = [
+            AsyncQueue("jobs", url=url), AsyncQueue("plain", url=url, scripting=False), EventQueue("events", url=url),
+            TaskQueue("tasks", url=url, codec="raw"), FileQueue("files", directory=tmp_path),
+            EventQueue("remote", url=okq),
+        ]  # fmt: skip
+        for queue in queues:
+            await stack.enter_async_context(queue)
+            if hasattr(queue, "create"):
+                await queue.create()
+            expected = {"put": 5, "received": 5, "deleted": 5}
+            await queue.put(b"1")
+            assert await queue.put_many([b"2", b"3", b"4", b"5"]) == 4
+            if isinstance(queue, AsyncQueue):
+                await queue.get()
+                assert await queue.purge() == 4
+                expected["received"] = 5 if queue.name == "plain" else 1  # without scripts, a purge gets messages
+            else:
+                delivery = await queue.receive()
+                await delivery.nack()
+                async with queue.consumer(prefetch=1) as consumer:
+                    for _ in range(5):
+                        await anext(consumer)
+                expected["received"] = 6
+            for name, count in expected.items():
+                assert getattr(await queue.statistics(), f"{name}_count") == count, (queue, name)
+        jobs, events = queues[0], queues[2]
+        more = [await stack.enter_async_context(kind("more", url=url)) for kind in (AsyncQueue, EventQueue)]
+
+        async def twice(item: bytes) -> AsyncIterator[bytes]:
+            yield item
+            yield item
+
+        for source, destination in ((jobs, more[0]), (events, more[1])):
+            await destination.create()
+            await source.put_many([b"1", b"2"])
+            await source.close()
+            await in_time(pipe(source, twice, destination))
+            here, there = await source.statistics(), await destination.statistics()
+            assert (here.put_count, here.deleted_count, there.put_count) == (7, 7, 4)
+        await more[0].close()
+        async with more[0].consumer(shared=True) as consumer:
+            assert [item async for item in consumer] == [b"1", b"1", b"2", b"2"]
+        found = await more[0].statistics()
+        assert (found.received_count, found.deleted_count, found.consumed_messages) == (4, 4, 4)
 
 
 async def test_every_kind_of_queue_counts_blocked_seconds(
@@ -329,12 +382,13 @@ def test_the_exporter_shows_queues_of_all_kinds_by_name_and_by_pattern(
                 await files.put(b"x")
 
     asyncio.run(prepare())
-    names = ("orders*", "--tasks", "enc*", "--files", str(tmp_path / "up*"), "--pattern")
+    names = ("orders*", "--tasks", "enc*", "--events", "cl*", "--files", str(tmp_path / "up*"), "--pattern")
     assert run(["metrics", *names, "--once", "--json", "--url", cli.url]) == 0
     found = json.loads(capsys.readouterr().out)
     up = [tuple(each["labels"].values()) for each in found if each["name"] == "apressure_up" and each["value"] == 1]
     assert sorted(up) == [
-        ("enc*", "QueuePattern"), ("encode", "TaskQueue"), ("orders", "AsyncQueue"), ("orders*", "QueuePattern"),
+        ("cl*", "QueuePattern"), ("clicks", "EventQueue"), ("enc*", "QueuePattern"), ("encode", "TaskQueue"),
+        ("orders", "AsyncQueue"), ("orders*", "QueuePattern"),
         ("orders:dead", "AsyncQueue"), ("up*", "QueuePattern"), ("uploads", "FileQueue"),
     ]  # fmt: skip
     more = ("--events", "clicks", "--tasks", "encode", "--files", str(tmp_path / "uploads"), "--interval", "0.1")
@@ -357,8 +411,8 @@ def test_the_exporter_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> 
     assert 'apressure_up{kind="AsyncQueue",queue="orders"} 0.0' in capsys.readouterr().out
     assert run(["metrics"]) == 2
     assert "nothing to show: name a queue" in capsys.readouterr().err
-    assert run(["metrics", "--events", "x*", "--pattern"]) == 2
-    assert "event queues cannot be listed. Name each one" in capsys.readouterr().err
+    assert run(["metrics", "--events", "x*", "--pattern", "--url", "okq://127.0.0.1:1"]) == 2
+    assert "--pattern needs the server's Redis, not okq://" in capsys.readouterr().err
     assert run(["metrics", "orders", "--port", "70000"]) == 2
 
 

@@ -22,10 +22,12 @@ from apressure import (
     EventQueue,
     FileQueue,
     QueueFullError,
+    TaskClient,
     TaskQueue,
     pipe,
     serve,
 )
+from apressure.tasks import Runner
 from apressure.telemetry import Metrics, Tracing
 from tests.integration.conftest import Opener, in_time
 from tests.integration.events.remote.conftest import serving
@@ -176,6 +178,46 @@ async def test_spans_tell_of_failures_of_batches_and_of_items_without_an_envelop
     }
     handled = [one for one in metrics.readings() if one.family.name == "handler_handled_messages"]
     assert [one.value for one in handled] == [2]
+
+
+@pytest.mark.leaves_keys
+async def test_each_attempt_of_a_runner_is_a_span_of_the_trace_that_put_the_task(url: str) -> None:
+    spans, metrics = Spans(), Metrics()
+    seen: list[Any] = []
+
+    async def work(parameters: Any) -> None:
+        now = trace.get_current_span().get_span_context()
+        seen.append((now.trace_id, now.span_id))
+        if parameters == "fails":
+            raise ValueError("secret")
+        if parameters == "slow":
+            await asyncio.Event().wait()
+
+    async with TaskClient(url) as client:
+        async with TaskQueue("kind", url=url, codec="cloudevents") as envelopes:
+            sent = Envelope(b"7", type="sold")
+            await in_time(spans.tracing.put(envelopes, sent))
+        plain = client.queue("kind")
+        for parameters in ("fails", "slow", {"specversion": "1.0", "id": 5, "traceparent": 5}):
+            await plain.enqueue(parameters)
+        await plain.close()
+        tracing = Tracing(spans.provider, observer=metrics)
+        runner = Runner(client, "kind", work, timeout=0.2, signals=(), observer=tracing)
+        ran = await in_time(runner.run())
+        assert (ran.complete, ran.failed) == (2, 2)
+    found = spans.named("process kind")
+    assert [context(span) for span in found] == seen
+    assert parent(found[0]) == context(spans.one("send kind"))
+    assert [parent(span) for span in found[1:]] == [None] * 3
+    attributes = [dict(span.attributes or {}) for span in found]
+    assert [one.get("messaging.message.id") for one in attributes] == [sent.id, None, None, None]
+    assert [one["apressure.attempts"] for one in attributes] == [1] * 4
+    errors = [None, "apressure.exceptions.TaskFailedError", "TimeoutError", None]
+    assert [one.get("error.type") for one in attributes] == errors
+    assert [span.status.status_code is trace.StatusCode.ERROR for span in found] == [bool(error) for error in errors]
+    assert "secret" not in "".join(span.to_json() for span in found)
+    (handled,) = [one.value for one in metrics.readings() if one.family.name == "handler_handled_messages"]
+    assert handled == 2
 
 
 async def test_an_envelope_needs_an_envelope_and_damage_is_refused(open_queue: Opener) -> None:

@@ -17,7 +17,10 @@ from apressure.cli.options import Common, Interval, Most, Name, Timeout, Watch, 
 from apressure.cli.show import print_statistics, printable
 from apressure.exceptions import QueueDoesNotExistError
 
-_OWN: Final = ("waiting_putters", "waiting_receivers", "blocked", "late_renewals")
+_OWN: Final = (
+    "waiting_putters", "waiting_receivers", "blocked", "late_renewals", "put_count", "received_count", "deleted_count",
+    "dead_lettered_count",
+)  # fmt: skip
 """What statistics say of the command's own object."""
 
 

@@ -37,7 +37,8 @@ _STYLES: Final = {
 
 def as_dict(task: Task) -> dict[str, Any]:
     """Return a task for `--json`. Times are ISO 8601, in UTC."""
-    return {name: _iso(getattr(task, name)) if name in _TIMES else getattr(task, name) for name in _SHOWN}
+    shown = {name: _iso(getattr(task, name)) if name in _TIMES else getattr(task, name) for name in _SHOWN}
+    return {**shown, "progress": progress_of(task), "progress_message": message_of(task)}
 
 
 def lines(task: Task) -> list[str]:
@@ -84,7 +85,7 @@ def view(task: Task) -> RenderableType:
     grid.add_column(style="dim")
     grid.add_column()
     for name in _SHOWN[2:]:
-        value = getattr(task, name)
+        value = progress_of(task) if name == "progress" else getattr(task, name)
         if value is None or name == "progress_message":
             continue
         if name == "progress":
@@ -104,11 +105,21 @@ def several(tasks: Iterable[Task]) -> RenderableType:
     return Group(*map(view, tasks))
 
 
+def progress_of(task: Task) -> float | None:
+    """Return how far a task is, from 0 to 1. A complete task is done, whatever it reported last."""
+    return 1.0 if task.status == "complete" and task.progress is not None else task.progress
+
+
+def message_of(task: Task) -> str | None:
+    """Return what a task said of its progress; a complete one is past that."""
+    return None if task.status == "complete" else task.progress_message
+
+
 def progress_text(task: Task) -> str:
     """Return how far a task is, in words."""
-    if task.progress is None:
+    if (progress := progress_of(task)) is None:
         return "-"
-    return printable(" ".join(filter(None, (f"{task.progress:.0%}", task.progress_message))))
+    return printable(" ".join(filter(None, (f"{progress:.0%}", message_of(task)))))
 
 
 def statistics_dict(statistics: TaskStatistics) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
+from apressure.cli.commands.tasks.views import message_of
 from apressure.cli.options import Common
 from apressure.cli.show import print_json, printable
 from apressure.tasks import Task
@@ -81,7 +82,7 @@ class Bars:
         """Show how far a task is."""
         if self._progress is None:
             return
-        said = printable(task.progress_message or task.status or "")
+        said = printable(message_of(task) or task.status or "")
         if task.id not in self._bars:
             self._bars[task.id] = self._progress.add_task(printable(task.id), total=1.0, said=said)
         done = 1.0 if task.status == "complete" else task.progress or 0.0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from typing import Annotated
 
 import typer
 
+from apressure import logs
 from apressure.cli.commands.tasks import views
 from apressure.cli.commands.tasks.options import Id, Parse, Queue, parameters_of
 from apressure.cli.options import Common, Number
@@ -55,6 +57,7 @@ async def fail(
     error: Annotated[str, typer.Argument(metavar="ERROR", help="Why the task failed.", show_default=False)],
 ) -> None:
     """Fail a task that a listener has reserved, with an error."""
+    logs.logger.setLevel(logging.ERROR)  # the answer says that it is a dead letter
     async with common.tasks() as client:
         await client.processor(await client.task(task_id)).fail(error)
     answer({"id": task_id, "status": "failed"}, f"failed {task_id}", as_json=common.json)

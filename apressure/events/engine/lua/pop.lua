@@ -5,7 +5,8 @@
 --       7 limit of deliveries of an event or 0, 8 '1' if the queue must have been created,
 --       9 how many claims the caller has in hand, if it waits for those of others when the queue is closed, or '',
 --       10 '1' to take no more than the caller's share, where several consumers are registered
--- Returns: {'events', {ids}, {contents}, {attempts}, number of dead letters} (without ids: there may be more, try again) |
+-- Returns: {'events', {ids}, {contents}, {attempts}, dead letters as `told` returns them} (without ids: there may
+--          be more, try again) |
 --          {'empty', milliseconds, 1 if the queue was created} (to one that does not wait) |
 --          {'watch', milliseconds, created} (watch the queue) | {'turn', milliseconds, created} (wait in line) |
 --          {'draining', milliseconds, created} (closed and empty, but others have events) |
@@ -96,7 +97,7 @@ end
 if looked > 0 then
   wake_putters(bound)
   if place ~= '' then pass_on(place) end
-  return {'events', ids, contents, attempts, #dead}
+  return {'events', ids, contents, attempts, told(dead)}
 end
 local again = due()
 if is_closed() then

@@ -7,8 +7,9 @@
 --       5 the most messages to receive, 6 milliseconds of the lease, 7 the sequence number to go on with,
 --       8 limit of deliveries of a message or 0, 9 sequence, 10 '1' if this repeats a step,
 --       11... acknowledged ranges (first, last, bytes)
--- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), number of dead letters} (without messages: there
---          may be more, try again) | {'empty'} | {'paused'} | {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} |
+-- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), dead letters as `take` returns them} (without
+--          messages: there may be more, try again) | {'empty'} | {'paused'} | {'closed'} | {'missing'} |
+--          {'corrupt', why} | {'lost'} |
 --          {'dead', why they cannot be moved} | {'busy', role, holder, milliseconds of its lease or -1}
 local uid, token, claimed, next_number, limit = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[7]), tonumber(ARGV[8])
 

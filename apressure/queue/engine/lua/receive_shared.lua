@@ -6,7 +6,8 @@
 --       8 place of this client in the line, or '' if it does not wait,
 --       9 a number behind those of all its deliveries so far, 10 number of arguments that say what it has in hand,
 --       11... ranges in hand (first, last), then acknowledged ranges (first, last, bytes)
--- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), number of dead letters, number of the first}
+-- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), dead letters as `take` returns them, number of
+--          the first}
 --          (without messages: there may be more, try again) | {'empty', milliseconds} (to one that does not wait) |
 --          {'watch', milliseconds} (watch the queue) | {'turn', milliseconds} (wait in line) |
 --          {'paused', milliseconds} | {'draining', milliseconds} (closed and empty, but other members have messages,
@@ -90,7 +91,7 @@ end
 write_member(token, me)
 call('HSET', KEYS[LEASE + CONSUMER], 'next', first + messages)
 normalise(bound, nil, nil, taken > 0)
-if messages + dead > 0 then
+if messages > 0 or dead ~= 0 then
   pass_on(place)
   return {'ok', chunks, attempts, dead, first}
 end

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from apressure import validation
 from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client
+from apressure.connection.counts import Counts
 from apressure.exceptions import (
     ROLES,
     PermissionDeniedError,
@@ -41,6 +42,7 @@ class Plain(Engine):
     def __init__(self, client: Client, keys: Keys, name: str, owns_client: bool = False) -> None:
         super().__init__(client, keys, name, owns_client)
         self._connection = client.connection_for(keys.specified)
+        self.counts = Counts()
         self._locks = RoleLocks(client, self._connection, keys, name)
         self.waits = Waits(self._connection.node, keys, lambda _: None, lambda *_: None)  # nothing is claimed here
 
@@ -108,6 +110,7 @@ class Plain(Engine):
                 async with role_lock:
                     await self._put_one(role_lock, put.messages[put.done], force, put.done)
                     put.done += 1
+                    self.counts.put_count += 1
 
         try:
             await self._locks.run("producer", one, 0 if now else timeout, Wait("full"))
@@ -120,7 +123,10 @@ class Plain(Engine):
             async with role_lock:
                 return await self._get_some(role_lock, max_items)
 
-        return await self._locks.run("consumer", some, 0 if now else timeout, Wait("empty"), undo=self.give_back)
+        got = await self._locks.run("consumer", some, 0 if now else timeout, Wait("empty"), undo=self.give_back)
+        self.counts.received_count += len(got)
+        self.counts.deleted_count += len(got)
+        return got
 
     async def purge(self) -> int:
         """Get as many messages as wait now."""

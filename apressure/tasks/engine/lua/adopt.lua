@@ -3,7 +3,8 @@
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 listener, 4 'fail' or 'retry', 5 milliseconds of the leases,
 --       6 '1' if no process has its number, 7... tasks in its list (id, '1' if its process runs, the token that it had)
--- Returns: {'moved', 'number that went back or failed:number that run'}
+-- Returns: {'moved', 'number that went back or failed:number that run'}; behind it, if tasks were given up:
+--          {'dead', ...}
 local before = recall(ARGV[1], ARGV[2])
 if before then return {'moved', before} end
 check_types()
@@ -38,4 +39,4 @@ for i = 1, ARGV[6] == '1' and #nodes or 0 do
 end
 leave(listener)
 record(ARGV[1], moved .. ':' .. kept)
-return {'moved', moved .. ':' .. kept}
+return with_given_up({'moved', moved .. ':' .. kept})

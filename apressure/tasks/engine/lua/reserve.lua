@@ -10,7 +10,8 @@
 --          {'empty', milliseconds, 1 if the queue was created} | {'paused', milliseconds, created} |
 --          {'draining', milliseconds, created} (it is closed, but tasks are scheduled, or others have tasks) |
 --          {'closed'} | {'missing'} | {'corrupt', why};
---          with the milliseconds after which it is worth another try in any case, or -1
+--          with the milliseconds after which it is worth another try in any case, or -1;
+--          behind each answer, if tasks were given up: {'dead', ...}, see `with_given_up`
 local token, listener, limit, policy = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8]
 
 -- What an earlier attempt has left, and what this one replaces.
@@ -38,7 +39,7 @@ call('LLEN', RESERVED .. listener)
 call('LLEN', PENDING)
 ignore_memory_limit()
 reclaim()
-if paused then return {'paused', due(), created} end
+if paused then return with_given_up({'paused', due(), created}) end
 
 -- First it reads.
 local most, found, dead, looked, bytes, seen = tonumber(ARGV[3]), {}, {}, 0, 0, {}
@@ -69,6 +70,7 @@ while #found < most and looked < 2 * CHUNK and bytes < 1048576 do
       attempts = (natural(attempts) or 0) + 1
       if limit > 0 and attempts > limit then
         dead[#dead + 1] = id
+        given_up[#given_up + 1] = {id, some_of(id, 'parameters')[1], attempts - 1}
       else
         kept[n + 1], kept[n + 2] = 'attempts', tostring(attempts)
         found[#found + 1] = {id, kept, stale}
@@ -107,12 +109,12 @@ if #found > 0 then
 end
 if looked > 0 then
   tell_room(bound)
-  return {'tasks', found, #dead, looked - #found - #dead, claim}
+  return with_given_up({'tasks', found, #dead, looked - #found - #dead, claim})
 end
 local again = due()
 if closed then
   local others = ARGV[10] ~= '' and call('ZCARD', LEASES) > tonumber(ARGV[10])
-  if others or call('ZCARD', SCHEDULED) > 0 then return {'draining', again, created} end
-  return {'closed'}
+  if others or call('ZCARD', SCHEDULED) > 0 then return with_given_up({'draining', again, created}) end
+  return with_given_up({'closed'})
 end
-return {'empty', again, created}
+return with_given_up({'empty', again, created})

@@ -3,7 +3,7 @@
 -- KEYS: those of the prelude
 -- ARGV: 1 the time in seconds, by which tasks are due, 2 seconds for which results are kept or 0, 3 how many tasks at most
 -- Returns: {'tended', number of tasks that were enqueued, 1 if there is more to do, when the next task is due in seconds
---           or '', milliseconds until a lease ends or -1}
+--           or '', milliseconds until a lease ends or -1}; behind it, if tasks were given up: {'dead', ...}
 check_types()
 ignore_memory_limit()
 local DONE = {reserved = true, started = true, complete = true, failed = true}
@@ -33,4 +33,4 @@ if tonumber(ARGV[2]) > 0 then
   more = expire(FAILED, 'failed', before, LOOKED_AT) == LOOKED_AT or more
 end
 local first = call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')
-return {'tended', moved, more and 1 or 0, first[2] or '', due()}
+return with_given_up({'tended', moved, more and 1 or 0, first[2] or '', due()})

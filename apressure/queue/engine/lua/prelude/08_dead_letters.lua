@@ -167,28 +167,33 @@ local function drop_reason(key, message, time)
 end
 
 -- attempts: how often each of the messages was delivered.
--- Returns: their bytes
+-- Returns: their bytes, and how many dead letters there were before
 local function add_dead_letters(first, dead, attempts)
   keep_reasons(KEYS[first + 22], dead, attempts)
   local bytes = 0
   for i = 1, #dead do bytes = bytes + #dead[i] end
   switch_to(first)
   if call('EXISTS', BOUND) == 0 then make(0) end
-  push('LPUSH', LIST, dead, 1, #dead)
+  local before = push('LPUSH', LIST, dead, 1, #dead) - #dead
   count(PRODUCER, #dead, bytes)
   normalise(tonumber(call('GET', BOUND)))
   switch_to(1)
-  return bytes
+  return bytes, before
 end
 
+-- Returns: as `told` does
 local function move_to_dead_letters(first, dead, attempts)
-  count(CONSUMER, #dead, add_dead_letters(first, dead, attempts))
+  local bytes, before = add_dead_letters(first, dead, attempts)
+  count(CONSUMER, #dead, bytes)
+  local letters = {}
+  for i = 1, #dead do letters[i] = {before + i, dead[i], attempts[i]} end
+  return told(letters)
 end
 
 -- Take up to `most` messages from the queue. Those that were delivered often enough become dead letters.
 -- again: some have been delivered before. first, limit: as above.
 -- Returns: {{messages}...} | how many these are | {attempts} or {} (each the first) | how many left the queue |
---          how many became dead letters
+--          the dead letters, as `told` returns them: their names are their places in the dead-letter queue
 local function take(most, again, first, limit)
   local MOST_DEAD = 50  -- in one step: each is checked by itself
   local chunks, messages, attempts, dead, died = {}, 0, {}, {}, {}
@@ -210,7 +215,6 @@ local function take(most, again, first, limit)
     total = total + bytes
     taken = taken + count_of
   until messages > 0 or count_of == 0 or #dead >= MOST_DEAD or total >= 1048576
-  if #dead > 0 then move_to_dead_letters(first, dead, died) end
-  return chunks, messages, attempts, taken, #dead
+  return chunks, messages, attempts, taken, #dead > 0 and move_to_dead_letters(first, dead, died) or 0
 end
 

@@ -19,6 +19,7 @@ local LOST = 'the node that ran the task died, or was cut off'
 local STALE_AFTER = 30000      -- milliseconds after which a listener that has left is looked at again
 local AHEAD = 3600             -- seconds by which the clock of another host may be ahead of the server's
 local stamped
+local given_up = {}             -- tasks that this step has given up: {id, parameters, how often they were tried}
 
 -- The time as Blueque writes it: seconds with a fraction.
 local function stamp()
@@ -161,6 +162,12 @@ local function reclaimed(node)
   return node and call('SISMEMBER', LISTENERS, node) == 1
 end
 
+-- Add to an answer what this step tells of tasks that were tried too often, or that nobody may try again: see `told`.
+local function with_given_up(answer)
+  if #given_up > 0 then answer[#answer + 1] = {'dead', unpack(told(given_up))} end
+  return answer
+end
+
 -- Take a task from a node that is gone: it goes back, or has failed.
 -- policy: 'fail', or anything else to try again while it has attempts left
 local function take_from(id, node, pid, policy, attempts, limit)
@@ -168,6 +175,7 @@ local function take_from(id, node, pid, policy, attempts, limit)
   if policy == 'fail' or used_up then
     finish(id, 'failed', 'error', LOST, node, pid)
     call('HDEL', TASK .. id, 'token')
+    given_up[#given_up + 1] = {id, some_of(id, 'parameters')[1], natural(attempts) or 0}
   else
     put_back(id, node, pid)
   end

@@ -1,0 +1,84 @@
+"""The rules of docs/operate.md and the dashboard of examples/deploy ask for metrics and labels that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from apressure.telemetry.families import FAMILIES, Family, Kind
+
+ROOT = Path(__file__).parents[2]
+OF_SCRAPES = {"le", "job", "instance"}
+FUNCTIONS = {"increase", "rate", "deriv", "sum", "histogram_quantile", "by", "and", "or", "Inf", "label_values"}
+
+
+def series() -> dict[str, Family]:
+    """The names of all series."""
+    found = {}
+    for family in FAMILIES:
+        endings = {Kind.COUNTER: ["_total"], Kind.HISTOGRAM: ["_bucket", "_sum", "_count"]}.get(family.kind, [""])
+        found.update({f"apressure_{family.name}{ending}": family for ending in endings})
+    return found
+
+
+def rules() -> list[dict[str, Any]]:
+    (text,) = re.findall(r"```yaml\n(groups:.*?)```", (ROOT / "docs" / "operate.md").read_text(), re.DOTALL)
+    (group,) = yaml.safe_load(text)["groups"]
+    return list(group["rules"])
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "examples" / "deploy" / "grafana.json").read_text())
+    return found
+
+
+def expressions() -> Iterator[str]:
+    yield from (rule["expr"] for rule in rules())
+    yield from (target["expr"] for panel in dashboard()["panels"] for target in panel["targets"])
+    yield dashboard()["templating"]["list"][1]["query"]["query"].removeprefix("label_values(").removesuffix(", queue)")
+
+
+@pytest.mark.parametrize("expression", [*expressions()])
+def test_an_expression_asks_for_series_that_there_are_with_their_labels(expression: str) -> None:
+    known = series()
+    bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', expression)
+    for opening, closing in ("()", "{}", "[]"):
+        assert bare.count(opening) == bare.count(closing)
+    names = re.findall(r"\bapressure_\w+", bare)
+    assert names
+    for name in names:
+        assert name in known
+    labels = {label for name in names for label in known[name].labels} | OF_SCRAPES
+    asked = re.findall(r"(\w+)(?==~|!~|=\"|!=)", bare.replace("==", " "))
+    asked += [label for some in re.findall(r"by \(([^)]*)\)", bare) for label in some.split(", ")]
+    assert set(asked) <= labels
+    for function, name in re.findall(r"(increase|rate|deriv)\((apressure_\w+)", bare):
+        gauge = known[name].kind is Kind.GAUGE
+        assert gauge == (function == "deriv"), f"{function} of {name}"
+    words = set(re.findall(r"\b[A-Za-z]\w*", re.sub(r"\{[^}]*\}|\[[^\]]*\]|by \([^)]*\)", "", bare))) - set(names)
+    assert words <= FUNCTIONS
+    for duration in re.findall(r"\[([^\]]+)\]", bare):
+        assert re.fullmatch(r"\d+[smhd]|\$__rate_interval", duration)
+
+
+def test_each_trouble_has_a_rule_that_says_what_it_is() -> None:
+    for rule in rules():
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        assert re.fullmatch(r"[A-Z][A-Za-z]+", rule["alert"])
+        assert re.fullmatch(r"\d+[smh]", rule.get("for", "1m"))
+        assert "{{ $labels.queue }}" in rule["annotations"]["summary"]
+    asked = " ".join(rule["expr"] for rule in rules())
+    for what in ("oldest_message_age", "drain", "dead_letter", "consumers", "deriv(apressure_queue_messages", "up =="):
+        assert what in asked
+
+
+def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
+    assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
