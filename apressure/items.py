@@ -171,8 +171,8 @@ class Items(Generic[T]):
                         await sender
         except BaseExceptionGroup as errors:
             if _cancellations() > before:
-                # A group forgets a cancellation that comes together with a failure, or from Python 3.13 on cancels again
-                # itself. anyio cancels again during the second sleep, with the exception that its scope knows.
+                # A group forgets a cancellation that comes together with a failure. Since Python 3.13 it cancels again,
+                # during the first sleep. anyio cancels during the second, with the exception that its scope knows.
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)
                 await asyncio.sleep(0.001)

@@ -261,6 +261,6 @@ async def test_a_server_in_protected_mode_is_a_clear_error() -> None:
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
         url = "redis://{}:{}/0".format(*server.sockets[0].getsockname())
         async with asyncio.timeout(60):
-            with pytest.raises(AuthenticationError, match="protected mode.*requirepass"):
+            with pytest.raises(AuthenticationError, match=r"protected mode.*requirepass"):
                 async with AsyncQueue("jobs", url=url) as queue:
                     await queue.create()
