@@ -76,6 +76,7 @@ class FakeredisChannel:
             on_reply(reply)
 
     async def _execute(self, command: Sequence[Argument]) -> Any:
+        await asyncio.sleep(0)  # from Python 3.12 on, fakeredis answers in the same turn of the event loop
         end = asyncio.get_running_loop().time() + (float(command[-1]) if command[0] == b"BLMOVE" else 0)
         while True:
             # The program's client may decode replies.
