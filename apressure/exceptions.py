@@ -34,7 +34,8 @@ class PressureError(Exception):
     def help(self) -> str:
         """The command that says what happened, why, what to do and what was lost: `apressure explain QueueFullError`.
 
-        It needs no network. A subclass of yours has the explanation of the class that it is derived from.
+        It prints the page `docs/errors/QueueFullError.md`, and needs the extra `cli` and no network.
+        A subclass of yours has the page of the class that it is derived from.
         """
         kind = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
         return f"apressure explain {kind.__name__}"

@@ -169,6 +169,10 @@ class Items(Generic[T]):
                         sender = group.create_task(send())
                     elif len(gathered) >= most or size >= MAX_BYTES:
                         await sender
+                if sender is not None:
+                    # Before Python 3.13, a group whose task fails while the group itself waits for it leaves a
+                    # cancellation behind, which nobody asked for.
+                    await asyncio.wait((sender,))
         except BaseExceptionGroup as errors:
             if _cancellations() > before:
                 # A group forgets a cancellation that comes together with a failure. Since Python 3.13 it cancels again,
@@ -181,7 +185,8 @@ class Items(Generic[T]):
 
     def _undecodable(self, message: bytes, error: Exception) -> DecodeError:
         return DecodeError(
-            f"a message of the queue {self._name!r} ({len(message)} bytes) cannot be decoded: {error}",
+            f"a message of the queue {self._name!r} ({len(message)} bytes) cannot be decoded: {error}. Its producer "
+            "may use another codec",
             name=self._name,
             raw=message,
         )

@@ -7,6 +7,7 @@ would never end, and it would break the order of the event loop's timers.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 LONGEST: Final = 1e6
@@ -80,6 +81,25 @@ def text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, not {type(value).__name__}")
     return value
+
+
+def known(options: Iterable[str], names: Collection[str]) -> None:
+    """Raise TypeError if an option is unknown. The error names the option that is probably meant, or else all of them.
+
+    Args:
+        options: The names that were given.
+        names: The names that there are.
+    """
+    for option in options:
+        if option in names:
+            continue
+        if option in {"bound", "maxsize"}:
+            raise TypeError(f"unknown option {option!r}: create(bound=...) sets the bound of a queue")
+        import difflib  # here, since only a mistake needs it
+
+        if near := difflib.get_close_matches(option.lower(), names, 1):
+            raise TypeError(f"unknown option {option!r}: did you mean {near[0]!r}?")
+        raise TypeError(f"unknown option {option!r}; the options are {', '.join(names)}")
 
 
 def batch(items: Any, method: str, single: str) -> None:

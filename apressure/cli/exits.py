@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Final
+from typing import Final, TypeGuard
 
 from apressure import exceptions as errors
 from apressure.cli.show import printable
@@ -100,6 +100,11 @@ def message_of(error: BaseException) -> str:
     if isinstance(error, errors.ServerUnavailableError) and message.startswith(("cannot reach", "cannot find")):
         message += " --url or APRESSURE_URL names another server"
     return message
+
+
+def explained(error: BaseException) -> TypeGuard[PressureError]:
+    """Return whether an error has a page that says more than its message."""
+    return isinstance(error, PressureError) and type(error).__module__ == PressureError.__module__
 
 
 def as_dict(error: BaseException, code: Exit) -> dict[str, object]:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import typer
 
-from apressure.cli.exits import HANDLED, Exit, as_dict, code_of, message_of
+from apressure.cli.exits import HANDLED, Exit, as_dict, code_of, explained, message_of
 from apressure.cli.options import Common, complain
 
 _T = TypeVar("_T")
@@ -154,7 +154,8 @@ def _print_error(error: BaseException, code: Exit, remains: Remains | None, *, a
     if as_json:
         complain(jsons.dumps({**as_dict(error, code), **(remains.data if remains else {})}))
     else:
-        complain(f"apressure: {message_of(error)}" + (f"; {remains.text}" if remains else ""))
+        hint = f" ({error.help})" if sys.stderr.isatty() and explained(error) else ""
+        complain(f"apressure: {message_of(error)}{hint}" + (f"; {remains.text}" if remains else ""))
 
 
 ROUTINE: Final = frozenset({"client_closing", "connected", "redelivered", "role_released", "role_taken"})

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Unpack
 
+from apressure import validation
 from apressure.concurrency.settle import wait_shielded
 from apressure.connection.leases.renewer import Renewer
 from apressure.connection.objects import SharedClient
@@ -154,3 +155,24 @@ class Client(SharedClient):
                     yield key
                 if cursor == b"0":
                     break
+
+
+def client_of(kind: type, client: Client | None, options: ClientOptions) -> Client:
+    """Return the client of a queue: the one that was given, or one of its own.
+
+    Args:
+        kind: The class of the queue. Its keyword arguments are options, too.
+        client: The client that it shares; None for one of its own.
+        options: The options of a client of its own.
+
+    Raises:
+        TypeError: An option is unknown or of the wrong type, or there are options beside a client.
+        ValueError: An option is invalid.
+    """
+    own = kind.__init__.__kwdefaults__  # type: ignore[misc] # the class is one of ours
+    validation.known(options, (*own, *ClientOptions.__annotations__))
+    if client is None:
+        return Client(**options)
+    if options:
+        raise TypeError(f"give either client= or {', '.join(options)}: the client has its own settings")
+    return client

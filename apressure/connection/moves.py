@@ -83,7 +83,8 @@ def impossible(source: Any, destination: Any, why: str) -> ExactlyOnceError:
 
 def other_kind(source: Any, destination: Any) -> ExactlyOnceError:
     """Return the error for a destination of another kind than the source."""
-    why = f"the destination is a {type(destination).__name__}, and only two queues of one kind and server share a step"
+    kind = type(destination).__name__
+    why = f"the destination is of class {kind}, and only two queues of one kind and server share a step"
     return impossible(source, destination, why)
 
 

@@ -154,9 +154,7 @@ def settings_from(options: ClientOptions, environment: Mapping[str, str] | None 
         ValueError: An option, a part of the URL or an environment variable is invalid; the message says why.
     """
     environment = os.environ if environment is None else environment
-    unknown = set(options) - set(ClientOptions.__annotations__)
-    if unknown:
-        raise TypeError(f"unknown option {min(unknown)!r}; the options are {', '.join(ClientOptions.__annotations__)}")
+    validation.known(options, ClientOptions.__annotations__)
     common: dict[str, Any] = {
         "prefix": _prefix(options.get("prefix"), environment),
         "client_id": _client_id(options.get("client_id")),

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec
 from apressure.concurrency.deadline import within
-from apressure.connection.client import Client
+from apressure.connection.client import Client, client_of
 from apressure.connection.leases.arguments import lease_of, max_hold_of
 from apressure.connection.settings import ClientOptions
 from apressure.events.consumer import EventConsumer
@@ -101,11 +101,9 @@ class EventQueue(Taking[T]):
         keep_errors: bool = True,
         **options: Unpack[ClientOptions],
     ) -> None:
-        if client is not None and options:
-            raise TypeError(f"give either client= or {', '.join(options)}: the client has its own settings")
+        chosen = client_of(EventQueue, client, options)
         if max_attempts is not None:
             validation.whole(max_attempts, "max_attempts")
-        chosen = Client(**options) if client is None else client
         if not chosen.settings.scripting:
             raise ValueError("an EventQueue needs scripts on the server: leave out scripting=False")
         super().__init__(chosen, client is None, name, max_attempts, keep_errors, codec)
@@ -279,15 +277,13 @@ class EventQueue(Taking[T]):
         """
         if not names:
             raise TypeError("consume needs the name of at least one queue")
-        if client is not None and options:
-            raise TypeError(f"give either client= or {', '.join(options)}: the client has its own settings")
-        if is_okq(options.get("url")):
+        if client is None and is_okq(options.get("url")):
             from apressure.events.remote.queue import RemoteEventQueue
 
             if max_attempts is not None:
                 raise ValueError(NO_DEAD_LETTERS)
             return RemoteEventQueue.consume(*names, codec=codec, lease=lease, **options)  # type: ignore[return-value]
-        shared = Client(**options) if client is None else client
+        shared = client_of(EventQueue, client, options)
         queues = [
             EventQueue(name, client=shared, codec=codec, max_attempts=max_attempts, keep_errors=keep_errors)
             for name in dict.fromkeys(names)

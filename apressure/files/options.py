@@ -93,9 +93,7 @@ def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
     given: dict[str, Any] = {**options}
     parent, name = names.node_of(path, given.pop("directory", None))
     dead_letters = given.pop("dead_letters", None)
-    unknown = sorted(given.keys() - set(Settings._fields))
-    if unknown:
-        raise TypeError(f"unknown option {unknown[0]!r}: see FileQueueOptions")
+    validation.known(given, (*FileQueueOptions.__annotations__, "codec"))
     if given.get("bound") is not None:
         validation.whole(given["bound"], "bound", 0, MAX_BOUND, "messages")
     for option in ("max_attempts", "max_message_size"):

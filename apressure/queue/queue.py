@@ -9,7 +9,7 @@ from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import within
 from apressure.concurrency.lifetime import AsyncClosing
-from apressure.connection.client import Client
+from apressure.connection.client import Client, client_of
 from apressure.connection.leases.arguments import lease_of, max_hold_of
 from apressure.connection.settings import ClientOptions
 from apressure.items import Items
@@ -99,12 +99,11 @@ class AsyncQueue(Taking[T], AsyncClosing):
         keep_errors: bool = True,
         **options: Unpack[ClientOptions],
     ) -> None:
-        if client is not None and options:
-            raise TypeError(f"give either client= or {', '.join(options)}: the client has its own settings")
+        chosen = client_of(AsyncQueue, client, options)
         if max_attempts is not None:
             validation.whole(max_attempts, "max_attempts")
         self.name = name
-        self.client = Client(**options) if client is None else client
+        self.client = chosen
         self.max_attempts = max_attempts
         settings = self.client.settings
         self._items: Items[T] = Items(name, codec_for(codec), settings.max_message_size)

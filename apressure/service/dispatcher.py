@@ -110,7 +110,10 @@ class Dispatcher(ABC):
             try:
                 with CancelScope() as self._scope:
                     if not await queue.exists():
-                        raise QueueDoesNotExistError(f"the queue {queue.name!r} does not exist", name=queue.name)
+                        raise QueueDoesNotExistError(
+                            f"the queue {queue.name!r} does not exist: create it first, or use serve(create=True)",
+                            name=queue.name,
+                        )
                     self.reached = True
                     consumer = await stack.enter_async_context(self._arguments.consumer())
                     consumer.on_lost(self._fail)

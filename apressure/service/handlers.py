@@ -22,9 +22,11 @@ def check(handler: Any, role: str = "handler") -> None:
     A `"transform"` may be an asynchronous generator, too.
     """
     if not callable(handler):
-        raise TypeError(f"the {role} must be an async function, not {type(handler).__name__}")
+        advice = ". Write its name without parentheses" if inspect.isawaitable(handler) else ""
+        raise TypeError(f"the {role} must be an async function, not {type(handler).__name__}{advice}")
     if _synchronous(handler, _YIELDS if role == "handler" else inspect.CO_GENERATOR):
         raise TypeError(_refusal(handler, "it is synchronous", role))
+    _check_parameters(handler, role)
 
 
 def check_blocking(handler: Any) -> None:
@@ -38,6 +40,22 @@ def check_blocking(handler: Any) -> None:
         raise TypeError(
             "with executor=, the handler must be a synchronous function: write `def` instead of `async def`"
         )
+    _check_parameters(handler, "handler")
+
+
+def _check_parameters(handler: Any, role: str) -> None:
+    """Raise TypeError for a handler that cannot take an item: every call would fail, and use up an attempt."""
+    try:
+        signature = inspect.signature(handler, follow_wrapped=False)  # a decorator may add arguments
+    except (TypeError, ValueError):
+        return  # a function of a compiled module may have none
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise TypeError(
+            f"the {role} {name_of(handler)} must take one argument, which is the item: {error}. Bind other arguments "
+            "with functools.partial"
+        ) from None
 
 
 def not_awaitable(handler: Any, returned: object, role: str = "handler") -> TypeError:

@@ -209,7 +209,7 @@ def _atomic(source: Any) -> AtomicSource:
     if isinstance(source, AtomicSource):
         return source
     raise ExactlyOnceError(
-        f"exactly once is impossible from the queue {source.name!r}: it is a {type(source).__name__}, and only two "
-        "AsyncQueues, or EventQueues, on one server share a step",
+        f"exactly once is impossible from the queue {source.name!r}: it is of class {type(source).__name__}, and only "
+        "two AsyncQueues, or EventQueues, on one server share a step",
         name=source.name,
     )

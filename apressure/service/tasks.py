@@ -21,6 +21,7 @@ class Tasks:
 
     def __init__(self) -> None:
         self.all: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
         self.retrying = 0
         self.cancelled = False
         self._changed = asyncio.Event()
@@ -52,11 +53,15 @@ class Tasks:
         self._changed.clear()
 
     def cancel(self) -> None:
-        """Cancel the tasks, each one once, so that nothing interrupts what a handler does on cancellation."""
+        """Cancel the tasks, each one once, so that nothing interrupts what a handler does on cancellation.
+
+        `cancelling()` does not tell which tasks these are: before Python 3.13, a handler's TaskGroup that failed may
+        leave a cancellation behind.
+        """
         self.cancelled = True
-        for task in self.all:
-            if not task.cancelling():
-                task.cancel()
+        for task in self.all - self._ending:
+            self._ending.add(task)
+            task.cancel()
 
     async def join(self) -> None:
         """Wait until all tasks have ended. A cancellation is raised after that."""
@@ -64,4 +69,5 @@ class Tasks:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.all.discard(task)
+        self._ending.discard(task)
         self.changed()

@@ -42,6 +42,7 @@ class TaskClient(Client):
         self, url: str | None = None, *, result_ttl: float | None = DEFAULT_RESULT_TTL, **options: Unpack[OtherOptions]
     ) -> None:
         ttl_of(result_ttl)
+        validation.known(options, ("result_ttl", *OtherOptions.__annotations__))
         super().__init__(url, **options)
         refuse_unfit(self)
         self.result_ttl = result_ttl

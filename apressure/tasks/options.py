@@ -20,12 +20,16 @@ def ttl_of(result_ttl: float | None) -> float:
     return validation.seconds(result_ttl, "result_ttl", most=math.inf, above=True, none=True)
 
 
+_PERIOD: Final = 365 * 86_400
+"""Seconds: a smaller eta is a mistake, because nobody schedules for 1970."""
+
+
 def time_of(eta: datetime | float) -> float:
     """Return a time in seconds since 1970.
 
     Raises:
         TypeError: It is neither a datetime nor a number.
-        ValueError: It is a datetime without a time zone, or no finite number.
+        ValueError: It is a datetime without a time zone, no finite number, or a period instead of a time.
     """
     if isinstance(eta, datetime):
         if eta.tzinfo is None:
@@ -35,6 +39,8 @@ def time_of(eta: datetime | float) -> float:
         raise TypeError(f"eta must be a datetime or seconds since 1970, not {type(eta).__name__}")
     if not math.isfinite(eta):
         raise ValueError(f"eta must be a finite number of seconds, not {eta}")
+    if 0 < eta < _PERIOD:
+        raise ValueError(f"eta counts seconds since 1970, so {eta} is in that year. Write time.time() + {eta}")
     return float(eta)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, Literal, TypeVar, Unpack, overload
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import within
-from apressure.connection.client import Client
+from apressure.connection.client import Client, client_of
 from apressure.connection.leases.arguments import lease_of
 from apressure.connection.leases.clock import since_boot
 from apressure.connection.settings import ClientOptions
@@ -108,14 +108,12 @@ class TaskQueue(Contents[T], Generic[T]):
         result_ttl: float | None = DEFAULT_RESULT_TTL,
         **options: Unpack[ClientOptions],
     ) -> None:
-        if client is not None and options:
-            raise TypeError(f"give either client= or {', '.join(options)}: the client has its own settings")
+        chosen = client_of(TaskQueue, client, options)
         if max_attempts is not None:
             validation.whole(max_attempts, "max_attempts")
         if on_orphan not in POLICIES:
             raise ValueError(f"on_orphan must be one of {', '.join(map(repr, POLICIES))}, not {on_orphan!r}")
         self.lease = lease_of(lease)
-        chosen = Client(**options) if client is None else client
         refuse_unfit(chosen)
         super().__init__(chosen, client is None, name, max_attempts, on_orphan, ttl_of(result_ttl))
         used: Codec[Any] = TaskCodec() if codec is None else codec_for(codec)

@@ -156,13 +156,14 @@ class Faults:
 
         Args:
             queue: A queue with a bound, of any kind.
-            item: What the queue's codec takes.
+            item: What the queue's codec takes; bytes do for a queue without a codec.
 
         Returns:
             How many were put.
 
         Raises:
             ValueError: The queue has no bound.
+            TypeError: The queue's codec does not take the item. Nothing was put.
 
         Cancelled, some of them are in the queue.
         """
@@ -171,7 +172,13 @@ class Faults:
         count = 0
         with contextlib.suppress(QueueFullError):
             while True:
-                await queue.put_nowait(item)
+                try:
+                    await queue.put_nowait(item)
+                except TypeError as error:
+                    raise TypeError(
+                        f"the codec of the queue {queue.name!r} does not take {item!r:.40}: {error}. Give fill an item "
+                        "of yours: fill(queue, item)"
+                    ) from error
                 count += 1
         return count
 

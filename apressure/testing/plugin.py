@@ -82,19 +82,19 @@ def _pressure_place(
     def directory() -> Any:
         return tmp_path_factory.mktemp("pressure")
 
+    allowed: set[str] = set()
+    for marker in request.node.iter_markers(_MARKER):
+        allowed.update(marker.args or KINDS)
     if _pressure_target is None:
-        server = PressureServer(None, True, _fake_server(), directory)
+        server = PressureServer(None, True, _fake_server(), directory, allowed)
         yield server
         _finish(server)
     else:
         with Proxy(_pressure_target) as proxy:
-            server = PressureServer(proxy, _chosen(request.config) == "embedded", None, directory)
+            server = PressureServer(proxy, _chosen(request.config) == "embedded", None, directory, allowed)
             yield server
             _finish(server)
         ask(_pressure_target, b"FLUSHDB")
-    allowed: set[str] = set()
-    for marker in request.node.iter_markers(_MARKER):
-        allowed.update(marker.args or KINDS)
     if allowed.difference(KINDS):
         pytest.fail(f"{_MARKER} allows {', '.join(KINDS)}, and not {min(allowed.difference(KINDS))!r}", pytrace=False)
     if not request.node.stash.get(_failed, False) and (text := report(server.left, allowed)):

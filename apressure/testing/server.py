@@ -34,6 +34,7 @@ class PressureServer(Faults):
         ours: Whether the server belongs to this test run.
         fake: Makes a new client of fakeredis, for `redis=`; None with a real server.
         directory: Makes a new directory, for queues in files.
+        allowed: The kinds of what the test may leave behind. `finish` does not wait for its end.
 
     Attributes:
         left: What `finish` found.
@@ -41,11 +42,17 @@ class PressureServer(Faults):
     """
 
     def __init__(
-        self, proxy: Proxy | None, ours: bool, fake: Callable[[], Any] | None, directory: Callable[[], Path]
+        self,
+        proxy: Proxy | None,
+        ours: bool,
+        fake: Callable[[], Any] | None,
+        directory: Callable[[], Path],
+        allowed: Collection[str],
     ) -> None:
         super().__init__(proxy, ours)
         self._fake = fake
         self._directory = directory
+        self._allowed = allowed
         self._opened: list[Any] = []
         self._before: Collection[asyncio.Task[Any]] = ()
         self.left: list[Leftover] = []
@@ -114,11 +121,11 @@ class PressureServer(Faults):
         """
         self.finished = True
         try:
-            self.left += await _after_grace(self._held)
+            self.left += await self._after_grace(self._held)
         finally:
             for queue in self._opened:
                 await queue.aclose()
-        self.left += await _after_grace(self._running)
+        self.left += await self._after_grace(self._running)
 
     async def _open(self, queue: Q, bound: int, create: bool) -> Q:
         self._opened.append(queue)
@@ -138,6 +145,14 @@ class PressureServer(Faults):
                 if isinstance(queue, FileQueue):
                     found += in_flight("FileQueue", statistics)
         return found
+
+    async def _after_grace(self, look: Callable[[], Awaitable[list[Leftover]]]) -> list[Leftover]:
+        until = time.monotonic() + GRACE
+        while True:
+            found = await look()
+            if all(one.kind in self._allowed for one in found) or time.monotonic() >= until:
+                return found
+            await asyncio.sleep(0.05)
 
     async def _running(self) -> list[Leftover]:
         tasks = background.running().difference(self._before)
@@ -162,10 +177,3 @@ def report(left: Collection[Leftover], allowed: Collection[str]) -> str:
     lines = "\n".join(f"  - {one.text}" for one in dict.fromkeys(rest))
     marker = f"@pytest.mark.pressure_leaves({', '.join(repr(kind) for kind in kinds)})"
     return f"the test left something behind:\n{lines}\nIf that is intended, mark the test with {marker}."
-
-
-async def _after_grace(look: Callable[[], Awaitable[list[Leftover]]]) -> list[Leftover]:
-    until = time.monotonic() + GRACE
-    while (found := await look()) and time.monotonic() < until:  # noqa: ASYNC110 - the server has no event
-        await asyncio.sleep(0.05)
-    return found

@@ -29,6 +29,8 @@ def on_files(files: Files, config: Any) -> Files:
         for target in LINK.findall(file.content_string)
         if (path := _outside(file.src_uri, target)) and path not in PAGES
     }
+    worker = (DOCS / "site" / "iframe-worker.js").read_text()
+    files.append(File.generated(config, "assets/iframe-worker.js", content=worker))
     for path in sorted(outside):
         files.append(File.generated(config, f"source/{path}.txt", content=_text(ROOT / path)))
     return files

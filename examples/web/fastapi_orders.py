@@ -87,7 +87,8 @@ async def take(order: Order, orders: Orders) -> None:
     try:
         await orders.put(order, timeout=0.5, deadline=5)
     except (TimeoutError, ConnectionError) as error:  # full, in use, or out of reach
-        raise HTTPException(503, str(error), {"Retry-After": "1"}) from error
+        logger.warning("refused an order: %s", error)  # the error names the server: it is not for clients
+        raise HTTPException(503, "try again later", {"Retry-After": "1"}) from error
 
 
 @app.get("/health")

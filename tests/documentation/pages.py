@@ -20,6 +20,7 @@ SECTIONS = {
     "api": "API",
     "benchmarks": "Performance",
     "compatibility": "Compatibility",
+    "errors": "Errors",
     "migrate": "Migration",
 }
 

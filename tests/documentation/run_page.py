@@ -1,4 +1,4 @@
-"""Runs the code of one page: `python -m tests.documentation.run_page PAGE URL`, in a directory of its own.
+"""Runs the code of pages: `python -m tests.documentation.run_page URL PAGE…`, in a directory of its own.
 
 The Python of a page shares its names, as one program. What it takes for granted, such as `handle`, is in `stand_ins/`.
 Coroutine functions without arguments that no code of the page calls are run at the end of their block, all at once.
@@ -78,4 +78,5 @@ def main(page: Path, url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    for each in sys.argv[2:]:
+        main(Path(each), sys.argv[1])

@@ -33,13 +33,18 @@ ELSEWHERE = {
 }
 """Pages whose code needs more than a server, and the test that runs it."""
 
-CODE = [page for page in PAGES if name(page) not in ELSEWHERE and any(block.runs for block in blocks(page))]
+ERRORS = [page for page in PAGES if page.parent.name == "errors"]
+CODE = [
+    [page]
+    for page in PAGES
+    if name(page) not in ELSEWHERE and page not in ERRORS and any(block.runs for block in blocks(page))
+]
 
 
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)
-@pytest.mark.parametrize("page", CODE, ids=name)
+@pytest.mark.parametrize("pages", [*CODE, ERRORS], ids=lambda pages: name(pages[0]) if len(pages) == 1 else "errors")
 @pytest.mark.leaves_keys
-def test_the_code_of_a_page_runs(page: Path, url: str, tmp_path: Path) -> None:
+def test_the_code_of_a_page_runs(pages: list[Path], url: str, tmp_path: Path) -> None:
     program = tmp_path / "bin" / "apressure"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {" ".join(COMMAND)} "$@"\n')
@@ -57,7 +62,7 @@ def test_the_code_of_a_page_runs(page: Path, url: str, tmp_path: Path) -> None:
     output = tmp_path / "output.txt"
     with output.open("wb") as file:
         running = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "tests.documentation.run_page", str(page), url],
+            [sys.executable, "-W", "error", "-m", "tests.documentation.run_page", url, *map(str, pages)],
             cwd=place, env=settings, stdout=file, stderr=file, start_new_session=True,
         )  # fmt: skip
         try:

@@ -1,4 +1,4 @@
-"""Which handlers `serve` refuses before it receives anything: those that certainly return no awaitable."""
+"""Which handlers `serve` refuses before it receives anything: those that return no awaitable, or take no item."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -55,6 +56,17 @@ class Operation:
         return handle(self.item).__await__()
 
 
+async def two(item: bytes, other: bytes) -> None: ...
+
+
+def giving(function: Callable[..., Awaitable[None]]) -> Callable[[bytes], Awaitable[None]]:
+    @functools.wraps(function)
+    def wrapper(item: bytes) -> Awaitable[None]:
+        return function(item, b"other")
+
+    return wrapper
+
+
 def wrapped(function: Callable[[bytes], Awaitable[None]]) -> Callable[[bytes], Awaitable[None]]:
     @functools.wraps(function)
     def wrapper(item: bytes) -> Awaitable[None]:
@@ -98,11 +110,11 @@ def sometimes_later(item: bytes) -> Any:
 @pytest.mark.parametrize(
     "handler",
     [
-        handle, functools.partial(handle), functools.partial(functools.partial(handle), item=b""),
+        handle, functools.partial(handle), functools.partial(functools.partial(two), other=b""),
         Handler(), Handler().method, Handler.of_class, Handler.static, functools.partial(Handler().method),
         lambda item: handle(item[1:]), wrapped(handle), bare(handle), Delegating(), Operation, generator_based,
         sometimes, sometimes_later, functools.lru_cache(handle), functools.partial(asyncio.to_thread, print),
-        lambda item: asyncio.ensure_future(handle(item)),
+        lambda item: asyncio.ensure_future(handle(item)), giving(two), AsyncMock(),
     ],
 )  # fmt: skip
 def test_a_function_that_may_return_an_awaitable_is_accepted(handler: Any) -> None:
@@ -154,6 +166,30 @@ async def async_generator(item: bytes) -> AsyncIterator[bytes]:
 def test_a_function_that_returns_no_awaitable_is_refused_with_advice(handler: Any) -> None:
     with pytest.raises(TypeError, match=r"must be an async function: it is synchronous.*async def.*asyncio\.to_thread"):
         handlers.check(handler)
+
+
+async def nothing() -> None: ...
+
+
+async def keyword(*, item: bytes) -> None: ...
+
+
+@pytest.mark.parametrize("handler", [two, nothing, keyword, functools.partial(handle, item=b""), Handler.method])
+def test_a_function_that_cannot_take_an_item_is_refused_before_it_uses_up_attempts(handler: Any) -> None:
+    with pytest.raises(TypeError, match=r"must take one argument, which is the item: .*functools\.partial"):
+        handlers.check(handler)
+
+
+def test_a_blocking_function_that_cannot_take_an_item_is_refused() -> None:
+    with pytest.raises(TypeError, match="the handler <lambda> must take one argument"):
+        handlers.check_blocking(lambda item, other: None)
+
+
+async def test_a_coroutine_instead_of_its_function_is_refused() -> None:
+    called = handle(b"")
+    with pytest.raises(TypeError, match=r"not coroutine\. Write its name without parentheses"):
+        handlers.check(called)
+    await called
 
 
 def test_the_error_names_the_handler() -> None:

@@ -12,7 +12,7 @@ import redis
 import redis.asyncio
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
-from apressure import AsyncQueue, Client
+from apressure import AsyncQueue, Client, EventQueue, TaskQueue
 from apressure.connection.settings import ClientOptions, Settings, client_identity
 from apressure.connection.settings import settings_from as resolve_options
 
@@ -180,7 +180,9 @@ def test_a_bad_environment_variable_is_named(variable: str, text: str) -> None:
         ({"retry_timeout": False}, TypeError, "retry_timeout must be a number"),
         ({"max_message_size": 0}, ValueError, "max_message_size must be at least 1"),
         ({"max_message_size": 1e6}, TypeError, "max_message_size must be a whole number of bytes"),
-        ({"sever": "h"}, TypeError, "unknown option 'sever'.*host"),
+        ({"pasword": "h"}, TypeError, "unknown option 'pasword': did you mean 'password'"),
+        ({"zone": 1}, TypeError, "unknown option 'zone'; the options are .*host"),
+        ({"bound": 5}, TypeError, "unknown option 'bound': create.bound=...."),
         ({"url": "embedded://", "host": "h"}, ValueError, "an address of its own.*host"),
         ({"url": "unix:///s", "port": 6379}, ValueError, "no host and no port"),
     ],
@@ -203,6 +205,16 @@ def test_an_option_of_none_is_as_if_it_was_not_given() -> None:
 def test_a_queue_takes_a_client_or_options_but_not_both() -> None:
     with pytest.raises(TypeError, match="client= or url"):
         AsyncQueue("jobs", client=Client(), url="redis://h")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("kind", [AsyncQueue, EventQueue, TaskQueue])
+def test_a_misspelt_option_of_a_queue_is_corrected(kind: Any, shared: bool) -> None:
+    options = {"client": Client()} if shared else {}
+    with pytest.raises(TypeError, match="unknown option 'max_atempts': did you mean 'max_attempts'"):
+        kind("jobs", max_atempts=3, **options)
+    with pytest.raises(TypeError, match=r"unknown option 'zone'; the options are client, codec, max_attempts,.* url"):
+        kind("jobs", zone="eu", **options)
 
 
 def test_a_redis_client_lends_its_server_and_credentials() -> None:

@@ -13,8 +13,8 @@ import typer
 from apressure.cli.options import Common
 from apressure.cli.show import print_json
 
-_SECTION: Final = re.compile(r"^## (\w+)\n\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-_LINK: Final = re.compile(r"\[([^]]+)\]\(([\w/.-]+)[^)]*\)")
+_SIBLING: Final = re.compile(r"\[([^]]+)\]\([\w-]+\.md\)")
+_LINK: Final = re.compile(r"\[([^]]+)\]\(\.\./([\w/.-]+)[^)]*\)")
 
 
 def explain(
@@ -38,15 +38,15 @@ def explain(
         from rich.console import Console
         from rich.markdown import Markdown
 
-        Console().print(Markdown(f"## {found}\n\n{texts[found]}"))
+        Console().print(Markdown(texts[found]))
     else:
-        sys.stdout.write(f"{found}\n\n{texts[found].replace('**', '')}")
+        sys.stdout.write(texts[found])
 
 
 def explanations() -> dict[str, str]:
-    """Return the text of each error. A link to a page of the docs becomes the page's name."""
-    page = files("apressure.cli").joinpath("errors.md")  # the wheel has a copy of docs/errors.md
-    if not page.is_file():  # an editable installation
-        page = Path(__file__).parents[3] / "docs" / "errors.md"
-    sections = _SECTION.findall(page.read_text(encoding="utf-8"))
-    return {name: _LINK.sub(r"\1 (docs/\2)", text.strip()) + "\n" for name, text in sections}
+    """Return the page of each error. A link to another page of the docs becomes that page's name."""
+    folder = Path(str(files("apressure.cli"))) / "errors"  # the wheel has a copy of docs/errors
+    if not folder.is_dir():  # an editable installation
+        folder = Path(__file__).parents[3] / "docs" / "errors"
+    pages = {page.stem: page.read_text(encoding="utf-8") for page in sorted(folder.glob("*Error.md"))}
+    return {name: _LINK.sub(r"\1 (docs/\2)", _SIBLING.sub(r"\1", text)) for name, text in pages.items()}

@@ -176,3 +176,10 @@ def test_the_end_of_a_lease_is_shown(cli: Commands, queue: str) -> None:
             await asyncio.to_thread(look)
 
     cli.library(queue, hold)
+
+
+def test_an_error_at_a_terminal_names_its_page(cli: Commands, queue: str) -> None:
+    shown = at_a_terminal(cli, "create", queue)
+    assert b"exists already (apressure explain QueueAlreadyExistsError)" in shown
+    piped = cli("create", queue, code=4)
+    assert b"explain" not in piped.stderr

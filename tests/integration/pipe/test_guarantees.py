@@ -52,7 +52,7 @@ async def test_at_least_once_elsewhere(
     elsewhere: dict[str, Any] = {"url": url}
     why = {
         "another database": "in different databases", "another server": "on different servers",
-        "plain": "without scripting=False", "asked for": "exactly_once=False", "files": "is a FileQueue",
+        "plain": "without scripting=False", "asked for": "exactly_once=False", "files": "is of class FileQueue",
     }[how]  # fmt: skip
     if how == "another database":
         elsewhere = {"url": url.removesuffix("/0") + "/1"}

@@ -209,6 +209,25 @@ async def test_an_asynchronous_generator_does_not_hide_that_the_queue_was_closed
     assert "1 items were put before" in "".join(raised.__notes__)
 
 
+async def test_an_asynchronous_generator_that_ended_before_the_put_failed_does_not_look_like_a_cancellation(
+    open_queue: Opener,
+) -> None:
+    queue = await open_queue()
+    await queue.close()
+
+    async def generate() -> AsyncIterator[bytes]:
+        yield b"1"
+
+    async def work() -> int:
+        with pytest.raises(QueueClosedError):
+            await queue.put_many(generate())
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    assert await in_time(work()) == 0
+
+
 async def test_an_asynchronous_generator_that_sleeps_does_not_hide_an_error_until_it_wakes(
     open_queue: Opener, db: redis.Redis
 ) -> None:

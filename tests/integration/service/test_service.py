@@ -644,6 +644,30 @@ async def test_cancelling_it_cancels_the_handlers_once_and_gives_everything_back
     assert await attempts(queue) == [(item, 1 + (item in cleaning)) for item in items]
 
 
+async def test_a_handler_whose_task_group_has_failed_is_cancelled_like_others(open_queue: Opener) -> None:
+    queue = await open_queue()
+    await queue.put(b"0")
+    begun = asyncio.Event()
+
+    async def fail() -> None:
+        await asyncio.sleep(0.01)
+        raise ValueError
+
+    async def handle(item: bytes) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+        except* ValueError:
+            pass
+        begun.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(serve(handle, queue, signals=()))
+    await in_time(begun.wait())
+    await cancelled(task)
+    assert await queue.qsize() == 1
+
+
 async def test_the_shutdown_timeout_does_not_cancel_a_handler_twice(open_queue: Opener) -> None:
     queue = await open_queue()
     await queue.put(b"0")

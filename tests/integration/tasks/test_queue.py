@@ -162,7 +162,7 @@ async def test_scheduling(queue: TaskQueue[Any], blueque: Blueque, db: redis.Red
     )
     now = await queue.schedule("now", time.time() - 5)
     assert blueque.task(now)["status"] == "pending"
-    for bad in (datetime(2030, 1, 1), float("nan"), float("inf")):  # noqa: DTZ001 (that is what is refused)
+    for bad in (datetime(2030, 1, 1), float("nan"), float("inf"), 60):  # noqa: DTZ001 (that is what is refused)
         with pytest.raises(ValueError, match="eta"):
             await queue.schedule("x", bad)
     with pytest.raises(TypeError):
