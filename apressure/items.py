@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
@@ -174,8 +175,10 @@ class Items(Generic[T]):
                     await asyncio.wait((sender,))
         except BaseExceptionGroup as errors:
             if _cancellations() > before:
-                # A group forgets a cancellation that comes together with a failure. anyio cancels again during this
-                # sleep, with the exception that its scope knows; asyncio does not.
+                # A group forgets a cancellation that comes together with a failure. Since Python 3.13 it cancels again,
+                # during the first sleep. anyio cancels during the second, with the exception that its scope knows.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
                 await asyncio.sleep(0.001)
                 raise asyncio.CancelledError from errors.exceptions[0]
             raise errors.exceptions[0] from None

@@ -34,6 +34,7 @@ STALE = "ERR Error running script: @user_script:3: Can not execute the command o
         ("ERR unknown command `blmove`, with args beginning with: ", ServerTooOldError, "ERR", "blmove.*Valkey"),
         ("OOM command not allowed when used memory > 'maxmemory'.", OutOfMemoryError, "OOM", "nothing was written"),
         ("ERR Protocol error: unauthenticated multibulk length", AuthenticationError, "NOAUTH", "give a password"),
+        ("DENIED Redis is running in protected mode because…", AuthenticationError, "DENIED", "mode.*requirepass"),
         ("MISCONF Redis is configured to save RDB snapshots", ServerError, "MISCONF", "disk.*nothing was written"),
         ("NOREPLICAS Not enough good replicas to write.", ServerError, "NOREPLICAS", "min-replicas-to-write"),
         ("LOADING Redis is loading the dataset in memory", ServerError, "LOADING", "when it is ready"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from redis.exceptions import NoScriptError, RedisError
 
@@ -18,6 +18,9 @@ from apressure.connection.wire.channel import ConnectionLost, OnReply, reply_of
 from apressure.connection.wire.command import NO_HEAD, Argument, Head
 from apressure.connection.wire.replies import error_from_reply
 from apressure.exceptions import ScriptingRefusedError
+
+POLL: Final = 0.002
+"""Seconds between two looks at a list that is missing."""
 
 
 class FakeredisChannel:
@@ -57,8 +60,7 @@ class FakeredisChannel:
         while not self._queue.empty():
             command, on_reply = self._queue.get_nowait()
             try:
-                # The program's client may decode replies.
-                reply = await self._client.execute_command(*command, NEVER_DECODE=True)
+                reply = await self._execute(command)
             except NoScriptError:
                 reply = error_from_reply("NOSCRIPT No matching script.")
             except RedisError as error:
@@ -72,3 +74,14 @@ class FakeredisChannel:
                 on_reply(ConnectionLost(str(error)))
                 raise
             on_reply(reply)
+
+    async def _execute(self, command: Sequence[Argument]) -> Any:
+        await asyncio.sleep(0)  # from Python 3.12 on, fakeredis answers in the same turn of the event loop
+        end = asyncio.get_running_loop().time() + (float(command[-1]) if command[0] == b"BLMOVE" else 0)
+        while True:
+            # The program's client may decode replies.
+            reply = await self._client.execute_command(*command, NEVER_DECODE=True)
+            # For a list that is missing, BLMOVE of fakeredis does not wait, and lets nothing else run.
+            if reply is not None or asyncio.get_running_loop().time() >= end:
+                return reply
+            await asyncio.sleep(POLL)

@@ -85,6 +85,12 @@ def error_from_reply(text: str) -> ServerError:
             f"{text} (the server's user needs the command and the key; what the script did before is not undone)",
             code="NOPERM",
         )
+    if code == "DENIED":  # the server's own text is a paragraph, which advises to switch the protection off
+        return AuthenticationError(
+            "the server is in protected mode: it takes connections from its own machine only. Give it a password "
+            "(requirepass), and the password to its clients",
+            code=code,
+        )
     if UNREADABLE in text:
         return ServerError(
             f"{text} (the message is larger than the server takes: raise its proto-max-bulk-len, or lower the client's "

@@ -13,6 +13,6 @@ def notify(*states: str) -> None:
     if place[:1] not in ("/", "@"):
         return
     address = "\0" + place[1:] if place.startswith("@") else place
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as one:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
         one.setblocking(False)
         one.sendto("\n".join(states).encode(), address)

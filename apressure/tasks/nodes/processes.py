@@ -7,6 +7,7 @@ import functools
 import os
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Final
@@ -68,7 +69,7 @@ def _own() -> float | None:
 
 
 def _started_at(pid: int) -> float | None:
-    if (stat := _stat(pid)) is not None:
+    if sys.platform == "linux" and (stat := _stat(pid)) is not None:
         since_boot: float = int(stat[19]) / os.sysconf("SC_CLK_TCK")
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return float(booted + since_boot)

@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,13 @@ def test_service_managers_wait_until_the_handlers_have_finished() -> None:
     for pod, container in kubernetes():
         before = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])
         assert pod["terminationGracePeriodSeconds"] > worker.SHUTDOWN_SECONDS + float(before[1])
+
+
+def test_the_image_is_built_from_all_that_the_wheel_consists_of() -> None:
+    copied = image().values()
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for name in (*wheel["packages"], *wheel["force-include"]):
+        assert any((ROOT / name).is_relative_to(path) for path in copied), name
 
 
 def test_the_image_has_what_its_containers_run() -> None:

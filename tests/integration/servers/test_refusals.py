@@ -250,3 +250,17 @@ async def test_without_scripts_a_refusal_strands_no_role(make_server: Make, kind
             if putting.exception() is None:
                 assert await in_time(queue.get()) == b"2"
         await in_time(queue.delete())
+
+
+async def test_a_server_in_protected_mode_is_a_clear_error() -> None:
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"-DENIED Redis is running in protected mode because no password is set\r\n")
+        writer.close()
+
+    # A stand-in: no address of this machine is a stranger to a real server.
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        url = "redis://{}:{}/0".format(*server.sockets[0].getsockname())
+        async with asyncio.timeout(60):
+            with pytest.raises(AuthenticationError, match=r"protected mode.*requirepass"):
+                async with AsyncQueue("jobs", url=url) as queue:
+                    await queue.create()

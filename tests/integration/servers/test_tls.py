@@ -31,13 +31,14 @@ class Authority:
         self.certificate = folder / f"{name}.pem"
         self._key = self._openssl_key(name)
         openssl("req", "-x509", "-new", "-key", self._key, "-subj", f"/CN={name}", "-days", "2",
-                "-addext", "basicConstraints=critical,CA:TRUE", "-out", self.certificate)  # fmt: skip
+                "-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+                "-out", self.certificate)  # fmt: skip
 
     def sign(self, name: str, names: str = "DNS:localhost,IP:127.0.0.1") -> tuple[Path, Path]:
         """A certificate for a host's names, and its key."""
         key, request, certificate = self._openssl_key(name), self.folder / f"{name}.csr", self.folder / f"{name}.pem"
         extensions = self.folder / f"{name}.ext"
-        extensions.write_text(f"subjectAltName={names}\n")
+        extensions.write_text(f"subjectAltName={names}\nauthorityKeyIdentifier=keyid\n")
         openssl("req", "-new", "-key", key, "-subj", f"/CN={name}", "-out", request)
         openssl("x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self._key, "-CAcreateserial",
                 "-days", "2", "-extfile", extensions, "-out", certificate)  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -60,8 +61,8 @@ def write(fd: int, data: bytes) -> None:
 
 def sync(fds: Sequence[int]) -> None:
     """Bring files to the disk. Several are begun together, since they wait for the same disk."""
-    if len(fds) > 1 and hasattr(os, "posix_fadvise"):
+    if len(fds) > 1 and sys.platform == "linux":
         for fd in fds:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # Linux begins to write, without waiting
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # begins to write, without waiting
     for fd in fds:
         os.fsync(fd)

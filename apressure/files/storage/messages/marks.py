@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from typing import Final
 
 _MARK: Final = 946_684_800
@@ -35,14 +36,16 @@ def mark(file: int | str, times: int | None, directory: int | None = None) -> No
 
 def newest(directory: int) -> int:
     """Return the newest key that was noted at a directory; -1 for none."""
+    if sys.platform != "linux":  # Python has these attributes on Linux only
+        return -1
     try:
         return int(os.getxattr(directory, _NEWEST))
-    except (OSError, AttributeError, ValueError):  # none yet, no such attributes here, or not on this system
+    except (OSError, ValueError):  # none yet, or no such attributes here
         return -1
 
 
 def note(directory: int, key: int) -> None:
     """Note the newest key, unless a newer one is noted."""
-    if key > newest(directory):
-        with contextlib.suppress(OSError, AttributeError):
+    if sys.platform == "linux" and key > newest(directory):
+        with contextlib.suppress(OSError):
             os.setxattr(directory, _NEWEST, b"%d" % key)
