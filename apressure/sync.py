@@ -230,7 +230,15 @@ class Queue(Generic[T]):
         self._stack = contextlib.ExitStack()
         self._running: _Loop | None = None
 
-    def __enter__(self) -> Self:
+    def open(self) -> Self:
+        """Open the queue without a block, as in a notebook with many cells; `release` ends it. Returns this object.
+
+        Raises:
+            RuntimeError: It is open, or the queue that was given to it has been opened by itself.
+            PressureError, OSError: As for opening the kind of queue.
+        """
+        if self._running is not None:
+            raise RuntimeError(f"the queue {self.name!r} is open already")
         if self._queue.opened:
             raise RuntimeError(
                 f"the queue {self._queue.name!r} is open on another event loop: give Queue() one that is new"
@@ -243,11 +251,21 @@ class Queue(Generic[T]):
             self._stack = stack.pop_all()
         return self
 
+    def release(self) -> None:
+        """Give back what was received and not acknowledged, and end the connections and the thread. The queue stays.
+
+        Without it, other processes get these messages when their leases end. A second call does nothing.
+        """
+        self._running = None
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._running = None
-        self._stack.close()
+        self.release()
 
     @property
     def name(self) -> str:
@@ -381,5 +399,7 @@ class Queue(Generic[T]):
     @property
     def _loop(self) -> _Loop:
         if self._running is None:
-            raise RuntimeError("use the queue inside its block: with Queue(...) as queue")
+            raise RuntimeError(
+                "the queue is not open: use it inside its block (with Queue(...) as queue), or call open()"
+            )
         return self._running

@@ -6,7 +6,9 @@ would never end, and it would break the order of the event loop's timers.
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 from typing import Any, Final
 
 LONGEST: Final = 1e6
@@ -129,3 +131,21 @@ def shared(value: Any, kind: str) -> None:
     """Raise ValueError if consumers of a kind of queue that is always shared should not share it."""
     if not value:
         raise ValueError(f"consumers of {kind} always share it: leave out shared=False")
+
+
+def unknown_option(name: str, options: Iterable[str], more: Iterable[str] = ()) -> TypeError:
+    """Return the error for an option that does not exist, with the nearest one that does.
+
+    Args:
+        name: The option that was given.
+        options: Those that exist.
+        more: Further ones that may have been meant, and are not listed.
+    """
+    options = [*options]
+    if name in ("bound", "maxsize"):  # of asyncio.Queue, or in the wrong place
+        hint = ": the bound is an argument of create(bound=…)"
+    elif near := difflib.get_close_matches(name, {*options, *more} - {name}, 1):
+        hint = f": did you mean {near[0]!r}?"
+    else:
+        hint = ""
+    return TypeError(f"unknown option {name!r}{hint} (the options are {', '.join(options)})")

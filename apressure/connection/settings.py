@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Final, Literal, NamedTuple, TypedDict
 from urllib.parse import unquote, urlparse
 
 from apressure import validation
@@ -142,6 +142,10 @@ class Settings(NamedTuple):
         return f"Settings({', '.join(shown)})"
 
 
+_OPTIONS_OF_QUEUES: Final = ("codec", "max_attempts", "dead_letters", "keep_errors")
+"""A queue object takes these itself: a misspelt one comes here with the client's options."""
+
+
 def settings_from(options: ClientOptions, environment: Mapping[str, str] | None = None) -> Settings:
     """Return the checked settings for a client's options.
 
@@ -156,7 +160,7 @@ def settings_from(options: ClientOptions, environment: Mapping[str, str] | None 
     environment = os.environ if environment is None else environment
     unknown = set(options) - set(ClientOptions.__annotations__)
     if unknown:
-        raise TypeError(f"unknown option {min(unknown)!r}; the options are {', '.join(ClientOptions.__annotations__)}")
+        raise validation.unknown_option(min(unknown), ClientOptions.__annotations__, _OPTIONS_OF_QUEUES)
     common: dict[str, Any] = {
         "prefix": _prefix(options.get("prefix"), environment),
         "client_id": _client_id(options.get("client_id")),

@@ -95,7 +95,7 @@ def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
     dead_letters = given.pop("dead_letters", None)
     unknown = sorted(given.keys() - set(Settings._fields))
     if unknown:
-        raise TypeError(f"unknown option {unknown[0]!r}: see FileQueueOptions")
+        raise validation.unknown_option(unknown[0], FileQueueOptions.__annotations__)
     if given.get("bound") is not None:
         validation.whole(given["bound"], "bound", 0, MAX_BOUND, "messages")
     for option in ("max_attempts", "max_message_size"):

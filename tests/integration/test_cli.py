@@ -441,7 +441,7 @@ class TestExitCodes:
     def test_missing(self, url: str, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
         command, *rest = arguments
         assert main([command, "nothing", *rest, "--url", url]) == 3
-        assert capfd.readouterr() == ("", "apressure: the queue 'nothing' does not exist\n")
+        assert capfd.readouterr() == ("", "apressure: the queue 'nothing' does not exist: create() makes it\n")
 
     @one_server
     def test_exists_already(self, cli: Commands, queue: str) -> None:
@@ -504,7 +504,7 @@ class TestExitCodes:
         assert done.stdout == b""
         assert json.loads(done.stderr) == {
             "error": "QueueDoesNotExistError",
-            "message": "the queue 'nothing' does not exist",
+            "message": "the queue 'nothing' does not exist: create() makes it",
             "exit_code": 3,
             "name": "nothing",
             "help": "apressure explain QueueDoesNotExistError",
@@ -612,7 +612,7 @@ class TestLooking:
             assert process.stdout.readline() == b"orders\t0\t0\topen\n"
             cli.delete("orders")
             code, _, errors = ended(process)
-        assert (code, errors) == (3, b"apressure: the queue 'orders' does not exist\n")
+        assert (code, errors) == (3, b"apressure: the queue 'orders' does not exist: create() makes it\n")
 
     def test_progress_does_not_mix_with_the_items(self, cli: Commands, queue: str) -> None:
         """Shown on standard error after a second; the items are what they are."""

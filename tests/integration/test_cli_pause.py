@@ -63,6 +63,8 @@ def test_an_impatient_get_says_why(cli: Commands, queue: str) -> None:
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
 def test_a_queue_that_does_not_exist(cli: Commands, command: str) -> None:
-    assert cli(command, "nothing", code=3).stderr == b"apressure: the queue 'nothing' does not exist\n"
+    assert (
+        cli(command, "nothing", code=3).stderr == b"apressure: the queue 'nothing' does not exist: create() makes it\n"
+    )
     error = json.loads(cli(command, "nothing", "--json", code=3).stderr)
     assert error["error"] == "QueueDoesNotExistError"

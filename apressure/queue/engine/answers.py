@@ -27,7 +27,7 @@ FULL = Wait("full")
 
 def missing(name: str) -> QueueDoesNotExistError:
     """The error for a queue that does not exist."""
-    return QueueDoesNotExistError(f"the queue {name!r} does not exist", name=name)
+    return QueueDoesNotExistError(f"the queue {name!r} does not exist: create() makes it", name=name)
 
 
 def closed(name: str) -> QueueClosedError:
