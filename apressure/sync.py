@@ -7,6 +7,7 @@ cancels the operation under way, and waits until it has ended: no message is lef
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import itertools
 import os
@@ -249,13 +250,15 @@ class Queue(Generic[T]):
             loop.call(self._queue.__aenter__)
             self._running = loop
             self._stack = stack.pop_all()
+        atexit.register(self._release_at_exit, os.getpid())
         return self
 
     def release(self) -> None:
         """Give back what was received and not acknowledged, and end the connections and the thread. The queue stays.
 
-        Without it, other processes get these messages when their leases end. A second call does nothing.
+        The end of the program does the same. A second call does nothing.
         """
+        atexit.unregister(self._release_at_exit)
         self._running = None
         self._stack.close()
 
@@ -388,6 +391,10 @@ class Queue(Generic[T]):
         yield self
         with contextlib.suppress(QueueClosedError):  # another producer was first
             self.close()
+
+    def _release_at_exit(self, pid: int) -> None:
+        if os.getpid() == pid:  # a forked child has no thread to end
+            self.release()
 
     def _put_chunk(self, chunk: list[T], timeout: float | None, done: int) -> int:
         try:

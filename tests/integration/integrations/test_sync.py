@@ -106,6 +106,7 @@ def test_a_notebook_opens_a_queue_in_one_cell_and_releases_it_in_another(url: st
     with Queue[str](AsyncQueue("jobs", url=url, codec="text")) as other:
         delivery = other.receive(timeout=0)  # given back by release
         assert (delivery.item, delivery.redelivered) == ("a", True)
+        delivery.ack()
         other.delete()
 
 
