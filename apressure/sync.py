@@ -7,6 +7,7 @@ cancels the operation under way, and waits until it has ended: no message is lef
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import itertools
 import os
@@ -230,7 +231,15 @@ class Queue(Generic[T]):
         self._stack = contextlib.ExitStack()
         self._running: _Loop | None = None
 
-    def __enter__(self) -> Self:
+    def open(self) -> Self:
+        """Open the queue without a block, as in a notebook with many cells; `release` ends it. Returns this object.
+
+        Raises:
+            RuntimeError: It is open, or the queue that was given to it has been opened by itself.
+            PressureError, OSError: As for opening the kind of queue.
+        """
+        if self._running is not None:
+            raise RuntimeError(f"the queue {self.name!r} is open already")
         if self._queue.opened:
             raise RuntimeError(
                 f"the queue {self._queue.name!r} is open on another event loop: give Queue() one that is new"
@@ -241,13 +250,25 @@ class Queue(Generic[T]):
             loop.call(self._queue.__aenter__)
             self._running = loop
             self._stack = stack.pop_all()
+        atexit.register(self._release_at_exit, os.getpid())
         return self
+
+    def release(self) -> None:
+        """Give back what was received and not acknowledged, and end the connections and the thread. The queue stays.
+
+        The end of the program does the same. A second call does nothing.
+        """
+        atexit.unregister(self._release_at_exit)
+        self._running = None
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self.open()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._running = None
-        self._stack.close()
+        self.release()
 
     @property
     def name(self) -> str:
@@ -371,6 +392,10 @@ class Queue(Generic[T]):
         with contextlib.suppress(QueueClosedError):  # another producer was first
             self.close()
 
+    def _release_at_exit(self, pid: int) -> None:
+        if os.getpid() == pid:  # a forked child has no thread to end
+            self.release()
+
     def _put_chunk(self, chunk: list[T], timeout: float | None, done: int) -> int:
         try:
             return self._loop.call(lambda: self._queue.put_many(chunk, timeout))
@@ -381,5 +406,7 @@ class Queue(Generic[T]):
     @property
     def _loop(self) -> _Loop:
         if self._running is None:
-            raise RuntimeError("use the queue inside its block: with Queue(...) as queue")
+            raise RuntimeError(
+                "the queue is not open: use it inside its block (with Queue(...) as queue), or call open()"
+            )
         return self._running

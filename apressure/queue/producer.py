@@ -17,6 +17,7 @@ from apressure.connection.leases.clock import Term, since_boot
 from apressure.connection.leases.renewal import Renewal
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.items import Items
+from apressure.queue.engine.answers import missing
 from apressure.queue.engine.batching import Put, PutLane, put_many
 
 if TYPE_CHECKING:
@@ -53,9 +54,7 @@ class Producer(Generic[T]):
         if self._exclusive is not None:
             await self._exclusive.enter()
         elif not await self._engine.exists():
-            raise QueueDoesNotExistError(
-                f"the queue {self._engine.name!r} does not exist: create it first", name=self._engine.name
-            )
+            raise missing(self._engine.name)
         self._entered = True
         return self
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from unittest.mock import AsyncMock
@@ -28,6 +29,7 @@ async def prepare(url: str, code: str) -> dict[str, object]:
         **public(),
         "asyncio": asyncio,
         "contextlib": contextlib,
+        "sqlite3": sqlite3,
         "ThreadPoolExecutor": ThreadPoolExecutor,
         "FastAPI": object,
         "Order": object,

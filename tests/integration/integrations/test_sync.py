@@ -65,7 +65,7 @@ async def test_every_kind_of_queue_works_without_asyncio_also_where_a_loop_runs(
             assert list(items) == ["last"]
         assert queue.qsize() == 0
         queue.delete()
-    with pytest.raises(RuntimeError, match="inside its block"):
+    with pytest.raises(RuntimeError, match=r"inside its block.* call open\(\)"):
         queue.put("late")
 
 
@@ -89,6 +89,39 @@ def test_what_was_received_and_not_acknowledged_goes_back_at_the_end(url: str) -
         again = queue.receive(timeout=60)
         assert (again.item, again.attempts) == ("a", 2)
         again.ack()
+        queue.delete()
+
+
+def test_a_notebook_opens_a_queue_in_one_cell_and_releases_it_in_another(url: str) -> None:
+    queue = Queue[str](AsyncQueue("jobs", url=url, codec="text")).open()
+    with pytest.raises(RuntimeError, match="'jobs' is open already"):
+        queue.open()
+    queue.create()
+    queue.put("a")
+    assert queue.receive().item == "a"
+    queue.release()
+    queue.release()
+    with pytest.raises(RuntimeError, match="not open"):
+        queue.qsize()
+    with Queue[str](AsyncQueue("jobs", url=url, codec="text")) as other:
+        delivery = other.receive(timeout=0)  # given back by release
+        assert (delivery.item, delivery.redelivered) == ("a", True)
+        delivery.ack()
+        other.delete()
+
+
+def test_a_program_that_forgets_to_release_a_queue_ends(url: str) -> None:
+    program = f"""
+from apressure import AsyncQueue
+from apressure.sync import Queue
+queue = Queue(AsyncQueue("jobs", url={url!r}, codec="text")).open()
+queue.create()
+queue.put("a")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
+    with Queue[str](AsyncQueue("jobs", url=url, codec="text")) as queue:
+        assert queue.qsize() == 1
         queue.delete()
 
 
