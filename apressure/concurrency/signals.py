@@ -64,6 +64,10 @@ async def when_set(event: asyncio.Event, callback: Callable[[], None]) -> AsyncI
         await event.wait()
         callback()
 
+    if event.is_set():
+        callback()
+        yield
+        return
     waiting = background.start(wait(), "waiting for a stop event")
     try:
         yield

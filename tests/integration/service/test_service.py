@@ -942,13 +942,13 @@ from apressure.service.serve import Service
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
-stop = Service.stop
+stop = Service.signalled
 
 def stop_and_say(service, signum):
     stop(service, signum)
     say("signal", signum)
 
-Service.stop = stop_and_say
+Service.signalled = stop_and_say
 
 async def handle(delivery):
     say("begun", delivery.item.decode(), delivery.attempts)
