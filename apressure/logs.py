@@ -7,17 +7,20 @@ stderr. No I/O.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+from apressure.exceptions import PressureError
 
 logger: Final = logging.getLogger("apressure")
 
 KEYS: Final = frozenset({
     "address", "attempts", "count", "delivery", "destination", "error", "event", "expires", "handled", "failed",
     "handler", "holder", "kind", "max_attempts", "operation", "preview", "queue", "role", "seconds", "signal",
-    "suppressed", "token", "dead_letters", "position",
+    "suppressed", "token", "dead_letters", "position", "bound", "refused",
 })  # fmt: skip
 """The attributes of records."""
 
@@ -119,6 +122,30 @@ def redelivered(kind: str, queue: str, delivery: str, attempts: int, message: by
     text = "the message %s of the queue %r is delivered again: attempt %d"
     keys = {"kind": kind, "delivery": delivery, "attempts": attempts}
     warn("redelivered", queue, text, delivery, queue, attempts, message=message, **keys)
+
+
+class _Bounded(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    async def bound(self) -> int: ...
+
+
+async def kept_bound(queue: _Bounded, bound: int) -> None:
+    """Warn if a queue that was to be created exists with another bound, which it keeps.
+
+    Where the bound cannot be looked at, nothing is told: the queue is there all the same.
+    """
+    if not bound:
+        return
+    with contextlib.suppress(PressureError):
+        kept = await queue.bound()
+        if kept != bound:
+            text = (
+                "the queue %r exists with bound=%d and keeps it, not %d: to change it, delete the queue and create it"
+            )
+            kind = type(queue).__name__
+            warn("bound_kept", queue.name, text, queue.name, kept, bound, kind=kind, bound=kept, refused=bound)
 
 
 def role(event: str, queue: str, name: str, token: bytes = b"", shared: bool = False, kind: str = "AsyncQueue") -> None:

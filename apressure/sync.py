@@ -6,25 +6,23 @@ cancels the operation under way, and waits until it has ended: no message is lef
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import itertools
 import os
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Final, Generic, Protocol, Self, TypeVar
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import start_blocking_portal
 
 from apressure import protocols, validation
+from apressure.concurrency.loop_thread import LoopThread
 from apressure.exceptions import PressureError, QueueClosedError
 from apressure.protocols import AcknowledgesSoon, Destination, NotesErrors, Source
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 _CHUNK: Final = 500
 """How many items `put_many` reads ahead."""
@@ -43,55 +41,10 @@ class AsyncioQueue(Source[T], Destination[T], Protocol[T]):
         """How many messages wait in the queue."""
 
 
-class _Loop:
-    """An event loop in a thread of its own."""
-
-    def __init__(self, portal: BlockingPortal) -> None:
-        self._portal = portal
-        self._pid = os.getpid()
-
-    def call(self, operation: Callable[[], Awaitable[R]], undo: Callable[[R], Awaitable[object]] | None = None) -> R:
-        """Run an operation and return its result.
-
-        At Ctrl-C it is cancelled. If it had a result all the same, which nobody gets now, `undo` is called with it.
-        """
-        if os.getpid() != self._pid:
-            raise RuntimeError("this queue was opened before a fork: open a new one in the child process")
-        results: list[R] = []
-        began: list[asyncio.Task[object]] = []
-        interrupted, ended = threading.Event(), threading.Event()
-
-        async def run() -> R:
-            if interrupted.is_set() or (task := asyncio.current_task()) is None:
-                raise asyncio.CancelledError
-            began.append(task)
-            try:
-                results.append(await operation())
-                return results[0]
-            finally:
-                ended.set()
-
-        def interrupt() -> None:
-            interrupted.set()
-            for task in began:
-                task.cancel()
-
-        try:
-            return self._portal.start_task_soon(run).result()
-        except KeyboardInterrupt:
-            self._portal.call(interrupt)  # from here on, an operation that has not begun will not begin
-            if began:
-                ended.wait()
-            if results and undo is not None:
-                with contextlib.suppress(PressureError):
-                    self._portal.call(undo, results[0])
-            raise
-
-
 class Delivery(Generic[T]):
     """A message in flight, to be acknowledged or given back."""
 
-    def __init__(self, delivery: protocols.Delivery[T], loop: _Loop) -> None:
+    def __init__(self, delivery: protocols.Delivery[T], loop: LoopThread) -> None:
         self._delivery = delivery
         self._loop = loop
 
@@ -150,7 +103,7 @@ class Consumer(Generic[T]):
 
     acknowledges_the_one_before: Final = True
 
-    def __init__(self, consumer: protocols.Consumer[protocols.Delivery[T]], loop: _Loop) -> None:
+    def __init__(self, consumer: protocols.Consumer[protocols.Delivery[T]], loop: LoopThread) -> None:
         self._consumer = consumer
         self._loop = loop
         self._current: protocols.Delivery[T] | None = None
@@ -229,7 +182,7 @@ class Queue(Generic[T]):
     def __init__(self, queue: AsyncioQueue[T]) -> None:
         self._queue = queue
         self._stack = contextlib.ExitStack()
-        self._running: _Loop | None = None
+        self._running: LoopThread | None = None
 
     def open(self) -> Self:
         """Open the queue without a block, as in a notebook with many cells; `release` ends it. Returns this object.
@@ -245,7 +198,7 @@ class Queue(Generic[T]):
                 f"the queue {self._queue.name!r} is open on another event loop: give Queue() one that is new"
             )
         with contextlib.ExitStack() as stack:
-            loop = _Loop(stack.enter_context(start_blocking_portal("asyncio")))
+            loop = LoopThread(stack.enter_context(start_blocking_portal("asyncio")))
             stack.callback(lambda: loop.call(lambda: self._queue.__aexit__(None, None, None)))
             loop.call(self._queue.__aenter__)
             self._running = loop
@@ -404,7 +357,7 @@ class Queue(Generic[T]):
             raise
 
     @property
-    def _loop(self) -> _Loop:
+    def _loop(self) -> LoopThread:
         if self._running is None:
             raise RuntimeError(
                 "the queue is not open: use it inside its block (with Queue(...) as queue), or call open()"

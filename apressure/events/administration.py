@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from apressure import validation
+from apressure import logs, validation
 from apressure.concurrency.deadline import within
 from apressure.connection.waiting.waits import Wait
 from apressure.dead_letters import Requeued, checked_ids
@@ -52,6 +52,8 @@ class Administration(Core):
         self.check()
         new = await self._steps.create(bound, exist_ok)
         self._expected = True
+        if not new:
+            await logs.kept_bound(self, bound)
         return new
 
     async def exists(self, *, deadline: float | None = None) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from apressure import validation
+from apressure import logs, validation
 from apressure.dead_letters import Requeued, checked_ids
 from apressure.exceptions import (
     PressureError,
@@ -52,6 +52,8 @@ class Administration(Core):
             raise QueueAlreadyExistsError(
                 f"the queue {self.name!r} exists already: {self.path}. Pass exist_ok=True to use it", name=self.name
             )
+        if not new:
+            await logs.kept_bound(self, bound)
         return new
 
     async def exists(self) -> bool:

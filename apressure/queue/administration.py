@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from apressure import validation
+from apressure import logs, validation
 from apressure.concurrency.deadline import within
 from apressure.connection.client import Client
 from apressure.dead_letters import DeadLetter, Requeued, checked_ids
@@ -68,6 +68,7 @@ class Administration(Generic[T]):
             await self._engine.create(bound)
         except QueueAlreadyExistsError:
             if exist_ok and await self.exists():
+                await logs.kept_bound(self, bound)
                 return False
             raise
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal
 
-from apressure import validation
+from apressure import logs, validation
 from apressure.connection.waiting.waits import Wait
 from apressure.exceptions import QueueDoesNotExistError
 from apressure.tasks.core import Core
@@ -51,6 +51,8 @@ class Administration(Core):
         self.check()
         new = await self.steps.create(bound, exist_ok)
         self._expected = True
+        if not new:
+            await logs.kept_bound(self, bound)
         return new
 
     async def exists(self) -> bool:

@@ -427,6 +427,27 @@ async def test_dead_letters_that_a_step_finds_are_named_and_most_of_many_are_cou
     assert len({one.delivery for one in told[20:]}) == 40  # type: ignore[attr-defined]
 
 
+@on_valkey
+@pytest.mark.leaves_keys
+@provokes("bound_kept", kind="AsyncQueue")
+@provokes("bound_kept", kind="EventQueue")
+@provokes("bound_kept", kind="TaskQueue")
+@provokes("bound_kept", kind="FileQueue")
+async def test_a_queue_that_keeps_another_bound_is_a_warning(url: str, tmp_path: Path, said: Said) -> None:
+    async with (
+        AsyncQueue("jobs", url=url) as jobs, EventQueue("events", url=url) as events,
+        TaskQueue("tasks", url=url) as tasks, FileQueue(tmp_path / "files") as files,
+    ):  # fmt: skip
+        for queue in (jobs, events, tasks, files):
+            for bound in (5, 5, 0):
+                await queue.create(bound=bound, exist_ok=True)
+            assert not said("bound_kept")[-1:] or said("bound_kept")[-1].queue != queue.name  # type: ignore[attr-defined]
+            assert not await queue.create(bound=7, exist_ok=True)
+            last = said("bound_kept")[-1]
+            assert (last.queue, last.bound, last.refused) == (queue.name, 5, 7)  # type: ignore[attr-defined]
+            assert await queue.bound() == 5
+
+
 def test_a_storm_is_bounded_and_says_so(said: Said, caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     logs._limit = logs.Limit(lambda: now)
