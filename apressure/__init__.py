@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     from apressure.queue.producer import Producer
     from apressure.queue.statistics import QueueStatistics, RoleStatistics
     from apressure.service.pipe import Piped, pipe
-    from apressure.service.serve import Served, serve
+    from apressure.service.serve import serve
+    from apressure.service.service import Served
     from apressure.service.stages.results import Many
     from apressure.tasks.client import TaskClient
     from apressure.tasks.queue import TaskQueue
@@ -172,7 +173,7 @@ _LATER = {
     "RemoteEventQueue": "apressure.events.remote.queue",
     "RemoteEventStatistics": "apressure.events.remote.statistics",
     "RoleStatistics": "apressure.queue.statistics",
-    "Served": "apressure.service.serve",
+    "Served": "apressure.service.service",
     "TaskClient": "apressure.tasks.client",
     "TaskQueue": "apressure.tasks.queue",
     "pipe": "apressure.service.pipe",

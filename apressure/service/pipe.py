@@ -16,7 +16,7 @@ from apressure.protocols import AtomicSource, Delivery, Destination, Move, Mover
 from apressure.service import handlers
 from apressure.service.dispatcher import Arguments
 from apressure.service.options import Options
-from apressure.service.serve import Service
+from apressure.service.service import Service
 from apressure.service.stages.results import Many
 from apressure.service.stages.stage import Plan, Stage
 

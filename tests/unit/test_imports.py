@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pickle
 import pydoc
 import subprocess
@@ -32,7 +33,8 @@ UNLOADED = (
     "apressure.queue.producer",
     "apressure.service.pipe",
     "apressure.service.serve",
-    "apressure.service.signals",
+    "apressure.service.service",
+    "apressure.concurrency.signals",
     "apressure.queue.statistics",
     "apressure.queue.engine.plain.own_connections",
     "apressure.queue.engine.plain.role_lock",
@@ -54,6 +56,7 @@ def fresh(program: str) -> list[str]:
 
 
 def test_an_import_loads_nothing_that_most_programs_do_without():
+    assert [name for name in UNLOADED if importlib.util.find_spec(name) is None] == []
     loaded = fresh("import sys, apressure; print(*sys.modules, sep='\\n')")
     assert "apressure.queue.queue" in loaded
     assert [name for name in UNLOADED if name in loaded] == []

@@ -31,8 +31,7 @@ from apressure import (
 )
 from apressure.concurrency.backoff import Backoff
 from apressure.protocols import Consumer, Delivery, Source
-from apressure.service import keyed
-from apressure.service import serve as service
+from apressure.service import keyed, service
 from apressure.service.pace import Pace
 
 

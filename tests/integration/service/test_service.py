@@ -937,7 +937,7 @@ async def test_a_signal_before_anything_began_ends_it(open_queue: Opener) -> Non
 WORKER = """
 import asyncio, os, sys
 from apressure import AsyncQueue, serve
-from apressure.service.serve import Service
+from apressure.service.service import Service
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
