@@ -56,7 +56,8 @@ def fresh(program: str) -> list[str]:
 
 
 def test_an_import_loads_nothing_that_most_programs_do_without():
-    assert [name for name in UNLOADED if importlib.util.find_spec(name) is None] == []
+    ours = [name for name in UNLOADED if name.startswith("apressure")]
+    assert [name for name in ours if importlib.util.find_spec(name) is None] == []
     loaded = fresh("import sys, apressure; print(*sys.modules, sep='\\n')")
     assert "apressure.queue.queue" in loaded
     assert [name for name in UNLOADED if name in loaded] == []
