@@ -58,6 +58,11 @@ def preview(message: bytes) -> dict[str, str]:
     return {"preview": shown + ("…" if len(message) > _previewed else "")}
 
 
+def printable(text: str) -> str:
+    """Return a text that others may have written, such as an id, as one line that every encoding has."""
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
 class Limit:
     """Lets through so many records of one kind in 10 s, so that a storm of redeliveries does not become one of logs.
 
@@ -109,19 +114,20 @@ def warn(event: str, queue: str, text: str, *arguments: Any, message: bytes = b"
     suppressed = _limit.passes(event, queue)
     if suppressed is None:
         return
+    keys = {key: printable(one) if isinstance(one, str) else one for key, one in keys.items()}
     if message and (shown := preview(message)):
         text, arguments, keys = f"{text}: %s", (*arguments, shown["preview"]), {**keys, **shown}
     if suppressed:
         text, arguments = f"{text} (and %d more before)", (*arguments, suppressed)
         keys["suppressed"] = suppressed
-    logger.warning(text, *arguments, extra={"event": event, "queue": queue, **keys}, stacklevel=2)
+    logger.warning(text, *arguments, extra={"event": event, "queue": printable(queue), **keys}, stacklevel=2)
 
 
 def redelivered(kind: str, queue: str, delivery: str, attempts: int, message: bytes) -> None:
     """Log that a message was delivered before."""
     text = "the message %s of the queue %r is delivered again: attempt %d"
     keys = {"kind": kind, "delivery": delivery, "attempts": attempts}
-    warn("redelivered", queue, text, delivery, queue, attempts, message=message, **keys)
+    warn("redelivered", queue, text, printable(delivery), queue, attempts, message=message, **keys)
 
 
 class _Bounded(Protocol):
@@ -213,7 +219,7 @@ def dead_letter(
     text = "a message of the queue %r"
     arguments: list[Any] = [queue]
     if delivery:
-        text, arguments, keys["delivery"] = "the message %s of the queue %r", [delivery, queue], delivery
+        text, arguments, keys["delivery"] = "the message %s of the queue %r", [printable(delivery), queue], delivery
     text, arguments = f"{text} became a dead letter at attempt %d", [*arguments, attempts]
     if dead_letters:
         text, arguments, keys["dead_letters"] = f"{text}: it is in %r now", [*arguments, dead_letters], dead_letters

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from apressure import logs
 from apressure.concurrency.backoff import Backoff
 from apressure.exceptions import DurabilityError, PressureError, QueueDoesNotExistError
 from apressure.protocols import Consumer, Delivery, DeliverySource, NotesErrors, Tally
@@ -218,7 +219,7 @@ class Dispatcher(ABC):
             if isinstance(failure, asyncio.CancelledError) and self.tasks.cancelled:
                 raise
             name = self._arguments.queue.name
-            logger.exception("on_error failed for the delivery %s of the queue %r", delivery.id, name)
+            logger.exception("on_error failed for the delivery %s of the queue %r", logs.printable(delivery.id), name)
         except BaseException as failure:  # noqa: BLE001 (`run` raises it when everything has been given back)
             self._fail(failure)
 
@@ -226,6 +227,7 @@ class Dispatcher(ABC):
         self, delivery: Delivery[Any], error: BaseException, outcome: str, pause: float, others: int
     ) -> None:
         name, most = self._arguments.queue.name, self._arguments.queue.max_attempts
+        failed = logs.printable(delivery.id)
         if not outcome:
             last = most is not None and delivery.attempts >= most
             outcome = "it goes to the dead letters" if last else "it goes back"
@@ -233,11 +235,11 @@ class Dispatcher(ABC):
                 outcome += f" in {pause:.1f} s"
         logger.error(
             "the %s of the delivery %s%s of the queue %r failed at attempt %d%s: %s",
-            self._arguments.role, delivery.id, f" and {others} more" if others else "", name, delivery.attempts,
+            self._arguments.role, failed, f" and {others} more" if others else "", name, delivery.attempts,
             "" if most is None else f" of {most}", outcome,
             exc_info=error,
             extra={
-                "event": "handler_failed", "queue": name, "delivery": delivery.id, "attempts": delivery.attempts,
+                "event": "handler_failed", "queue": name, "delivery": failed, "attempts": delivery.attempts,
                 "max_attempts": most, "error": type(error).__name__, "seconds": pause,
             },
         )  # fmt: skip

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
+from apressure import logs
 from apressure.concurrency import background
 from apressure.concurrency.backoff import Backoff
 from apressure.exceptions import (
@@ -146,11 +147,12 @@ class Performance:
         ending = await self._settle(outcome)
         self.error = None if ending == "complete" else self._error(outcome)
         seconds, why = time.monotonic() - begun, "" if ending == "complete" else self._reason or outcome.error or ""
+        name = logs.printable(delivery.id)
         logger.log(
             logging.INFO if ending == "complete" else logging.WARNING,
             "the task %s of the queue %r: %s after %.1f s, at attempt %d%s%s",
-            delivery.id, delivery.task.queue, ending, seconds, delivery.attempts, why and ": ", why,
-            extra={"queue": delivery.task.queue, "delivery": delivery.id, "attempts": delivery.attempts},
+            name, delivery.task.queue, ending, seconds, delivery.attempts, why and ": ", why,
+            extra={"queue": delivery.task.queue, "delivery": name, "attempts": delivery.attempts},
         )  # fmt: skip
         return ending
 
@@ -253,7 +255,7 @@ class Performance:
         return "failed"
 
     def _warn(self, what: str, error: PressureError) -> None:
-        logger.warning("the task %s %s: %s", self.delivery.id, what, error)
+        logger.warning("the task %s %s: %s", logs.printable(self.delivery.id), what, error)
 
 
 class Progress:
@@ -289,7 +291,7 @@ class Progress:
             try:
                 await self._delivery.progress(fraction, message)
             except PressureError as error:
-                logger.debug("the progress of the task %s was not noted: %s", self._delivery.id, error)
+                logger.debug("the progress of the task %s was not noted: %s", logs.printable(self._delivery.id), error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_BETWEEN):
                     await self._ended.wait()

@@ -473,6 +473,15 @@ def test_a_storm_is_bounded_and_says_so(said: Said, caplog: pytest.LogCaptureFix
         logs.set_preview(True)
 
 
+def test_an_id_that_cannot_be_printed_is_escaped(said: Said) -> None:
+    for name in ("\udcff id", "one\ntwo"):
+        logs.redelivered("EventQueue", f"q {name}", name, 2, b"")
+        (last,) = said("redelivered")[-1:]
+        assert last.delivery == ascii(name)[1:-1]  # type: ignore[attr-defined]
+        assert last.getMessage().isprintable()
+        assert all(one.isprintable() for one in (last.delivery, last.queue))  # type: ignore[attr-defined]
+
+
 @on_valkey
 def test_a_program_without_a_configuration_is_quiet(url: str, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "logs.md").read_text()
