@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from apressure import AsyncQueue, Durability
+from apressure import Durability
 from apressure.cli.exits import UsageError
 from apressure.cli.options import (
     Close,
@@ -22,7 +22,6 @@ from apressure.cli.options import (
     Progress,
     Replicas,
     Timeout,
-    complain,
     framing_of,
 )
 from apressure.cli.running import Remains, execute
@@ -77,7 +76,7 @@ def put(
         with meter:
             async with common.queue(name, durability=Durability(replicas, fsync)) as queue:
                 if create:
-                    await _create(queue, bound)
+                    await queue.create(bound or 0, exist_ok=True)
                 feeder = Feeder(queue, meter, timeout=timeout, force=force)
                 if given:
                     await feeder.put(given)
@@ -109,12 +108,6 @@ def put(
         return Remains(text, {"put": meter.messages, "not_put": feeder.unput})
 
     execute(common, command(), remains=remains)
-
-
-async def _create(queue: AsyncQueue[bytes], bound: int | None) -> None:
-    created = await queue.create(bound or 0, exist_ok=True)
-    if not created and bound is not None and (actual := await queue.bound()) != bound:
-        complain(f"apressure: {queue.name} exists already and its bound is {actual}, not {bound}")
 
 
 def _input_size() -> int | None:
