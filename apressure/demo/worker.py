@@ -20,7 +20,6 @@ import threading
 import time
 from typing import Any, Final
 
-from apressure.concurrency import background
 from apressure.exceptions import PressureError
 
 GRACE: Final = 3.0
@@ -83,23 +82,16 @@ class Worker:
                     error = line.decode(errors="replace").strip() or error
             code = await process.wait()
         finally:
-            ending = {background.start(_end(process), f"the end of the {self.role}")}
-            for task in ending:
-                task.add_done_callback(ending.discard)
-            await background.join(ending)  # a second signal does not interrupt it
+            try:
+                async with asyncio.timeout(GRACE):
+                    await process.communicate()  # closes its standard input
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.communicate()
         if code != 0 or not result:
             raise WorkerDiedError(self.role, code, error)
         self.result = result
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    try:
-        async with asyncio.timeout(GRACE):
-            await process.communicate()  # closes its standard input
-    except TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
 
 
 async def _work(module: str, role: str) -> int:

@@ -278,6 +278,7 @@ class RemoteEventConsumer(Generic[T]):
         """Pop events into the buffer; those that come when the block has ended go back."""
         sent = since_boot()
         events = await self._client.commands.pop(queue.name, self._chunk, self._lease)
+        queue._done.received_count += len(events)
         if self._left:
             await queue._put_back(events)
             return

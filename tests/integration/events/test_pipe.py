@@ -261,7 +261,8 @@ async def test_where_it_is_impossible(open_queue: Open, url: str, tmp_path: Any,
     else:
         destination = EventQueue("out", url=url.removesuffix("/0") + "/1")
     why = {
-        "another database": "in different databases", "AsyncQueue": "is a AsyncQueue", "FileQueue": "is a FileQueue",
+        "another database": "in different databases", "AsyncQueue": "is of class AsyncQueue",
+        "FileQueue": "is of class FileQueue",
         "durability": "have different durability=", "itself": "cannot lead from the queue 'in' to itself",
     }[how]  # fmt: skip
     async with destination:

@@ -278,7 +278,7 @@ def test_dead_letters(files: Files) -> None:
     with files.running(*arguments) as process:
         code, output, errors = ended(process)
     assert (code, output) == (0, b"")
-    assert errors.count(b"was delivered 2 times") == 2
+    assert errors.count(b"became a dead letter at attempt 2") == 2
     assert files.run("requeue", "orders", "--max", "1") == b"requeued 1 in orders\n"
     assert files.run("requeue", "orders") == b"requeued 1 in orders\n"
     assert files.run("sink", "orders", "--no-follow") == b"a\nb\n"
