@@ -22,9 +22,10 @@ import apressure
 from apressure.embedded import EmbeddedServer
 from tests.blueque import NAME, REQUIREMENTS
 from tests.environments import shared_environment
-from tests.servers import SERVERS, CannotRun, binary_of, keys_left_behind, refresh
+from tests.servers import KINDS, SERVERS, CannotRun, binary_of, keys_left_behind, refresh
 
-pytest_plugins = ("tests.parallel", "tests.chaos.table")  # here, because every process of a run reads this file
+# Here, because every process of a run reads this file.
+pytest_plugins = ("tests.parallel", "tests.selection", "tests.chaos.table")
 
 REQUIRE_ALL = os.environ.get("APRESSURE_REQUIRE_ALL") == "1"
 
@@ -130,7 +131,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_report_header() -> list[str]:
     lines = [f"apressure: {Path(apressure.__path__[0])}"]
-    for kind in SERVERS:
+    for kind in KINDS:
         with contextlib.suppress(CannotRun):
             program = EmbeddedServer(binary=binary_of(kind))
             lines.append(f"server: {program.software} {program.version}")

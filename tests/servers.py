@@ -16,13 +16,16 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pytest
 import redis
 
 from apressure.embedded import EmbeddedServer, find_binary
 from apressure.embedded.binary import identify
 from apressure.exceptions import MissingExtraError
 
-SERVERS = ("valkey", "redis")
+KINDS = ("valkey", "redis")
+SERVERS = (KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.second_server))
+"""For `parametrize` and fixtures. tests/selection.py says which tests run on the second one."""
 
 PASSING = tuple(
     f"apressure:*:{word}" for word in ("op:*", "turns", "watch", "resumed", "room", "end", "expiry", "scan")

@@ -34,20 +34,47 @@ PAIRS = (*itertools.product(KINDS[:3], KINDS), ("tasks", "files"), ("files", "ta
 ATOMIC = (("server", "server"), ("events", "events"))
 """Between these, a move is one step."""
 
+USUAL = {
+    *(("files", destination, "alone") for destination in ("events", "server", "tasks")),
+    ("events", "files", "alone"),
+    ("events", "events", "alone"),
+    ("server", "plain", "alone"),
+    ("server", "server", "alone"),
+    ("server", "server", "shared"),
+    ("server", "files", "shared"),
+    ("tasks", "tasks", "alone"),
+}
+"""What differs in code: each source, each destination, both moves of one step, and a shared source of the only kind
+that may also be read alone. The others are combinations of these."""
+
+CASES = [
+    pytest.param(
+        (*pair, how), id=f"{how}-{'-to-'.join(pair)}", marks=() if (*pair, how) in USUAL else pytest.mark.combination
+    )
+    for pair in PAIRS
+    for how in ("alone", "shared")
+]
+
 Open = Callable[..., Awaitable[Any]]
 Pipe = Callable[..., Coroutine[Any, Any, Piped]]
 
 
-@pytest.fixture(params=[False, True], ids=["alone", "shared"])
-def pipe(request: pytest.FixtureRequest) -> Pipe:
-    """`pipe`, as the only stage of its source, and as one that shares it."""
-    return functools.partial(apressure.pipe, shared=request.param)
-
-
-@pytest.fixture(params=PAIRS, ids="-to-".join)
-def kinds(request: pytest.FixtureRequest) -> tuple[str, str]:
-    found: tuple[str, str] = request.param
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> tuple[str, str, str]:
+    """The kinds of the source and the destination, and how the source is used."""
+    found: tuple[str, str, str] = request.param
     return found
+
+
+@pytest.fixture
+def pipe(case: tuple[str, str, str]) -> Pipe:
+    """`pipe`, as the only stage of its source, or as one that shares it."""
+    return functools.partial(apressure.pipe, shared=case[2] == "shared")
+
+
+@pytest.fixture
+def kinds(case: tuple[str, str, str]) -> tuple[str, str]:
+    return case[0], case[1]
 
 
 @pytest.fixture

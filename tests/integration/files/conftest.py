@@ -18,6 +18,14 @@ MODES: dict[str, dict[str, Any]] = {
     "listed": {"fsync": False, "notify": False, "poll_interval": 0.02},
 }
 
+USUAL_MODES = {
+    "notified": None,
+    "fsync": {"test_hazards", "test_messages"},
+    "threads": {"test_closing", "test_consumers", "test_hazards", "test_races", "test_waiting"},
+    "listed": {"test_consumers", "test_pause", "test_strangers", "test_waiting"},
+}
+"""The files whose tests a mode concerns; None is all. The contract runs in each mode."""
+
 Make = Callable[..., FileQueue[Any]]
 
 
@@ -36,9 +44,21 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=MODES)
-def mode(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return MODES[request.param]
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests in each mode. Those whose code does not depend on it are combinations: see tests/selection.py."""
+    chosen = any("mode" in marker.args[0] for marker in metafunc.definition.iter_markers("parametrize"))
+    if "mode" not in metafunc.fixturenames or chosen:
+        return
+    file = metafunc.module.__name__.rpartition(".")[2]
+    marks = [() if files is None or file in files else pytest.mark.combination for files in USUAL_MODES.values()]
+    modes = [pytest.param(MODES[name], id=name, marks=mark) for name, mark in zip(USUAL_MODES, marks, strict=True)]
+    metafunc.parametrize("mode", modes)
+
+
+@pytest.fixture
+def mode() -> dict[str, Any]:
+    """The arguments of the queue objects. Each test runs in several modes."""
+    return MODES["notified"]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import redis.asyncio
 from apressure import AsyncQueue, Client, QueueEmptyError, ServerUnavailableError
 from apressure.embedded import EmbeddedServer
 from tests.integration.conftest import PATIENCE, Opener, fails, in_time
+from tests.servers import SERVERS
 
 
 @contextlib.contextmanager
@@ -59,7 +60,7 @@ async def test_connecting_looks_into_no_file(url: str, monkeypatch: pytest.Monke
         pass
 
 
-@pytest.mark.parametrize("kind", ["valkey", "redis"])
+@pytest.mark.parametrize("kind", SERVERS)
 @pytest.mark.parametrize("password", ["", "secret"], ids=["", "with a password"])
 async def test_a_server_that_takes_no_more_clients_is_a_clear_error(
     make_server: Callable[..., EmbeddedServer], kind: str, password: str

@@ -25,7 +25,7 @@ from apressure.embedded import EmbeddedServer, find_binary, shared
 from apressure.embedded import server as server_module
 from apressure.embedded.configuration import render
 from apressure.exceptions import MissingExtraError, PressureError, ServerUnavailableError
-from tests.servers import CannotRun, admin, binary_of
+from tests.servers import SERVERS, CannotRun, admin, binary_of
 
 PATIENCE = 60.0  # seconds after which something that should happen counts as not happening
 
@@ -84,7 +84,7 @@ def owner() -> Iterator[Callable[..., Owner]]:
                 stream.close()
 
 
-@pytest.fixture(params=["valkey", "redis"])
+@pytest.fixture(params=SERVERS)
 def binary(request: pytest.FixtureRequest) -> Path:
     try:
         return binary_of(request.param)

@@ -16,7 +16,7 @@ from apressure.spark.engine.steps import NoRoom
 from tests.integration import acl_roles
 from tests.integration.acl_roles import rights, without
 from tests.integration.spark.support import Jobs, connect, seal, texts
-from tests.servers import admin
+from tests.servers import SERVERS, admin
 
 pytest.importorskip("redis", "5.3", reason="Spark needs redis-py 5.3")
 pytestmark = pytest.mark.leaves_keys
@@ -93,7 +93,7 @@ def use_everything(server: EmbeddedServer, rules: list[str]) -> None:
             blocking.close()
 
 
-@pytest.mark.parametrize("kind", ["valkey", "redis"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_the_rights_of_the_docs_are_enough_and_each_is_needed(
     make_server: Callable[..., EmbeddedServer], kind: str
 ) -> None:

@@ -22,7 +22,6 @@ from apressure import (
 from apressure.tasks import Scheduler, report_progress
 from apressure.tasks.runner.reports import current_progress
 from tests.integration.tasks.conftest import HERE, Blueque, Open, consistent, in_time
-from tests.servers import SERVERS
 from tests.topologies import cluster, must_be_empty
 
 
@@ -299,7 +298,7 @@ async def test_a_cluster_is_refused() -> None:
 
 
 async def test_a_node_of_a_cluster_is_refused() -> None:
-    with cluster(SERVERS[0], nodes=3) as nodes:
+    with cluster("valkey", nodes=3) as nodes:
         host, port = nodes.servers[0].url.removeprefix("redis://").split("/")[0].split(":")
         async with TaskQueue("jobs", host=host, port=int(port)) as queue:
             with pytest.raises(ServerError, match="cluster, which cannot have the queue"):
