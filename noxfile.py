@@ -34,7 +34,23 @@ BESIDE_THE_TESTS = ("CHANGELOG.md", "README.md", "docs", "examples", "noxfile.py
 def tests(session: nox.Session) -> None:
     """Run the tests against the built wheel. The end of the output lists what this machine lacks, such as Java."""
     install_wheel(session, group("test"))
-    run_pytest(session, *PARALLEL)
+    run_pytest(session, *PARALLEL, "--durations=10")
+
+
+@nox.session
+def whole(session: nox.Session) -> None:
+    """Run all tests on Valkey and on Redis, with all combinations of their arguments."""
+    install_wheel(session, group("test"))
+    run_pytest(session, *PARALLEL, "--whole")
+
+
+@nox.session
+@nox.parametrize("processes", [2, 5, 8, 5, 5], ids=["2", "5", "8", "5-again", "5-once-more"])
+def shuffled(session: nox.Session, processes: int) -> None:
+    """Run the tests in a random order, with several numbers of processes. The head of the output has the seed."""
+    install_wheel(session, group("shuffled"))
+    # The seed orders the tests; random numbers within the tests stay random.
+    run_pytest(session, "-n", str(processes), "--dist", "loadfile", "-p", "randomly", "--randomly-dont-reset-seed")
 
 
 @nox.session

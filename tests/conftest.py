@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-import apressure
+import apressure.logs
 from apressure.embedded import EmbeddedServer
 from tests.blueque import NAME, REQUIREMENTS
 from tests.environments import shared_environment
@@ -35,6 +35,13 @@ _failed = pytest.StashKey[bool]()
 for _signal, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_signal) == signal.SIG_IGN:
         signal.signal(_signal, _handler)
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reset what the process remembers of other tests: which warnings were logged often, and the length of previews."""
+    monkeypatch.setattr(apressure.logs, "_limit", apressure.logs.Limit())
+    monkeypatch.setattr(apressure.logs, "_previewed", 0)
 
 
 @pytest.fixture(scope="session")

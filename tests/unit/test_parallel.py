@@ -34,7 +34,7 @@ def test_a_test_that_could_not_run_is_listed_and_fails_the_run_that_requires_all
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("APRESSURE_", "PYTEST_"))}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", processes, "-p", "no:cacheprovider", f"--basetemp={tmp_path}/t",
-         "tests/integration/queue/test_get.py", "-k", "test_what_was_got_is_gone"],
+         "tests/integration/queue/test_get.py", "-k", "test_what_was_got_is_gone", "--whole"],
         cwd=ROOT,
         env={**clean, "APRESSURE_REQUIRE_ALL": "1", "PATH": os.fspath(tmp_path)},
         capture_output=True,
