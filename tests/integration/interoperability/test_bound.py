@@ -175,9 +175,7 @@ async def test_two_ends_that_work_step_by_step_exceed_a_larger_bound_by_one(
 ) -> None:
     """The consumer sees room and returns a permit; meanwhile producers use the room, with the permit that was there."""
     async with contextlib.AsyncExitStack() as stack:
-        consumer, *producers = [
-            await stack.enter_async_context(open_queue(url, scripting=False)) for _ in range(5)
-        ]  # fmt: skip
+        consumer, *producers = [await stack.enter_async_context(open_queue(url, scripting=False)) for _ in range(5)]
         await consumer.create(2)
         await producers[0].put_nowait(b"0")
         seen_room, go_on = asyncio.Event(), asyncio.Event()
