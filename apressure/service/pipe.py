@@ -100,6 +100,7 @@ async def pipe(
     exactly_once: bool | None = ..., lease: float | None = ..., retry_delay: float = ..., shared: bool = ...,
     observer: Observer | None = ...,
 ) -> Piped: ...  # fmt: skip
+@validation.elsewhere(max_attempts=validation.MAX_ATTEMPTS_ELSEWHERE)
 async def pipe(
     source: Source[Any],
     transform: Callable[[Any], Any],
