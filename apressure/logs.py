@@ -203,6 +203,7 @@ def dead_letter(
     message: bytes = b"",
     dead_letters: str = "",
     position: str = "",
+    reason: str = "",
 ) -> None:
     """Log that a message was given up: it became a dead letter.
 
@@ -214,6 +215,7 @@ def dead_letter(
         message: Its contents, or their beginning, for the preview.
         dead_letters: The name of the queue that it is in now; empty if it is beside this one.
         position: Its place in that queue.
+        reason: Why, where the program wants the log to say it: it may be confidential.
     """
     keys: dict[str, Any] = {"kind": kind, "attempts": attempts}
     text = "a message of the queue %r"
@@ -225,6 +227,8 @@ def dead_letter(
         text, arguments, keys["dead_letters"] = f"{text}: it is in %r now", [*arguments, dead_letters], dead_letters
     if position:
         text, arguments, keys["position"] = f"{text}, as number %s", [*arguments, position], position
+    if reason:
+        text, arguments = f"{text}: %s", [*arguments, printable(reason)]
     warn("dead_letter", queue, text, *arguments, message=message, **keys)
 
 

@@ -83,6 +83,17 @@ class NotesErrors(Protocol):
         """Keep the error of this attempt, however the message goes back. It matters only if the message goes back."""
 
 
+@runtime_checkable
+class Excusable(Protocol):
+    """A delivery whose lease ends when its handler is stuck: optional, for programs that wait with it in hand."""
+
+    def excused(self) -> AbstractContextManager[None]:
+        """Return a block in which the program waits for another queue, such as for room there: it is not stuck.
+
+        However long it takes, that does not count for `max_hold`, as long as the event loop turns.
+        """
+
+
 class Consumer(Protocol[T_co]):
     """A block that receives until the queue is closed and drained: `async with`, then `async for`."""
 
@@ -192,6 +203,7 @@ class Mover(Protocol):
     async def move(self, moves: Sequence[Move]) -> None:
         """Put the results of the first of these moves, and acknowledge their deliveries; wait for room before that.
 
+        The destination may stay full for long, since its consumers are paused, for example: deliveries are `Excusable`.
         As many are moved as there is room for, in order, and at least one. Afterwards, also after an error or a
         cancellation, those deliveries are `settled` that were moved.
 

@@ -6,12 +6,21 @@ would never end, and it would break the order of the event loop's timers.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Collection, Iterable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Any, Final, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LONGEST: Final = 1e6
 """Seconds (eleven days): the longest setting, interval or pause. A timeout has no such limit."""
+
+MAX_ATTEMPTS_ELSEWHERE: Final = (
+    "how often an item is tried is a setting of its queue. Give it to the queue, such as AsyncQueue('jobs', "
+    "max_attempts=5)"
+)
 
 
 def seconds(
@@ -100,6 +109,25 @@ def known(options: Iterable[str], names: Collection[str]) -> None:
         if near := difflib.get_close_matches(option.lower(), names, 1):
             raise TypeError(f"unknown option {option!r}: did you mean {near[0]!r}?")
         raise TypeError(f"unknown option {option!r}; the options are {', '.join(names)}")
+
+
+def elsewhere(**advice: str) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
+    """Return a decorator for a function that users give arguments which belong elsewhere: it says where.
+
+    Args:
+        advice: What to say of each of these arguments: whose it is, and what to do.
+    """
+
+    def decorated(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        @functools.wraps(function)
+        async def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            for name in advice.keys() & kwargs.keys():
+                raise TypeError(f"{function.__name__}() has no {name}=: {advice[name]}")
+            return await function(*args, **kwargs)
+
+        return checked
+
+    return decorated
 
 
 def batch(items: Any, method: str, single: str) -> None:

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from apressure import dead_letters
 from apressure.connection.leases.arguments import lease_of
-from apressure.connection.leases.renewal import Standstill
+from apressure.connection.leases.in_hand import InHand
 from apressure.events.engine.answers import Event
 from apressure.events.engine.batching import Settler
 from apressure.events.engine.steps import Claim, EventSteps
 from apressure.exceptions import LeaseLostError
 
 T = TypeVar("T")
-
-
-class Hand(dict[Claim, "EventDelivery[Any]"]):
-    """A consumer's deliveries that are neither settled nor lost, in order.
-
-    Args:
-        on_failure: Called when an acknowledgement that nobody waits for has failed.
-
-    Attributes:
-        on_failure: As given.
-        standstill: For how long the consumer has made no progress; None before it renews anything.
-    """
-
-    def __init__(self, on_failure: Callable[[Exception], None]) -> None:
-        super().__init__()
-        self.on_failure = on_failure
-        self.standstill: Standstill | None = None
 
 
 class EventDelivery(Generic[T]):
@@ -158,18 +141,9 @@ class EventDelivery(Generic[T]):
         if self._in_hand is not None:
             self._in_hand.pop(self.claim, None)
 
-    @contextlib.contextmanager
-    def excused(self) -> Iterator[None]:
-        """Do not take its consumer for stuck meanwhile."""
-        standstill = None if self._in_hand is None else self._in_hand.standstill
-        if standstill is None:
-            yield
-            return
-        standstill.excused += 1
-        try:
-            yield
-        finally:
-            standstill.excused -= 1
+    def excused(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block in which its consumer is not taken for stuck: it waits for another queue."""
+        return contextlib.nullcontext() if self._in_hand is None else self._in_hand.excused()
 
     async def extend(self, seconds: float) -> None:
         """Keep the event in flight for at least `seconds` from now. The lease never gets shorter.
@@ -222,3 +196,7 @@ class EventDelivery(Generic[T]):
             name=name,
             role="consumer",
         )
+
+
+class Hand(InHand[Claim, EventDelivery[Any]]):
+    """A consumer's deliveries."""

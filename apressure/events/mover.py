@@ -49,7 +49,7 @@ class EventMover:
             ([one.claim for one in deliveries], [(new_id(), result) for result in results])
             for deliveries, results in some
         ]
-        with some[0][0][0].excused():  # the destination may stay full for long: its consumers are paused, for example
+        with some[0][0][0].excused():
             try:
                 await destination._waits.until(functools.partial(self._step, moves, units), None, destination.name)
             except LeaseLostError:

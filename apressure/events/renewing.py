@@ -46,7 +46,6 @@ class Renewing(LeasesInHand[Claim, EventDelivery[Any]]):
         )
         self._steps = steps
         self._on_paused = on_paused
-        hand.standstill = self._renewal.standstill
 
     async def assure(self) -> None:
         """Renew all leases now, since some may have ended; what others have got is in hand no more."""

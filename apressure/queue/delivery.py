@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
 from apressure import validation
@@ -108,6 +109,10 @@ class Delivery(Generic[T]):
         self._lease.nack(self._number, error)
         self.settled = True
         await self._lease.flush()
+
+    def excused(self) -> AbstractContextManager[None]:
+        """Return a block in which its consumer is not taken for stuck: it waits for another queue."""
+        return self._lease.renewal.standstill.excuse()
 
     async def extend(self, seconds: float) -> None:
         """Make the lease last for at least `seconds` from now.

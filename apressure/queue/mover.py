@@ -55,14 +55,11 @@ class AtomicMover:
         check_results(moves[0][1])
         runs, results = _packed(moves, lease.unsettled)
         step = functools.partial(self._step, moves, lease.token, runs, results)
-        standstill = lease.renewal.standstill
-        standstill.excused += 1  # the destination may stay full for long: its consumers are paused, for example
-        try:
-            await destination.waits.until(step, None, destination.name)
-        except LeaseLostError:
-            raise nothing_put(self._source.name) from None
-        finally:
-            standstill.excused -= 1
+        with lease.renewal.standstill.excuse():
+            try:
+                await destination.waits.until(step, None, destination.name)
+            except LeaseLostError:
+                raise nothing_put(self._source.name) from None
 
     async def _step(
         self, moves: Sequence[Move], token: bytes, runs: Sequence[int], results: Sequence[bytes]

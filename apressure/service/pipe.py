@@ -17,6 +17,7 @@ from apressure.service import handlers
 from apressure.service.dispatcher import Arguments
 from apressure.service.options import Options
 from apressure.service.service import Service
+from apressure.service.stages.flow import excused
 from apressure.service.stages.results import Many
 from apressure.service.stages.stage import Plan, Stage
 
@@ -62,7 +63,8 @@ class PutThenAcknowledge:
         accepted, interruption = len(found), None
         try:
             if found:
-                await self._destination.put_many(found)
+                with excused(moves[0][0][0]):
+                    await self._destination.put_many(found)
         except PressureError as error:
             accepted, interruption = error.accepted, error
         except Exception:
@@ -98,6 +100,7 @@ async def pipe(
     exactly_once: bool | None = ..., lease: float | None = ..., retry_delay: float = ..., shared: bool = ...,
     observer: Observer | None = ...,
 ) -> Piped: ...  # fmt: skip
+@validation.elsewhere(max_attempts=validation.MAX_ATTEMPTS_ELSEWHERE)
 async def pipe(
     source: Source[Any],
     transform: Callable[[Any], Any],
@@ -117,6 +120,9 @@ async def pipe(
     Between two `AsyncQueue`s of one server, or two `EventQueue`s, results are put and their input is acknowledged in
     one step: a stage that is killed at any moment neither loses nor doubles anything. Between other queues, results are
     put first and inputs are acknowledged afterwards: at-least-once. The log says at INFO which of the two holds.
+
+    While the destination is full or out of reach, transformed items wait, with their leases, however long that takes:
+    that is no attempt.
 
     If the transform raises, the error is logged, and the item is tried again after a pause, as in `serve`: until it
     has been delivered `max_attempts` times and becomes a dead letter of the source.

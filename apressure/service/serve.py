@@ -101,6 +101,7 @@ async def serve(
     stop: asyncio.Event | None = ..., observer: Observer | None = ...,
     metrics_port: int | None = ..., metrics_host: str = ...,
 ) -> Served: ...  # fmt: skip
+@validation.elsewhere(max_attempts=validation.MAX_ATTEMPTS_ELSEWHERE)
 async def serve(
     handler: Callable[[Any], object],
     queue: DeliverySource[Any],

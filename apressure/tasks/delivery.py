@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from apressure.connection.leases.arguments import lease_of
 from apressure.connection.leases.clock import since_boot
+from apressure.connection.leases.in_hand import InHand
 from apressure.items import Items
 from apressure.protocols import LONGEST_LEASE
 from apressure.tasks.engine.answers import Claim, raw
@@ -21,18 +23,6 @@ if TYPE_CHECKING:
     from apressure.tasks.core import Core
 
 T = TypeVar("T")
-
-
-class Hand(dict[Claim, "TaskDelivery[Any]"]):
-    """A consumer's deliveries that are neither settled nor lost, in order.
-
-    Args:
-        on_failure: Called when an acknowledgement that nobody waits for has failed.
-    """
-
-    def __init__(self, on_failure: Callable[[Exception], None]) -> None:
-        super().__init__()
-        self.on_failure = on_failure
 
 
 class TaskDelivery(Processor, Generic[T]):
@@ -206,6 +196,10 @@ class TaskDelivery(Processor, Generic[T]):
         """The change that gives it back."""
         return Change("nack", self.claim, self._error, self._note)
 
+    def excused(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block in which its consumer is not taken for stuck: it waits for another queue."""
+        return contextlib.nullcontext() if self._in_hand is None else self._in_hand.excused()
+
     async def extend(self, seconds: float) -> None:
         """Keep the task for at least `seconds` from now. The lease never gets shorter.
 
@@ -241,3 +235,7 @@ class TaskDelivery(Processor, Generic[T]):
         error = outcome if isinstance(outcome, Exception) else self._refusal(outcome, "completed")
         if error is not None and self._in_hand is not None:
             self._in_hand.on_failure(error)
+
+
+class Hand(InHand[Claim, TaskDelivery[Any]]):
+    """A consumer's deliveries."""

@@ -46,12 +46,14 @@ class Processor:
     Attributes:
         task: As given.
         settled: Whether the task has been completed, failed or given back here.
+        logged_reason: Why the task fails, for the log; empty to keep that to the task.
     """
 
     def __init__(self, core: Core, task: Task) -> None:
         self.task = task
         self.claim = task.claim
         self.settled = False
+        self.logged_reason = ""
         self._core = core
 
     async def start(self, pid: int | None = None) -> Any:
@@ -176,7 +178,7 @@ class Processor:
         if change.how == "fail" or (change.how == "nack" and used_up and not task.cancel_requested):
             core.steps.counts.dead_lettered_count += 1
             parameters = raw(task.fields.get("parameters", ""))
-            logs.dead_letter("TaskQueue", core.name, task.id, task.attempts, parameters)
+            logs.dead_letter("TaskQueue", core.name, task.id, task.attempts, parameters, reason=self.logged_reason)
 
     def _refusal(self, letter: str, what: str) -> PressureError | None:
         """Return the error that a letter of `lua/settle.lua` stands for; None if the change was made."""

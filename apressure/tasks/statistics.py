@@ -19,7 +19,7 @@ class TaskStatistics:
         paused: Whether nodes of apressure reserve nothing at present.
         scheduled: Tasks that wait for their time.
         in_flight: Tasks that listeners have reserved or started.
-        started: Tasks that run.
+        started: Tasks that run. Entries that another program has left behind do not count (1,000 are looked at).
         complete: Tasks that have completed, and whose results are kept.
         dead_letters: Tasks that have failed.
         listeners: Listeners that are registered, those of the released blueque included.

@@ -132,17 +132,18 @@ def _of_death(state: State, bound: int, design: Design) -> Iterator[Transition]:
             yield f"the doctor gives back the {role}'s role", freed._replace(permits=1) if room else freed
 
 
-def search(bound: int, design: Design, consumer: bool, ours: bool = True) -> Result:
+def search(bound: int, design: Design, consumer: bool, ours: bool = True, excess: int = 0) -> Result:
     """Walk all states.
 
     In none may more messages wait than the bound says. From each there must be a way, without another death, back to
-    an empty queue with its permit and both roles free.
+    an empty queue with its permit and both roles free. The producer stands for any number of them: they take turns.
 
     Args:
         bound: The queue's bound.
         design: The rules.
         consumer: There is a plain consumer, too. (With a bound of 2 or more, the two exceed it without us.)
         ours: There are clients of ours, too.
+        excess: So many more may wait.
     """
 
     def transitions(state: State) -> Iterator[tuple[str, State, bool]]:
@@ -153,5 +154,9 @@ def search(bound: int, design: Design, consumer: bool, ours: bool = True) -> Res
             yield what, after, not what.endswith("dies")
 
     return search_all(
-        State(), transitions, lambda state: ROOM if state.length > bound else "", lambda state: state == State(), STUCK
+        State(),
+        transitions,
+        lambda state: ROOM if state.length > bound + excess else "",
+        lambda state: state == State(),
+        STUCK,
     )

@@ -30,6 +30,11 @@ def test_a_bad_design_is_found_out(bound: int, design: Design, broken: str) -> N
     assert result.broken == broken
 
 
-def test_two_plain_clients_exceed_a_larger_bound_without_us() -> None:
-    result = search(2, Design(), consumer=True, ours=False)
-    assert result.broken == ROOM
+@pytest.mark.parametrize("bound", [2, 3, 5])
+def test_plain_clients_exceed_a_larger_bound_by_one_without_us(bound: int) -> None:
+    assert search(bound, Design(), consumer=True, ours=False).broken == ROOM
+    assert search(bound, Design(), consumer=True, ours=False, excess=1).broken == ""
+
+
+def test_plain_clients_keep_a_bound_of_one_without_us() -> None:
+    assert search(1, Design(), consumer=True, ours=False).broken == ""

@@ -418,6 +418,7 @@ async def test_options_that_make_no_sense_are_refused_before_the_queue_is_opened
         ({"bound": 5}, ValueError, "add create=True"),
         ({"create": True}, TypeError, r"create\(\), which MemoryQueue has not"),
         ({"on_error": 5}, TypeError, "on_error must be a function, not int"),
+        ({"max_attempts": 5}, TypeError, r"serve\(\) has no max_attempts=.*Give it to the queue"),
         ({"linger": 1.0}, ValueError, "add batch="),
         ({"key": 5}, TypeError, "key must be a function of an item, not int"),
         ({"key": len, "batch": 5}, ValueError, "batch= cannot be combined with key="),

@@ -5,13 +5,14 @@ The client's `Renewer` does that in its thread: also while the event loop is blo
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure import logs
 from apressure.connection.leases.clock import Clock, Term, since_boot
-from apressure.connection.leases.renewal import Renewal
+from apressure.connection.leases.renewal import Renewal, Standstill
 from apressure.connection.leases.renewer import Renewer
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.exceptions import LeaseLostError
@@ -36,6 +37,27 @@ class Leased(Protocol):
 
 K = TypeVar("K", bound=Hashable)
 D = TypeVar("D", bound=Leased)
+
+
+class InHand(dict[K, D]):
+    """A consumer's deliveries that are neither settled nor lost, in order, by their claims.
+
+    Args:
+        on_failure: Called when an acknowledgement that nobody waits for has failed.
+
+    Attributes:
+        on_failure: As given.
+        standstill: For how long the consumer has made no progress; None before it renews anything.
+    """
+
+    def __init__(self, on_failure: Callable[[Exception], None]) -> None:
+        super().__init__()
+        self.on_failure = on_failure
+        self.standstill: Standstill | None = None
+
+    def excused(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block in which the consumer is not stuck; see `protocols.Excusable`."""
+        return contextlib.nullcontext() if self.standstill is None else self.standstill.excuse()
 
 
 class LeasesInHand(ABC, Generic[K, D]):
@@ -66,7 +88,7 @@ class LeasesInHand(ABC, Generic[K, D]):
 
     def __init__(
         self,
-        hand: dict[K, D],
+        hand: InHand[K, D],
         renewer: Renewer,
         keys: tuple[bytes, ...],
         what: str,
@@ -85,6 +107,7 @@ class LeasesInHand(ABC, Generic[K, D]):
         self._what = what
         self._on_lost = on_lost
         self._renewal = Renewal(self, renewer, keys, self._renew, what, name, max_hold)
+        hand.standstill = self._renewal.standstill
 
     @property
     def renewable(self) -> bool:

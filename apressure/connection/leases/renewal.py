@@ -7,10 +7,11 @@ and never the other way round: what changes the lease itself is called on the ev
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, Protocol
 
 from apressure.connection.leases.clock import Term
@@ -92,6 +93,15 @@ class Standstill:
         alive = turned or progress != self._progress or term.clock() < term.extended
         self.seconds = 0.0 if alive else self.seconds + min(now - self._looked_at, term.seconds)
         self._progress, self._looked_at = progress, now
+
+    @contextlib.contextmanager
+    def excuse(self) -> Iterator[None]:
+        """Meanwhile an operation waits for another queue, with messages of this lease in hand."""
+        self.excused += 1
+        try:
+            yield
+        finally:
+            self.excused -= 1
 
     def end(self) -> None:
         """There is nothing to look at: the next look counts as progress."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 from apressure.connection.counts import Counts
 from apressure.connection.leases import arguments
 from apressure.connection.leases.clock import since_boot
+from apressure.connection.leases.in_hand import InHand
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import no_extend
 from apressure.events.remote.notices import Notices
@@ -58,23 +60,6 @@ class Seen:
         """An event is gone."""
         self._done.deleted_count += 1
         self._counts.pop(event, None)
-
-
-class Hand(dict["RemoteEventDelivery[Any]", "RemoteEventDelivery[Any]"]):
-    """A consumer's deliveries that are neither settled nor lost, in order.
-
-    Args:
-        on_failure: Called when an acknowledgement that nobody waits for has failed.
-
-    Attributes:
-        on_failure: As given.
-        acks: Acknowledgements under way that nobody waits for.
-    """
-
-    def __init__(self, on_failure: Callable[[Exception], None]) -> None:
-        super().__init__()
-        self.on_failure = on_failure
-        self.acks: set[asyncio.Task[bool | Exception]] = set()
 
 
 class RemoteEventDelivery(Generic[T]):
@@ -181,6 +166,10 @@ class RemoteEventDelivery(Generic[T]):
         if self._in_hand is not None:
             self._in_hand.acks.add(task)
 
+    def excused(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block in which its consumer is not taken for stuck: it waits for another queue."""
+        return contextlib.nullcontext() if self._in_hand is None else self._in_hand.excused()
+
     async def extend(self, seconds: float) -> None:
         """Keep the event in flight for at least `seconds` from now. The lease never gets shorter.
 
@@ -248,3 +237,15 @@ class RemoteEventDelivery(Generic[T]):
     def _check(self, what: str) -> None:
         if self.settled:
             raise RuntimeError(f"the event {self.id} cannot be {what}: it was acknowledged or given back before")
+
+
+class Hand(InHand[RemoteEventDelivery[Any], RemoteEventDelivery[Any]]):
+    """A consumer's deliveries.
+
+    Attributes:
+        acks: Acknowledgements under way that nobody waits for.
+    """
+
+    def __init__(self, on_failure: Callable[[Exception], None]) -> None:
+        super().__init__(on_failure)
+        self.acks: set[asyncio.Task[bool | Exception]] = set()

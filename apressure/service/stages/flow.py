@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
-from apressure.protocols import Delivery, Move
+from apressure.protocols import Delivery, Excusable, Move
 
 MOST_MESSAGES: Final = 1000
 """At most so many inputs, and about so many results, are moved in one step."""
@@ -17,6 +18,11 @@ _MOST_FINISHED: Final = 2000
 """At most so many inputs, or batches of them, have results that wait to be moved."""
 _QUICK, _SLOW = 0.01, 0.05
 """Seconds: the limit is adapted until the received messages keep the transforms busy for about so long."""
+
+
+def excused(delivery: Delivery[Any]) -> AbstractContextManager[None]:
+    """Return a block in which a delivery waits for the destination; see `protocols.Excusable`."""
+    return delivery.excused() if isinstance(delivery, Excusable) else nullcontext()
 
 
 class ReadAhead:
@@ -65,6 +71,11 @@ class Outbox:
 
     def __bool__(self) -> bool:
         return bool(self._moves)
+
+    @property
+    def first(self) -> Delivery[Any]:
+        """The first delivery whose results wait."""
+        return self._moves[0][0][0][0]
 
     @property
     def full(self) -> bool:

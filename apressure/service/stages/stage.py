@@ -20,7 +20,7 @@ from apressure.service import handlers
 from apressure.service.calls import UNSEEN, Observation
 from apressure.service.dispatcher import Arguments, Dispatcher, wait
 from apressure.service.stages import results
-from apressure.service.stages.flow import Outbox, ReadAhead
+from apressure.service.stages.flow import Outbox, ReadAhead, excused
 
 _PAUSES: Final = Backoff(0.5, 30.0)
 """Before results are moved again after an outage of the destination."""
@@ -195,7 +195,8 @@ class Stage(Dispatcher):
                 if self._failure is not None:
                     return
                 if not moved and self._outbox:
-                    await wait(self._stopped, _PAUSES.pause(failures - 1))
+                    with excused(self._outbox.first):
+                        await wait(self._stopped, _PAUSES.pause(failures - 1))
         finally:
             self._moving = False
 

@@ -256,7 +256,7 @@ class TaskSteps(StepSender):
             on_orphan: What happens to its tasks.
             lease: Seconds for which those stay whose processes run.
             gone: Whether no process has its number.
-            tasks: Their ids, whether their processes run, and the tokens that they had.
+            tasks: The newest first: their ids, whether their processes run, and the tokens that they had.
 
         Returns:
             How many went back or failed, and how many still run.

@@ -64,8 +64,8 @@ class Orphans:
     async def claim(self) -> int:
         """Take over the tasks of all listeners of the queue that have died on this host.
 
-        A task whose process still runs stays, until that ends. The others go back, first in line, or fail, as the
-        queue's `on_orphan` says. A listener whose list is no list is left out.
+        A task whose process still runs stays, until that ends. The others go back, first in line and in order, or fail,
+        as the queue's `on_orphan` says. A listener whose list is no list is left out.
 
         Returns:
             How many tasks went back or failed.
@@ -80,18 +80,25 @@ class Orphans:
             if parsed is None or parsed[0] != here:
                 self._known.discard(listener)
                 continue
-            ids = await self._reserved(listener)
-            if not ids and listener not in registered:
-                self._known.discard(listener)
-                continue
-            tasks = await load_many(core.client, ids)
-            looked_at = await asyncio.to_thread(_look, parsed[1], ids, dict(tasks))
-            if looked_at is not None:
-                moved += (await steps.adopt(listener, core.on_orphan, ADOPTED, *looked_at))[0]
+            while True:
+                ids, taken = await self._reserved(listener), 0
+                if not ids and listener not in registered:
+                    self._known.discard(listener)
+                    break
+                tasks = await load_many(core.client, ids)
+                looked_at = await asyncio.to_thread(_look, parsed[1], ids, dict(tasks))
+                if looked_at is not None:
+                    taken, _ = await steps.adopt(listener, core.on_orphan, ADOPTED, *looked_at)
+                moved += taken
+                if not taken or len(ids) < MAX_TASKS:  # otherwise older ones are left, and come before these
+                    break
         return moved
 
     async def _reserved(self, listener: bytes) -> list[bytes]:
-        """Return the ids of a listener's tasks: none, with a warning, if another program has damaged its list."""
+        """Return the ids of a listener's tasks, the newest first.
+
+        There are none, with a warning, if another program has damaged its list.
+        """
         key = self._core.steps.keys.reserved(listener)
         try:
             ids: list[bytes] = await self._core.steps.connection.ask(b"LRANGE", key, 0, MAX_TASKS - 1, reads=True)

@@ -149,7 +149,7 @@ class Performance:
         seconds, why = time.monotonic() - begun, "" if ending == "complete" else self._reason or outcome.error or ""
         name = logs.printable(delivery.id)
         logger.log(
-            logging.INFO if ending == "complete" else logging.WARNING,
+            logging.INFO if ending in ("complete", "failed") else logging.WARNING,  # `fail` warns
             "the task %s of the queue %r: %s after %.1f s, at attempt %d%s%s",
             name, delivery.task.queue, ending, seconds, delivery.attempts, why and ": ", why,
             extra={"queue": delivery.task.queue, "delivery": name, "attempts": delivery.attempts},
@@ -251,6 +251,7 @@ class Performance:
             error = "cancelled"
         elif reason is Reason.TIMEOUT:
             error = f"timed out after {self._limits.timeout:g} s"
+        delivery.logged_reason = error
         await delivery.fail(error, fields=fields)
         return "failed"
 

@@ -50,6 +50,14 @@ def test_an_item_that_cannot_be_written_becomes_a_dead_letter(cli: Commands) -> 
     cli.delete("failed")
 
 
+def test_requeue_names_the_queue_when_it_gets_the_dead_letter_queue(cli: Commands, queue: str) -> None:
+    said = cli("requeue", "orders:dead", code=2).stderr
+    assert said.startswith(b"apressure: orders:dead is a dead-letter queue: ")
+    assert b"`apressure requeue orders`" in said
+    assert b"`apressure requeue NAME --from orders:dead`" in said
+    assert cli("requeue", queue, "--max", "1").stdout == b"requeued 1 from orders:dead to orders\n"
+
+
 def test_requeue_waits_for_room(cli: Commands, queue: str) -> None:
     with cli.running("requeue", queue, "--json") as process:
         got: list[bytes] = []

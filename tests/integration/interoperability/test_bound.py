@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 import redis
 
-from apressure import AsyncQueue, Delivery, recovery
+from apressure import AsyncQueue, Delivery, exceptions, recovery
 from apressure.queue.engine.keys import Keys
+from apressure.queue.engine.plain.role_lock import RoleLock
 from tests.integration.interoperability.both import (
     NAME,
     PATIENCE,
@@ -167,3 +168,62 @@ async def test_what_is_given_back_beside_their_put(url: str, db: redis.Redis, na
 async def test_a_step_of_ours_beside_their_get(url: str, db: redis.Redis, name: str, bound: int) -> None:
     for waiting in sorted({0, bound - 1, bound}):
         await interleave(url, db, bound, "get", BESIDE_A_GET[name], waiting)
+
+
+async def test_two_ends_that_work_step_by_step_exceed_a_larger_bound_by_one(
+    url: str, db: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer sees room and returns a permit; meanwhile producers use the room, with the permit that was there."""
+    async with contextlib.AsyncExitStack() as stack:
+        consumer, *producers = [await stack.enter_async_context(open_queue(url, scripting=False)) for _ in range(5)]
+        await consumer.create(2)
+        await producers[0].put_nowait(b"0")
+        seen_room, go_on = asyncio.Event(), asyncio.Event()
+        add_permit = consumer._engine._add_permit  # type: ignore[union-attr]
+
+        async def later(role_lock: RoleLock) -> None:
+            seen_room.set()
+            await go_on.wait()
+            await add_permit(role_lock)
+
+        monkeypatch.setattr(consumer._engine, "_add_permit", later)
+        getting = asyncio.create_task(consumer.get())
+        await asyncio.wait_for(seen_room.wait(), PATIENCE)
+        await producers[1].put_nowait(b"1")
+        await producers[2].put_nowait(b"2")
+        with pytest.raises(exceptions.QueueFullError):
+            await producers[3].put_nowait(b"3")
+        go_on.set()
+        assert await getting == b"0"
+        await producers[3].put_nowait(b"3")
+        assert db.llen(KEYS.messages) == 3
+        for producer in producers:
+            with pytest.raises(exceptions.QueueFullError):
+                await producer.put_nowait(b"4")
+        monkeypatch.undo()
+        assert await consumer.get() == b"1"
+        with pytest.raises(exceptions.QueueFullError):
+            await producers[0].put_nowait(b"4")
+        assert await consumer.get_many(2) == [b"2", b"3"]
+        await consumer.delete()
+
+
+async def test_the_race_is_that_of_the_specification(db: redis.Redis) -> None:
+    """The same with clients that follow it to the letter."""
+    producer = ReferenceQueue(db, NAME)
+    producer.create(2)
+    producer.put_nowait(b"0")
+
+    def hook(command: str) -> None:
+        if command == "get_nowait LPUSH :not_full":
+            producer.put_nowait(b"1")
+            producer.put_nowait(b"2")
+            with pytest.raises(QueueFullError):
+                producer.put_nowait(b"3")
+
+    assert ReferenceQueue(db, NAME, hook=hook).get_nowait() == b"0"
+    producer.put_nowait(b"3")
+    assert producer.length() == 3
+    with pytest.raises(QueueFullError):
+        producer.put_nowait(b"4")
+    producer.delete()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import redis
 
-from apressure import AsyncQueue, Client, QueueFullError, ServerError, recovery
+from apressure import AsyncQueue, Client, QueueFullError, QueueInUseError, ServerError, recovery
 from apressure.queue.engine import batching
 from apressure.queue.engine.keys import Keys
 from tests.integration.commands import Commands
@@ -206,3 +206,42 @@ async def test_the_next_step_brings_a_permit_back_when_nobody_has_a_role(url: st
         assert db.rpop(KEYS.not_full) is not None
         assert await outcome_of(queue.get_nowait()) == "QueueEmptyError"
         assert db.llen(KEYS.not_full) == 1
+
+
+# Closed queues and the Go client
+
+
+def get_as_go_does(db: redis.Redis) -> str:
+    """Its Get takes a list of messages that exists for an empty one, if the queue is closed."""
+    assert db.rpop(KEYS.free("consumer")) is not None
+    db.set(KEYS.holder("consumer"), "go")
+    assert db.exists(KEYS.closed)
+    if db.exists(KEYS.messages):
+        db.lpush(KEYS.free("consumer"), 0)
+        return "closed"
+    return "waits for ever, with the role"  # BRPOP list 0
+
+
+async def test_what_the_go_client_leaves_in_a_closed_queue_comes_to_us(
+    url: str, db: redis.Redis, scripting: bool
+) -> None:
+    async with a_queue(url, 3, scripting=scripting) as queue:
+        await queue.put_many([b"1", b"2"])
+        await queue.close()
+        assert get_as_go_does(db) == "closed"
+        assert [item async for item in queue] == [b"1", b"2"]
+
+
+async def test_the_go_client_keeps_the_role_of_a_queue_that_is_closed_and_empty(
+    url: str, db: redis.Redis, scripting: bool
+) -> None:
+    async with a_queue(url, 3, scripting=scripting) as queue:
+        await queue.close()
+        assert get_as_go_does(db) == "waits for ever, with the role"
+        with pytest.raises(QueueInUseError, match="go"):
+            await queue.get(timeout=0)
+        if scripting:
+            await recovery.repair(queue, holder="go", patience=QUICK)  # when its process has ended
+        else:
+            db.lpush(KEYS.free("consumer"), 0)
+        assert [item async for item in queue] == []

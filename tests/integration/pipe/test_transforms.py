@@ -178,6 +178,12 @@ async def test_arguments_are_checked_before_anything_begins(
         await pipe(source, same, destination, **{argument: value})
 
 
+async def test_max_attempts_is_a_setting_of_the_queue(pipe: Pipe, two: Pair) -> None:
+    source, destination = await two()
+    with pytest.raises(TypeError, match=r"pipe\(\) has no max_attempts=.*Give it to the queue"):
+        await pipe(source, same, destination, max_attempts=2)
+
+
 async def test_a_transform_that_raises_tries_again_and_others_pass(
     pipe: Pipe, two: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -84,9 +84,11 @@ class Blueque:
         return str(found.decode())
 
     def start(self, task_id: str, listener: str, pid: int, updated: float | None = None) -> None:
-        self.db.sadd(self.key("started_tasks"), f"{listener} {pid} {task_id}")
-        mapping = {"status": "started", "pid": pid, "updated": updated or time.time()}
-        self.db.hset(f"blueque_task_{task_id}", mapping=mapping)
+        with self.db.pipeline() as pipe:
+            pipe.sadd(self.key("started_tasks"), f"{listener} {pid} {task_id}")
+            mapping = {"status": "started", "pid": pid, "updated": updated or time.time()}
+            pipe.hset(f"blueque_task_{task_id}", mapping=mapping)
+            pipe.execute()
 
     def complete(self, task_id: str, listener: str, pid: int, result: str) -> None:
         with self.db.pipeline() as pipe:

@@ -167,6 +167,16 @@ def test_a_task_that_fails(tasks: Tasks) -> None:
     assert "has the id 'x'" in tasks.error(1, "retry", "jobs", "--id", "x")
 
 
+def test_a_task_that_fails_is_one_warning(tasks: Tasks) -> None:
+    (failing,) = tasks.enqueue("exit 3")
+    tasks.run("close", "jobs")
+    with tasks.running(*tasks.of("run", "jobs", "--", "sh", "-c")) as node:
+        _, _, said = ended(node)
+    assert said.decode() == (
+        f"apressure: the message {failing} of the queue 'jobs' became a dead letter at attempt 1: exit status 3\n"
+    )
+
+
 def test_a_function_reports_its_progress(tasks: Tasks, tmp_path: Path) -> None:
     (tmp_path / "videos.py").write_text(
         "import time\n"

@@ -54,7 +54,7 @@ def requeue(
         not_found: tuple[str, ...] = ()
         with meter:
             async with common.queue(name) as queue:
-                left = await _dead_letters(queue, dead_letters, wanted=source is not None)
+                left = await _dead_letters(queue, dead_letters, source)
                 if ids:
                     not_found = await _requeue_chosen(queue, dead_letters, ids, timeout, meter)
                 else:
@@ -85,13 +85,19 @@ def report(common: Common, name: str, done: Mapping[str, object], text: str, not
         raise typer.Exit(int(Exit.ERROR))
 
 
-async def _dead_letters(queue: AsyncQueue[bytes], dead_letters: str, *, wanted: bool) -> int:
-    """Return how many dead letters there are. The queue must exist if --from names it (`wanted`)."""
+async def _dead_letters(queue: AsyncQueue[bytes], dead_letters: str, source: str | None) -> int:
+    """Return how many dead letters there are. The queue must exist if --from (`source`) names it."""
     try:
         return await AsyncQueue(dead_letters, client=queue.client).qsize()
     except QueueDoesNotExistError:
-        if wanted:
+        if source is not None:
             raise
+        name = queue.name.removesuffix(SUFFIX)
+        if name and name != queue.name:
+            raise UsageError(
+                f"{queue.name} is a dead-letter queue: give the name of the queue that its items go back to, "
+                f"`apressure requeue {name}`, or any other one, `apressure requeue NAME --from {queue.name}`"
+            ) from None
         return 0
 
 

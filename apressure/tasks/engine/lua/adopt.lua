@@ -2,7 +2,8 @@
 -- processes still run get a lease, and stay for as long as they run.
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 listener, 4 'fail' or 'retry', 5 milliseconds of the leases,
---       6 '1' if no process has its number, 7... tasks in its list (id, '1' if its process runs, the token that it had)
+--       6 '1' if no process has its number, 7... tasks in its list, the newest first (id, '1' if its process runs, the
+--       token that it had)
 -- Returns: {'moved', 'number that went back or failed:number that run'}; behind it, if tasks were given up:
 --          {'dead', ...}
 local before = recall(ARGV[1], ARGV[2])
@@ -11,7 +12,7 @@ check_types()
 ignore_memory_limit()
 local listener, policy, moved, kept = ARGV[3], ARGV[4], 0, 0
 if #ARGV > 6 then tell() end
-for i = #ARGV - 2, 7, -3 do
+for i = 7, #ARGV, 3 do
   local id = ARGV[i]
   local task = some_of(id, 'status', 'node', 'pid', 'attempts', 'max_attempts', 'reclaimed_node', 'on_orphan', 'token')
   local held = task[1] == 'reserved' or task[1] == 'started'
@@ -32,6 +33,7 @@ for i = #ARGV - 2, 7, -3 do
     end
   end
 end
+fail_lost()
 call('ZREMRANGEBYSCORE', NODES, '-inf', now())
 local nodes = call('ZRANGE', NODES, 0, -1)
 for i = 1, ARGV[6] == '1' and #nodes or 0 do

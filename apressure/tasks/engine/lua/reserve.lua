@@ -38,8 +38,9 @@ created = created and 1 or 0
 call('LLEN', RESERVED .. listener)
 call('LLEN', PENDING)
 ignore_memory_limit()
-reclaim()
+local some_left = reclaim() == LOOKED_AT
 if paused then return with_given_up({'paused', due(), created}) end
+if some_left then return with_given_up({'tasks', {}, 0, 0, {}}) end
 
 -- First it reads.
 local most, found, dead, looked, bytes, seen = tonumber(ARGV[3]), {}, {}, 0, 0, {}

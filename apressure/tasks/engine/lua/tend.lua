@@ -1,5 +1,5 @@
 -- Look after the queue: enqueue the tasks that are due (specification: Enqueue Scheduled Tasks), take tasks from nodes
--- that are gone, forget these, and delete results that have expired.
+-- that are gone, forget these, and started tasks that do not run, and delete results that have expired.
 -- KEYS: those of the prelude
 -- ARGV: 1 the time in seconds, by which tasks are due, 2 seconds for which results are kept or 0, 3 how many tasks at most
 -- Returns: {'tended', number of tasks that were enqueued, 1 if there is more to do, when the next task is due in seconds
@@ -27,6 +27,7 @@ if #ids > 0 then
 end
 more = reclaim() == LOOKED_AT or more
 bury()
+tidy_started()
 if tonumber(ARGV[2]) > 0 then
   local before = tonumber(stamp()) - tonumber(ARGV[2])
   more = expire(COMPLETE, 'complete', before, LOOKED_AT) == LOOKED_AT or more

@@ -20,6 +20,7 @@ local STALE_AFTER = 30000      -- milliseconds after which a listener that has l
 local AHEAD = 3600             -- seconds by which the clock of another host may be ahead of the server's
 local stamped
 local given_up = {}             -- tasks that this step has given up: {id, parameters, how often they were tried}
+local lost = {}                 -- tasks that this step is about to give up, the newest first: see `fail_lost`
 
 -- The time as Blueque writes it: seconds with a fraction.
 local function stamp()
@@ -168,24 +169,36 @@ local function with_given_up(answer)
   return answer
 end
 
--- Take a task from a node that is gone: it goes back, or has failed.
+-- Take a task from a node that is gone: it goes back, or fails when `fail_lost` is called. Call it for the newest task
+-- first: what goes back later comes before it.
 -- policy: 'fail', or anything else to try again while it has attempts left
 local function take_from(id, node, pid, policy, attempts, limit)
   local used_up = natural(limit) and natural(limit) > 0 and (natural(attempts) or 0) >= natural(limit)
   if policy == 'fail' or used_up then
-    finish(id, 'failed', 'error', LOST, node, pid)
-    call('HDEL', TASK .. id, 'token')
-    given_up[#given_up + 1] = {id, some_of(id, 'parameters')[1], natural(attempts) or 0}
+    lost[#lost + 1] = {id, node, pid, attempts}
   else
     put_back(id, node, pid)
   end
 end
 
--- Take tasks whose leases have ended from their nodes. Returns: how many
+-- Fail tasks whose nodes are gone, the oldest first: `requeue` keeps the order in which tasks have failed.
+local function fail_lost()
+  for i = #lost, 1, -1 do
+    local id, node, pid, attempts = unpack(lost[i], 1, 4)
+    finish(id, 'failed', 'error', LOST, node, pid)
+    call('HDEL', TASK .. id, 'token')
+    given_up[#given_up + 1] = {id, some_of(id, 'parameters')[1], natural(attempts) or 0}
+  end
+  lost = {}
+end
+
+-- Take tasks whose leases have ended from their nodes: of many, the newest ones. So nobody may reserve a task before
+-- this has returned less than LOOKED_AT, or tasks would change their order. Returns: how many
 local function reclaim()
-  local due = call('ZRANGEBYSCORE', LEASES, '-inf', now(), 'LIMIT', 0, LOOKED_AT)
+  local due = call('ZRANGE', LEASES, now(), '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, LOOKED_AT)
+  local nodes = {}
   if #due > 0 then tell() end
-  for i = #due, 1, -1 do  -- the first one last, so that it comes first again
+  for i = 1, #due do
     local id = due[i]
     local task = some_of(
       id, 'status', 'node', 'pid', 'on_orphan', 'attempts', 'max_attempts', 'reclaimed_node', 'watched'
@@ -198,11 +211,13 @@ local function reclaim()
       call('ZREM', LEASES, id)
     elseif held then
       take_from(id, task[2], task[1] == 'started' and task[3], task[4], task[5], task[6])
-      leave(task[2])
+      nodes[task[2]] = true
     else
       call('ZREM', LEASES, id)
     end
   end
+  fail_lost()
+  for node in pairs(nodes) do leave(node) end
   return #due
 end
 
@@ -266,6 +281,27 @@ end
 local function bury()
   local dead = call('ZRANGEBYSCORE', NODES, '-inf', now(), 'LIMIT', 0, LOOKED_AT)
   for i = 1, #dead do depart(dead[i]) end
+end
+
+-- Look at members of the set of started tasks, up to so many random ones. Returns: those whose process no longer runs the
+-- task: it has ended, or gone back, or another one runs it. The released blueque leaves them when it works for a dead
+-- node. (None if the set is of another type, or the user lacks the right to this command.)
+local function not_running(most)
+  local members, found = redis.pcall('SRANDMEMBER', STARTED, most), {}
+  for i = 1, members.err and 0 or #members do
+    local id = string.match(members[i], '^.- %d+ (.+)$')
+    local task = id and some_of(id, 'status', 'node', 'pid')
+    local runs = task and task[1] == 'started' and task[2] and task[3]
+    if task and not (runs and task[2] .. ' ' .. task[3] .. ' ' .. id == members[i]) then
+      found[#found + 1] = members[i]
+    end
+  end
+  return found
+end
+
+-- Remove such members.
+local function tidy_started()
+  push('SREM', STARTED, not_running(LOOKED_AT))
 end
 
 -- A failed task waits again, last in line.
