@@ -58,6 +58,15 @@ class Okq:
             self.ack(queue, event.decode())
         return event.decode(), contents
 
+    def redo(self, queue: str, event: str) -> int:
+        """QACK with REDO. It publishes nothing."""
+        self.hook("redo LREM")
+        removed = self._db.lrem(self.key(queue, "claimed"), -1, event)
+        if removed:
+            self.hook("redo RPUSH")
+            self._db.rpush(self.key(queue), event)
+        return int(removed)
+
     def ack(self, queue: str, event: str) -> int:
         """QACK."""
         self.hook("ack LREM")
@@ -72,7 +81,7 @@ class Okq:
         return int(removed)
 
     def restore(self, queue: str) -> int:
-        """What it does every 10 seconds: put back the oldest claims whose locks have expired."""
+        """What it does every 10 seconds: put back the oldest claims whose locks have expired. It publishes nothing."""
         restored = 0
         for event in self._db.lrange(self.key(queue, "claimed"), -50, -1):
             if not self._db.exists(self.key(queue, "lock", event.decode())):

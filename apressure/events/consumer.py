@@ -17,6 +17,7 @@ from apressure.connection.waiting.waits import Wait
 from apressure.events.delivery import EventDelivery, Hand
 from apressure.events.engine.answers import Popped
 from apressure.events.engine.batching import note_popped
+from apressure.events.engine.mending import Mender
 from apressure.events.renewing import Renewing
 from apressure.exceptions import DurabilityError, PressureError
 
@@ -218,13 +219,10 @@ class EventConsumer(Consuming[T, EventDelivery[Any]]):
 
     async def _stay_registered(self) -> None:
         """Give signs of life, and mend what an okq has left when it died between two commands."""
-        steps, suspicious = self._queue._steps, False
+        steps = self._queue._steps
+        mender = Mender(steps)
         while True:
             await asyncio.sleep(SIGN_OF_LIFE)
             with contextlib.suppress(PressureError):  # the next one may get through
                 await steps.register(self._id)
-                status = await steps.status()
-                torn = status.contents > status.waiting + status.claimed
-                if torn and suspicious:  # not at the first look: an okq may be in the middle of a push
-                    await steps.mend()
-                suspicious = torn
+                await mender.look()

@@ -69,7 +69,7 @@ class EventKeys:
             raise ValueError("a queue's name must not be empty")
         if b"}" in encoded:
             raise ValueError("a queue's name must not contain '}', which ends the name in its keys")
-        if len(encoded) > MAX_NAME:
+        if len(encoded) >= MAX_NAME:
             raise ValueError(f"a queue's name must be shorter than {MAX_NAME} bytes")
         base = _HEAD + encoded + b"}"
         self.okq = tuple(base + ending.encode() for ending in _OKQ)
@@ -110,4 +110,4 @@ def names_among(found: Iterable[bytes]) -> list[str]:
         endings = (b":bound",) if ours else (b":items", b":consumers")
         if key.startswith((_HEAD, _OURS_HEAD)) and name and b"}" not in name and ending in endings:
             names.add(name)
-    return [name.decode(errors="surrogateescape") for name in sorted(names) if len(name) <= MAX_NAME]
+    return [name.decode(errors="surrogateescape") for name in sorted(names) if len(name) < MAX_NAME]

@@ -65,7 +65,10 @@ class Pop(NamedTuple):
 
     @classmethod
     def read(cls, arguments: Sequence[bytes]) -> Pop:
-        """Read `queue [EX seconds] [WAIT seconds] [COUNT number]`, options in any order.
+        """Read `queue [EX seconds] [WAIT seconds] [COUNT number] [NOACK]`, options in any order.
+
+        NOACK, a word of older okqs that released clients send, is EX 0. The first PHP client sends the seconds
+        without EX: that number is ignored, as okq ignores it.
 
         Raises:
             ErrorReply: An option is unknown, has no value, or a wrong one.
@@ -74,11 +77,19 @@ class Pop(NamedTuple):
             return cls(name_of(arguments[0]))
         lease, most = DEFAULT_LEASE, None
         wait: float | None = None
+        no_ack = False
         rest = list(arguments[1:])
+        if rest[0].isdigit():
+            del rest[0]
         while rest:
             option = rest.pop(0).upper()
+            if option == b"NOACK":
+                no_ack = True
+                continue
             if option not in (b"EX", b"WAIT", b"COUNT"):
-                raise ErrorReply(f"ERR syntax error: QRPOP has the options EX, WAIT and COUNT, not {quoted(option)}")
+                raise ErrorReply(
+                    f"ERR syntax error: QRPOP has the options EX, WAIT, COUNT and NOACK, not {quoted(option)}"
+                )
             if not rest:
                 raise ErrorReply(f"ERR syntax error: {option.decode()} needs a value")
             given = rest.pop(0)
@@ -88,7 +99,7 @@ class Pop(NamedTuple):
                 wait = seconds(given, "wait")
             else:
                 most = _number(given, "count", MOST)
-        return cls(name_of(arguments[0]), lease, most, wait)
+        return cls(name_of(arguments[0]), 0.0 if no_ack else lease, most, wait)
 
 
 class Ack(NamedTuple):

@@ -153,7 +153,7 @@ def _table(handshake: Handshake, queues: Operations) -> dict[bytes, Command]:
         Command("QLPEEK queue", 1, 1, queues.peek_left, "Shows the event that was pushed last"),
         Command("QRPEEK queue", 1, 1, queues.peek_right, "Shows the event that is next"),
         Command(
-            "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number]", 1, 7, None, "Takes the next event",
+            "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number] [NOACK]", 1, 8, None, "Takes the next event",
             queues.pop,
         ),
         Command(

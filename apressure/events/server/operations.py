@@ -320,7 +320,8 @@ class Operations:
 
     async def _counts(self, arguments: Arguments) -> list[tuple[str, int, int, int]]:
         names = [name_of(one) for one in arguments] or await active_queues(self._client)
-        found = await asyncio.gather(*(self._queues[name].steps.status() for name in names))
+        queues = [self._queues[name] for name in names]  # checks the names
+        found = await asyncio.gather(*(queue.steps.status() for queue in queues))
         return [
             (name, one.waiting + one.claimed, one.claimed, one.consumers)
             for name, one in zip(names, found, strict=True)

@@ -15,14 +15,18 @@ from apressure.concurrency.settle import set_result_once
 from apressure.connection.client import Client
 from apressure.connection.waiting.subscription import Subscriber
 from apressure.events.engine.answers import Event
+from apressure.events.engine.mending import Mender
 from apressure.events.engine.steps import EventSteps
 from apressure.events.server.lanes import PopLane, PushLane, SettleLane
+from apressure.events.server.mending import AT_A_TIME, keep_mending
 from apressure.exceptions import PressureError
 
 logger = logging.getLogger("apressure.events.server")
 
 REFRESH: Final = 10.0
 """Seconds between two signs of life of consumers, and two looks at queues that somebody listens to."""
+WATCH: Final = 0.5
+"""Seconds between two looks at queues where clients wait: an okq beside us puts events back without telling."""
 KEPT: Final = 1_000
 """How many queues are kept that nobody uses at the moment."""
 _FRESH: Final = 1.0  # seconds for which the bound of a queue is taken as known
@@ -42,6 +46,7 @@ class ServedQueue:
         settling: The lane for acknowledgements.
         consumers: The ids of the clients that are registered for it here.
         listeners: How many clients listen to it: the registered ones, and those that wait in QRPOP.
+        mender: Mends what an okq beside us leaves when it dies.
 
     Raises:
         ValueError: It is no valid name.
@@ -54,6 +59,7 @@ class ServedQueue:
         self.settling = SettleLane(self.steps)
         self.consumers: set[bytes] = set()
         self.listeners = 0
+        self.mender = Mender(self.steps)
         self._notified: set[asyncio.Future[str]] = set()
         self._line: deque[asyncio.Future[None]] = deque()
         self._look: asyncio.TimerHandle | None = None
@@ -62,8 +68,8 @@ class ServedQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody uses it, and no claim of it may expire."""
-        return not (self.listeners or self._look) and all(
+        """Whether nobody uses it, no claim of it may expire, and it needs no mending."""
+        return not (self.listeners or self._look or self.mender.suspicious) and all(
             lane.is_idle for lane in (*self.pushes, self.pops, self.settling)
         )
 
@@ -75,12 +81,25 @@ class ServedQueue:
             set_result_once(future, self.steps.name)
         self.wake_one()
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a client waits for an event, in QNOTIFY or in QRPOP."""
+        return bool(self._notified or self._line)
+
     async def catch_up(self) -> None:
         """Events may have been missed: have all clients in QRPOP try, and tell those in QNOTIFY if there are any."""
         for _ in range(len(self._line)):
             self.wake_one()
-        if self._notified and await self.has_events():
+        if self._notified and await self.count_events():
             self.ring()
+
+    async def wake_for_events(self) -> None:
+        """Wake as many clients as there are events, if there are any: nobody may have told of them."""
+        with contextlib.suppress(PressureError):  # after the next connection all clients catch up
+            if events := await self.count_events():
+                self.ring()
+                for _ in range(min(events - 1, len(self._line))):
+                    self.wake_one()
 
     def wake_one(self) -> None:
         """Have the next client in QRPOP try."""
@@ -98,11 +117,11 @@ class ServedQueue:
         """Undo `announce`."""
         self._notified.discard(future)
 
-    async def has_events(self) -> bool:
-        """Whether an event waits that a client can have: the queue is not paused."""
+    async def count_events(self) -> int:
+        """Return how many events wait that clients can have: none while the queue is paused."""
         ask, keys = self.steps.connection.ask, self.steps.keys
-        waiting = await ask(b"LLEN", keys.unclaimed, reads=True)
-        return bool(waiting) and not await ask(b"EXISTS", keys.paused, reads=True)
+        waiting: int = await ask(b"LLEN", keys.unclaimed, reads=True)
+        return 0 if waiting and await ask(b"EXISTS", keys.paused, reads=True) else waiting
 
     async def pop(self, most: int, lease: float) -> list[Event]:
         """Pop events, without waiting.
@@ -232,10 +251,12 @@ class Queues:
         return queue
 
     async def run(self) -> None:
-        """Listen to the server, and give signs of life of consumers. It ends when it is cancelled."""
+        """Listen to the server, and do what has to be done regularly. It ends when it is cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._subscriber.run())
             group.create_task(self._refresh())
+            group.create_task(self._watch())
+            group.create_task(keep_mending(self._client, lambda: [one.mender for one in self._queues.values()]))
 
     def close(self) -> None:
         """Look for expired claims and for room no more: the server stops."""
@@ -272,9 +293,9 @@ class Queues:
         for queue in queues:
             queue.announce(future)
         try:
-            found = await asyncio.gather(*(queue.has_events() for queue in queues))
-            for queue, has_events in zip(queues, found, strict=True):
-                if has_events:
+            found = await asyncio.gather(*(queue.count_events() for queue in queues))
+            for queue, events in zip(queues, found, strict=True):
+                if events:
                     return queue.steps.name
             if not timeout:
                 return None
@@ -316,6 +337,13 @@ class Queues:
                     )
                 elif isinstance(outcome, BaseException):
                     raise outcome
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH)
+            awaited = [queue for queue in self._channels.values() if queue.is_awaited]
+            for begin in range(0, len(awaited), AT_A_TIME):
+                await asyncio.gather(*(queue.wake_for_events() for queue in awaited[begin : begin + AT_A_TIME]))
 
     def _on_message(self, channel: bytes) -> None:
         queue = self._channels.get(channel)

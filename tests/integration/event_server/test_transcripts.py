@@ -10,6 +10,7 @@ from tests.integration.event_server.conftest import Served, Wire, packed
 NIL = b"$-1\r\n"
 SYNTAX = "ERR syntax error"
 NO_OPTION = "the last argument is neither NOBLOCK, nor NOWAIT, nor the contents of an event"
+QRPOP = "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number] [NOACK]"
 CLIENT = "ERR unknown subcommand or wrong arguments for CLIENT 'KILL'. There are ID, INFO, GETNAME, SETNAME and SETINFO"
 
 
@@ -78,7 +79,11 @@ async def test_status_without_queues(wire: Wire) -> None:
         ("QLPEEK foo bar", "ERR too many args: QLPEEK queue"),
         ("QLPUSH foo id contents NO", f"{SYNTAX}: {NO_OPTION}"),
         ("QRPOP foo EX", "ERR syntax error: EX needs a value"),
-        ("QRPOP foo PX 3", 'ERR syntax error: QRPOP has the options EX, WAIT and COUNT, not "PX"'),
+        ("QRPOP foo PX 3", 'ERR syntax error: QRPOP has the options EX, WAIT, COUNT and NOACK, not "PX"'),
+        ("QRPOP foo EX 3 PX", 'ERR syntax error: QRPOP has the options EX, WAIT, COUNT and NOACK, not "PX"'),
+        ("QRPOP foo EX 3 4", 'ERR syntax error: QRPOP has the options EX, WAIT, COUNT and NOACK, not "4"'),
+        ("QRPOP foo EX NOACK", 'ERR bad expires value: "NOACK" is not a number of seconds between 0 and 315360000'),
+        ("QRPOP foo EX 1 WAIT 0 COUNT 1 NOACK x", f"ERR too many args: {QRPOP}"),
         ("QRPOP foo COUNT 0", 'ERR bad count value: "0" is not a whole number between 1 and 1000'),
         ("QNOTIFY x", 'ERR bad timeout value: "x" is not a number of seconds between 0 and 315360000'),
         ("QEXTEND foo id inf", 'ERR bad seconds value: "inf" is not a number of seconds between 0 and 315360000'),
