@@ -187,12 +187,9 @@ class PushLane(Lane[Sequence[Pair], bytes]):
             if len(letters) == job.events or not job.patient:
                 settled.append((job, job.letters + letters))
             else:
+                job.work, job.events = job.work[len(letters) :], job.events - len(letters)
+                job.letters += letters
                 patient.append(job)
-                job.work, job.events, job.letters = (
-                    job.work[len(letters) :],
-                    job.events - len(letters),
-                    job.letters + letters,
-                )
         if full:
             # Those that came later must not overtake.
             settled += [(job, b"") for job in self._jobs if not job.patient]
