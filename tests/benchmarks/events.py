@@ -46,9 +46,9 @@ ROUND = 500
 """Commands of one client before LPUSH has its turn again."""
 
 OKQ = {"QLPUSH, 1 client": 0.272}
-"""The ratios of the original okq, measured once on another machine, where the server before this goal had 0.185."""
+"""The ratios of the original okq, measured once on another machine. Our server had 0.185 there, with one turn more."""
 
-GOALS = {**OKQ, "QRPOP and QACK, 1 client": 0.2}
+GOALS = {"QLPUSH, 1 client": 0.4, "QRPOP and QACK, 1 client": 0.2}
 RATES = {
     "QLPUSH, 20 clients": 20_000, "QRPOP and QACK, 20 clients": 10_000, "QLPUSH, 20 clients, pipelined": 60_000,
     "EventQueue.put_many": 100_000, "EventQueue.consumer": 100_000,
