@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_ahead", "_answer", "_broken", "_clock", "_ended", "_eof", "_full", "_host", "_parser", "_parted", "_pending",
+        "_ahead", "_answer", "_broken", "_ended", "_eof", "_full", "_host", "_parser", "_parted", "_pending",
         "last_seen", "session", "stalled_since", "transport",
     )  # fmt: skip
 
@@ -143,8 +143,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
-        self._clock = asyncio.get_running_loop().time
-        self.last_seen = self._clock()
+        self.last_seen = asyncio.get_running_loop().time()
         session = self._host.connected(self)
         if session is None:
             self.refuse("ERR max number of clients reached")
@@ -156,7 +155,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._parted:
             return
-        self.last_seen = self._clock()
+        self.last_seen = asyncio.get_running_loop().time()
         self._parser.feed(data)
         self._read_commands()
         self._go_on()
@@ -182,7 +181,7 @@ class Connection(asyncio.Protocol):
         self._host.disconnected(self)
 
     def pause_writing(self) -> None:
-        self.stalled_since = self._clock()
+        self.stalled_since = asyncio.get_running_loop().time()
 
     def resume_writing(self) -> None:
         self.stalled_since = 0.0

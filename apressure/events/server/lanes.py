@@ -129,7 +129,7 @@ class Lane(ABC, Generic[W, R]):
             settled = self._settle(jobs, answer)
         if self._jobs:
             self._soon()
-        # Last, since a client that has its reply may have sent the next command for this lane already.
+        # Last: from within this call, the client of the first one may give this lane its next command.
         for job, outcome in settled:
             job.finish(outcome)
 
