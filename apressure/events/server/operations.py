@@ -62,14 +62,13 @@ class Operations:
         lane = queue.pushes[front]
         if len(first.events) > 1:
             return in_task(self._complete(session, lane, first))
-        pushes, events = [first], [*first.events]
+        pushes = [first]
         option = [b"NOWAIT"] if first.nowait else []
         for others in more:
             if len(others) != 3 + len(option) or [word.upper() for word in others[3:]] != option:
                 break
             pushes.append(Push.read(others))
-            events += pushes[-1].events
-        future = lane.push(events)
+        future = lane.push([push.events[0] for push in pushes])
         return Answer(future, functools.partial(self._pushed, session, lane, pushes), len(pushes))
 
     def _pushed(
