@@ -174,8 +174,7 @@ class RESPChannel(asyncio.Protocol):
         self._fed += len(data)
         self._reader.feed(data)
         while (reply := self._next_reply()) is not False:
-            if self._is_message(reply):
-                assert self.on_message is not None
+            if self.on_message is not None and self._is_message(reply):
                 self.on_message(reply[1])
                 continue
             on_reply, _ = self._pending.popleft()

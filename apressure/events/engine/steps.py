@@ -384,8 +384,7 @@ class EventSteps(Sender):
                 return
 
 
-def _flag(value: bool) -> bytes:
-    return b"1" if value else b"0"
+_flag: Final = (b"0", b"1").__getitem__
 
 
 def _ignore(_: Any) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
+import itertools
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from apressure.events.server.arguments import quoted
@@ -21,7 +23,7 @@ from apressure.exceptions import PressureError, QueueClosedError
 logger = logging.getLogger("apressure.events.server")
 
 Run = Callable[[Session, Sequence[bytes]], Reply | Coroutine[Any, Any, Reply]]
-Start = Callable[[Session, Iterator[Sequence[bytes]]], Answer]
+Start = Callable[[Session, Sequence[bytes], Iterable[Sequence[bytes]]], Answer]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,8 +36,8 @@ class Command:
         most: The most; None for no limit.
         run: Carries it out, and returns the reply; None if there is `start`.
         summary: What it does.
-        start: Begins to carry out the first of several pipelined calls for one queue, with as many of the others as
-            can share its step.
+        start: Begins to carry out a call, with as many as can share its step of those for the same queue that are
+            pipelined behind it.
         is_open: Clients may call it before AUTH.
     """
 
@@ -67,7 +69,7 @@ class Commands:
         )
 
     def execute(self, session: Session, pending: Pending) -> Replies | Answer:
-        """Carry out the first of the pending commands, with others that can share its step; see `connection.Host`."""
+        """Carry out the first of the pending commands, perhaps with some behind it; see `connection.Executor`."""
         command = pending[0]
         assert isinstance(command, list)
         found = self._table.get(command[0]) or self._table.get(command[0].lower())
@@ -84,7 +86,7 @@ class Commands:
             return [ErrorReply(f"ERR too many args: {found.usage}")]
         try:
             if found.start is not None:
-                return found.start(session, _alike(found, pending))
+                return found.start(session, command[1:], _alike(found, pending) if len(pending) > 1 else ())
             assert found.run is not None
             reply = found.run(session, command[1:])
         except Exception as error:  # noqa: BLE001 - the client learns of it
@@ -128,10 +130,10 @@ async def _only(reply: Coroutine[Any, Any, Reply]) -> Replies:
 
 
 def _alike(found: Command, pending: Pending) -> Iterator[list[bytes]]:
-    """Give the arguments of the first command, and of those behind it that are the same one for the same queue."""
+    """Give the arguments of those behind the first command that are the same one for the same queue."""
     name, queue = pending[0][:2]  # type: ignore[index]
     most = sys.maxsize if found.most is None else found.most
-    for one in pending:
+    for one in itertools.islice(pending, 1, None):
         if not isinstance(one, list) or not found.least < len(one) <= most + 1 or one[0] != name or one[1] != queue:
             return
         yield one[1:]
@@ -144,11 +146,11 @@ def _table(handshake: Handshake, queues: Operations) -> dict[bytes, Command]:
     every = [
         Command(
             "QLPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT]", 3, _ANY, None,
-            "Adds events at the left end, the last ones in line", queues.push_left,
+            "Adds events at the left end, the last ones in line", queues.push,
         ),
         Command(
             "QRPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT]", 3, _ANY, None,
-            "Adds events at the right end, the next ones in line", queues.push_right,
+            "Adds events at the right end, the next ones in line", functools.partial(queues.push, front=True),
         ),
         Command("QLPEEK queue", 1, 1, queues.peek_left, "Shows the event that was pushed last"),
         Command("QRPEEK queue", 1, 1, queues.peek_right, "Shows the event that is next"),

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
+from apressure.events.server.outcomes import Outcome
 from apressure.events.server.session import UNAUTHENTICATED, Session
 from apressure.events.server.settings import ConnectionLimits
 from apressure.events.server.wire.replies import ErrorReply, Reply, encode
@@ -41,8 +42,8 @@ class Answer(NamedTuple):
         commands: How many it answers.
     """
 
-    future: asyncio.Future[Any]
-    read: Callable[[asyncio.Future[Any]], Replies | Answer]
+    future: Outcome[Any] | asyncio.Future[Any]
+    read: Callable[[Any], Replies | Answer]
     commands: int = 1
 
 
@@ -65,20 +66,8 @@ def _result(done: asyncio.Future[Replies | Exception]) -> Replies:
     return result
 
 
-class Host(Protocol):
-    """What a connection needs of its server.
-
-    Attributes:
-        limits: What the client may use.
-    """
-
-    limits: ConnectionLimits
-
-    def connected(self, connection: Connection) -> Session | None:
-        """Return the new client's session, or None if there are too many clients."""
-
-    def disconnected(self, connection: Connection) -> None:
-        """The client has gone."""
+class Executor(Protocol):
+    """What carries out commands."""
 
     def execute(self, session: Session, pending: Pending) -> Replies | Answer:
         """Carry out the first of the pending commands, perhaps with some that follow it.
@@ -89,6 +78,26 @@ class Host(Protocol):
 
     def read(self, answer: Answer) -> Replies | Answer:
         """Return the same, when what commands waited for is done."""
+
+
+class Host(Protocol):
+    """What a connection needs of its server.
+
+    Attributes:
+        limits: What the client may use.
+    """
+
+    limits: ConnectionLimits
+
+    @property
+    def commands(self) -> Executor:
+        """What carries out the client's commands."""
+
+    def connected(self, connection: Connection) -> Session | None:
+        """Return the new client's session, or None if there are too many clients."""
+
+    def disconnected(self, connection: Connection) -> None:
+        """The client has gone."""
 
 
 class Connection(asyncio.Protocol):
@@ -256,14 +265,15 @@ class Connection(asyncio.Protocol):
             done: What the first of the pending commands waited for, and is done now.
         """
         try:
-            if done is not None:
-                self._execute(self._host.read(done))
-            while self._answer is None and not self.stalled_since:
-                if not self._pending and self._full:
-                    self._read_commands()
-                if not self._pending:
-                    break
-                self._execute()
+            answer = None if done is None else self._host.commands.read(done)
+            while answer is not None or (self._answer is None and not self.stalled_since):
+                if answer is None:
+                    if not self._pending and self._full:
+                        self._read_commands()
+                    if not self._pending:
+                        break
+                self._execute(answer)
+                answer = None
         except BaseException:
             self.transport.abort()  # the client must not take the reply of one command for that of another
             raise
@@ -272,9 +282,10 @@ class Connection(asyncio.Protocol):
                 self._part()
             self._end()
 
-    def _execute(self, answer: Replies | Answer | None = None) -> None:
+    def _execute(self, answer: Replies | Answer | None) -> None:
+        """Carry out what is pending, as far as it has come, and write the replies."""
         replies: list[bytes] = []
-        pending, host, session = self._pending, self._host, self.session
+        pending, commands, session = self._pending, self._host.commands, self.session
         while answer or pending:
             if answer is None and isinstance(pending[0], ProtocolError):
                 logger.info("protocol error", extra={"client": session.peer, "reason": str(pending[0])})
@@ -283,16 +294,17 @@ class Connection(asyncio.Protocol):
                 self._forget()
                 break
             if answer is None:
-                answer = host.execute(session, pending)
+                answer = commands.execute(session, pending)
             if isinstance(answer, Answer):
                 self._answer = answer
                 answer.future.add_done_callback(self._answered)
                 break
             self._add(answer, replies)
             answer = None
-        self._flush(replies)
+        if replies:
+            self._write(b"".join(replies))
 
-    def _answered(self, future: asyncio.Future[Any]) -> None:
+    def _answered(self, future: Outcome[Any] | asyncio.Future[Any]) -> None:
         answer, self._answer = self._answer, None
         if future.cancelled():
             answer = None
@@ -319,11 +331,6 @@ class Connection(asyncio.Protocol):
     def _end(self) -> None:
         if self._ended is not None:
             set_result_once(self._ended, None)
-
-    def _flush(self, replies: list[bytes]) -> None:
-        if replies:
-            self._write(replies[0] if len(replies) == 1 else b"".join(replies))
-            replies.clear()
 
     def _part(self) -> None:
         """Close the connection after what was written last.

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import dataclasses
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from apressure.concurrency.settle import set_result_once
 from apressure.connection.waiting.waiter import Waiter, park
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.events.engine.answers import Event, Popped
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps
+from apressure.events.server.outcomes import Outcome
 from apressure.exceptions import DurabilityError
 
 W = TypeVar("W")
+R = TypeVar("R")
 
 LARGEST: Final = 1 << 20
 """Bytes of contents in one step, unless a single command has more."""
@@ -31,37 +31,41 @@ LOOK: Final = 5.0
 """Seconds after which pushes that wait for room look again: an okq beside us makes room without telling."""
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class Job(Generic[W]):
-    """A command of a client, or the rest of it.
+class Job(Outcome[R], Generic[W, R]):
+    """A command of a client, or the rest of it. Cancelled, its client does not want the outcome any more.
 
     Attributes:
         work: What to do.
         events: How many events it is about.
         size: How many bytes it has.
-        outcome: Completes with the outcome. A client that does not want it any more cancels it.
         patient: It waits for room.
+        letters: What is known of the events before those in `work`, for a push that waits for room.
     """
 
-    work: W
-    events: int
-    size: int
-    outcome: asyncio.Future[Any]
-    patient: bool = False
+    letters = b""
+
+    def __init__(self, work: W, events: int, size: int, patient: bool) -> None:
+        self.work = work
+        self.events = events
+        self.size = size
+        self.patient = patient
 
 
-class Lane(ABC, Generic[W]):
+class Lane(ABC, Generic[W, R]):
     """Commands of one kind for one queue.
 
     Args:
         steps: The queue's steps.
     """
 
+    _parked = False
+    """Whether its commands wait for something else than the answer to a step."""
+
     def __init__(self, steps: EventSteps) -> None:
         self._steps = steps
         self._series: Series | None = None
-        self._jobs: deque[Job[W]] = deque()
-        self._sent: list[Job[W]] = []
+        self._jobs: deque[Job[W, R]] = deque()
+        self._sent: list[Job[W, R]] = []
         self._turn: asyncio.Handle | None = None
         self._shared = False  # whether the latest step was for several commands
 
@@ -70,16 +74,15 @@ class Lane(ABC, Generic[W]):
         """Whether nothing waits and nothing is on its way."""
         return not self._jobs and not self._sent
 
-    def _submit(self, work: W, events: int, size: int, *, patient: bool = False) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        job = Job(work, events, size, loop.create_future(), patient)
+    def _submit(self, work: W, events: int, size: int = 0, patient: bool = False) -> Job[W, R]:
+        job: Job[W, R] = Job(work, events, size, patient)
         self._jobs.append(job)
         self._soon()
-        return job.outcome
+        return job
 
     def _soon(self) -> None:
         """Leave at once; where commands come together, at the end of this turn of the event loop, with the others."""
-        if self._turn is None and not self._sent:
+        if self._turn is None and not self._sent and not self._parked:
             if self._shared:
                 self._turn = asyncio.get_running_loop().call_soon(self._go)
             else:
@@ -92,7 +95,7 @@ class Lane(ABC, Generic[W]):
         events = size = 0
         while self._jobs:
             job = self._jobs[0]
-            if job.outcome.done():
+            if job.done():
                 self._jobs.popleft()
                 continue
             events, size = events + job.events, size + job.size
@@ -104,35 +107,38 @@ class Lane(ABC, Generic[W]):
             self._series = self._series or self._steps.series()
             self._send(self._series, self._sent)
 
-    def _fits(self, first: Job[W], job: Job[W]) -> bool:  # noqa: ARG002
+    def _fits(self, first: Job[W, R], job: Job[W, R]) -> bool:  # noqa: ARG002
         """Whether two commands can share a step."""
         return True
 
     @abstractmethod
-    def _send(self, series: Series, jobs: Sequence[Job[W]]) -> Request:
+    def _send(self, series: Series, jobs: Sequence[Job[W, R]]) -> Request:
         """Send one step for these commands; `_answered` receives its answer."""
 
     @abstractmethod
-    def _settle(self, jobs: Sequence[Job[W]], answer: Any) -> None:
-        """Tell these commands their outcomes by the answer."""
+    def _settle(self, jobs: Sequence[Job[W, R]], answer: Any) -> Iterable[tuple[Job[W, R], R]]:
+        """Return these commands, or some of them, with their results by the answer."""
 
     def _answered(self, answer: Any) -> None:
         jobs, self._sent = self._sent, []
+        settled: Iterable[tuple[Job[W, R], R | Exception]]
         if isinstance(answer, Exception):
             self._series = None  # the step may still arrive
-            for job in jobs:
-                if not job.outcome.done():
-                    job.outcome.set_exception(copy.copy(answer))
+            settled = [(job, copy.copy(answer)) for job in jobs]
         else:
-            self._settle(jobs, answer)
+            settled = self._settle(jobs, answer)
         if self._jobs:
             self._soon()
+        # Last: from within this call, the client of the first one may give this lane its next command.
+        for job, outcome in settled:
+            job.finish(outcome)
 
 
 Pair = tuple[bytes, bytes]
+PushJob = Job[Sequence[Pair], bytes]
 
 
-class PushLane(Lane[Sequence[Pair]]):
+class PushLane(Lane[Sequence[Pair], bytes]):
     """Pushes at one end of a queue.
 
     Args:
@@ -144,9 +150,8 @@ class PushLane(Lane[Sequence[Pair]]):
         super().__init__(steps)
         self._front = front
         self._room = Waiter(steps.connection.node, steps.keys.room, None, on_unwanted=steps.pass_room)
-        self._parked = False
 
-    def push(self, events: Sequence[Pair], *, patient: bool = False) -> asyncio.Future[bytes]:
+    def push(self, events: Sequence[Pair], *, patient: bool = False) -> Outcome[bytes]:
         """Push events.
 
         Args:
@@ -154,72 +159,49 @@ class PushLane(Lane[Sequence[Pair]]):
             patient: Wait while the queue is full. Those that wait are served in order, before all others.
 
         Returns:
-            A future with a letter for each event: `k` pushed, `d` duplicate. Fewer letters: the queue is full. With
-            `patient` there is a letter for each. Cancelled, the events are pushed or not; while it waits: no further
+            A letter for each event: `k` pushed, `d` duplicate. Fewer letters: the queue is full. With `patient` there
+            is a letter for each. Cancelled, the events are pushed or not; while it waits: no further
             ones are.
         """
         if self._parked and not patient:
-            full: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-            full.set_result(b"")
+            full: Outcome[bytes] = Outcome()
+            full.finish(b"")
             return full
-        return self._submit(events, len(events), sum(len(one[0]) + len(one[1]) for one in events), patient=patient)
+        size = 0
+        for event, contents in events:
+            size += len(event) + len(contents)
+        return self._submit(events, len(events), size, patient)
 
-    def _soon(self) -> None:
-        if not self._parked:
-            super()._soon()
-
-    def _send(self, series: Series, jobs: Sequence[Job[Sequence[Pair]]]) -> Request:
+    def _send(self, series: Series, jobs: Sequence[PushJob]) -> Request:
         events = [pair for job in jobs for pair in job.work]
         return self._steps.send_push(series, events, self._front, False, False, self._answered)
 
-    def _settle(self, jobs: Sequence[Job[Sequence[Pair]]], answer: bytes) -> None:
+    def _settle(self, jobs: Sequence[PushJob], answer: bytes) -> list[tuple[PushJob, bytes]]:
         at, full = 0, False
-        patient: list[Job[Sequence[Pair]]] = []
+        settled: list[tuple[PushJob, bytes]] = []
+        patient: list[PushJob] = []
         for job in jobs:
             letters = answer[at : at + job.events]
             at += job.events
+            full = full or len(letters) < job.events
             if len(letters) == job.events or not job.patient:
-                full = full or len(letters) < job.events
-                set_result_once(job.outcome, letters)
+                settled.append((job, job.letters + letters))
             else:
-                full = True
+                job.work, job.events = job.work[len(letters) :], job.events - len(letters)
+                job.letters += letters
                 patient.append(job)
-                self._keep_rest(job, letters)
         if full:
             # Those that came later must not overtake.
-            for job in self._jobs:
-                if job.patient:
-                    patient.append(job)
-                else:
-                    set_result_once(job.outcome, b"")
-            self._jobs = deque(patient)
+            settled += [(job, b"") for job in self._jobs if not job.patient]
+            self._jobs = deque((*patient, *(job for job in self._jobs if job.patient)))
             self._park()
         elif not self._jobs and self._room.connected:
             self.leave()
-
-    @staticmethod
-    def _keep_rest(job: Job[Sequence[Pair]], letters: bytes) -> None:
-        """Reduce a job to the events that were not looked at, and have its outcome tell of all of them."""
-        if not letters:
-            return
-        whole, rest = job.outcome, asyncio.get_running_loop().create_future()
-        job.work, job.events, job.outcome = job.work[len(letters) :], job.events - len(letters), rest
-
-        def pass_on(done: asyncio.Future[bytes]) -> None:
-            if whole.done() or done.cancelled():
-                return
-            error = done.exception()
-            if error is None:
-                whole.set_result(letters + done.result())
-            else:
-                whole.set_exception(error)
-
-        rest.add_done_callback(pass_on)
-        whole.add_done_callback(lambda done: rest.cancel() if done.cancelled() else None)
+        return settled
 
     def _park(self) -> None:
         """Wait for room, if somebody is patient."""
-        self._jobs = deque(job for job in self._jobs if not job.outcome.done())
+        self._jobs = deque(job for job in self._jobs if not job.done())
         if not self._jobs:
             self.leave()
             return
@@ -237,7 +219,7 @@ class PushLane(Lane[Sequence[Pair]]):
 
     def _look(self) -> None:
         self._parked = False
-        if all(job.outcome.done() for job in self._jobs):
+        if all(job.done() for job in self._jobs):
             self._jobs.clear()
             self.leave()
         else:
@@ -250,8 +232,7 @@ class PushLane(Lane[Sequence[Pair]]):
             self._steps.pass_room()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Taking:
+class Taking(NamedTuple):
     """A pop.
 
     Attributes:
@@ -263,10 +244,13 @@ class Taking:
     lease: int
 
 
-class PopLane(Lane[Taking]):
+PopJob = Job[Taking, list[Event]]
+
+
+class PopLane(Lane[Taking, list[Event]]):
     """Pops from a queue."""
 
-    def pop(self, most: int, lease: float) -> asyncio.Future[list[Event]]:
+    def pop(self, most: int, lease: float) -> Outcome[list[Event]]:
         """Pop events.
 
         Args:
@@ -274,47 +258,46 @@ class PopLane(Lane[Taking]):
             lease: Seconds; 0 acknowledges them at once.
 
         Returns:
-            A future with the events, none if the queue is empty. Cancelled, they go back, without counting as an
+            The events, none if the queue is empty. Cancelled, they go back, without counting as an
             attempt.
         """
-        return self._submit(Taking(most, int(lease * 1000)), most, 0)
+        return self._submit(Taking(most, int(lease * 1000)), most)
 
     def _answered(self, answer: Any) -> None:
         if isinstance(answer, DurabilityError) and isinstance(answer.answer, Popped) and answer.answer.events:
             self._steps.give_back_soon(answer.answer.events)  # the clients get the error instead
         super()._answered(answer)
 
-    def _fits(self, first: Job[Taking], job: Job[Taking]) -> bool:
+    def _fits(self, first: PopJob, job: PopJob) -> bool:
         return first.work.lease == job.work.lease
 
-    def _send(self, series: Series, jobs: Sequence[Job[Taking]]) -> Request:
+    def _send(self, series: Series, jobs: Sequence[PopJob]) -> Request:
         most = min(sum(job.events for job in jobs), MAX_EVENTS)
         return self._steps.send_pop(series, most, jobs[0].work.lease, b"", 0, False, None, False, self._answered)
 
-    def _settle(self, jobs: Sequence[Job[Taking]], answer: Any) -> None:
+    def _settle(self, jobs: Sequence[PopJob], answer: Any) -> list[tuple[PopJob, list[Event]]]:
         if not isinstance(answer, Popped):
-            for job in jobs:
-                set_result_once(job.outcome, [])
-            return
+            return [(job, []) for job in jobs]
         events = answer.events
-        again: list[Job[Taking]] = []
+        settled: list[tuple[PopJob, list[Event]]] = []
+        again: list[PopJob] = []
         at = 0
         for job in jobs:
-            if job.outcome.done():
+            if job.done():
                 continue
             mine = events[at : at + job.events]
             at += len(mine)
             if mine:
-                job.outcome.set_result(mine)
+                settled.append((job, mine))
             else:
                 again.append(job)  # the step may have ended early, at large events: there may be more
         if unseen := events[at:]:
             self._steps.give_back_soon(unseen)
         self._jobs.extendleft(reversed(again))
+        return settled
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Settling:
+class Settling(NamedTuple):
     """Acknowledgements, or events to give back.
 
     Attributes:
@@ -326,27 +309,32 @@ class Settling:
     how: str
 
 
-class SettleLane(Lane[Settling]):
+SettleJob = Job[Settling, bytes]
+
+
+class SettleLane(Lane[Settling, bytes]):
     """Acknowledgements of a queue, and events that are given back."""
 
-    def settle(self, ids: Sequence[bytes], how: str) -> asyncio.Future[bytes]:
+    def settle(self, ids: Sequence[bytes], how: str) -> Outcome[bytes]:
         """Settle events, no matter which client claimed them.
 
         Returns:
-            A future with a letter for each: `1` if it was settled. Cancelled, they are settled or not.
+            A letter for each: `1` if it was settled. Cancelled, they are settled or not.
         """
-        return self._submit(Settling(ids, how), len(ids), 0)
+        return self._submit(Settling(ids, how), len(ids))
 
-    def _fits(self, first: Job[Settling], job: Job[Settling]) -> bool:
+    def _fits(self, first: SettleJob, job: SettleJob) -> bool:
         return first.work.how == job.work.how == "ack"  # of what is given back, the last one is the first again
 
-    def _send(self, series: Series, jobs: Sequence[Job[Settling]]) -> Request:
+    def _send(self, series: Series, jobs: Sequence[SettleJob]) -> Request:
         claims = [(one, b"") for job in jobs for one in job.work.ids]
         how = jobs[0].work.how
         return self._steps.send_settle(series, how, claims, how == "ack", self._answered)
 
-    def _settle(self, jobs: Sequence[Job[Settling]], answer: bytes) -> None:
+    def _settle(self, jobs: Sequence[SettleJob], answer: bytes) -> list[tuple[SettleJob, bytes]]:
         at = 0
+        settled = []
         for job in jobs:
-            set_result_once(job.outcome, answer[at : at + job.events])
+            settled.append((job, answer[at : at + job.events]))
             at += job.events
+        return settled

@@ -10,7 +10,7 @@ import ssl
 from typing import Final
 
 from apressure.events.server.commands import Commands
-from apressure.events.server.connection import READ_AHEAD, Answer, Connection, Pending, Replies, peer_of
+from apressure.events.server.connection import READ_AHEAD, Connection, peer_of
 from apressure.events.server.session import Session
 from apressure.events.server.settings import Address, ServerSettings, Tls
 
@@ -122,12 +122,6 @@ class Listener:
         if not self._connections:
             self._empty.set()
         self.commands.forget(connection.session)
-
-    def execute(self, session: Session, pending: Pending) -> Replies | Answer:
-        return self.commands.execute(session, pending)
-
-    def read(self, answer: Answer) -> Replies | Answer:
-        return self.commands.read(answer)
 
     def _look_at(self, connection: Connection, now: float) -> None:
         limits = self.limits

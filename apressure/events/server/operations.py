@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from apressure.concurrency import background
@@ -18,6 +18,7 @@ from apressure.events.engine.steps import MAX_EVENTS, active_queues
 from apressure.events.server.arguments import Ack, Pop, Push, name_of, seconds
 from apressure.events.server.connection import Answer, Replies, in_task
 from apressure.events.server.lanes import PushLane, SettleLane
+from apressure.events.server.outcomes import Outcome
 from apressure.events.server.queues import Queues, ServedQueue
 from apressure.events.server.session import Interrupted, Session
 from apressure.events.server.wire.replies import ErrorReply, Reply
@@ -26,9 +27,9 @@ from apressure.exceptions import PressureError, QueueClosedError
 logger = logging.getLogger("apressure.events.server")
 
 Arguments = Sequence[bytes]
-Calls = Iterator[Arguments]
-"""A command's arguments, and those of the same command for the same queue that came behind it. Those that an operation
-does not answer are tried again."""
+Calls = Iterable[Arguments]
+"""The arguments of the same command for the same queue that came behind a command. Those that an operation does not
+answer are tried again."""
 
 PUSHED: Final = ord("k")
 
@@ -52,15 +53,9 @@ class Operations:
 
     # Pushing.
 
-    def push_left(self, session: Session, calls: Calls) -> Answer:
-        return self._push(session, calls, front=False)
-
-    def push_right(self, session: Session, calls: Calls) -> Answer:
-        return self._push(session, calls, front=True)
-
-    def _push(self, session: Session, calls: Calls, *, front: bool) -> Answer:
+    def push(self, session: Session, arguments: Arguments, more: Calls, *, front: bool = False) -> Answer:
         """Push the single events of several calls in one step; NOBLOCK and a call with several events run alone."""
-        first = Push.read(next(calls))
+        first = Push.read(arguments)
         queue = self._queues[first.queue]
         if first.noblock:
             return in_task(self._push_noblock(queue, first, front))
@@ -69,15 +64,15 @@ class Operations:
             return in_task(self._complete(session, lane, first))
         pushes = [first]
         option = [b"NOWAIT"] if first.nowait else []
-        for arguments in calls:
-            if len(arguments) != 3 + len(option) or [word.upper() for word in arguments[3:]] != option:
+        for others in more:
+            if len(others) != 3 + len(option) or [word.upper() for word in others[3:]] != option:
                 break
-            pushes.append(Push.read(arguments))
+            pushes.append(Push.read(others))
         future = lane.push([push.events[0] for push in pushes])
         return Answer(future, functools.partial(self._pushed, session, lane, pushes), len(pushes))
 
     def _pushed(
-        self, session: Session, lane: PushLane, pushes: Sequence[Push], future: asyncio.Future[bytes]
+        self, session: Session, lane: PushLane, pushes: Sequence[Push], future: Outcome[bytes]
     ) -> Replies | Answer:
         letters = future.result()
         if not letters and pushes[0].nowait:
@@ -144,25 +139,26 @@ class Operations:
         event = await self._queues[name_of(arguments[0])].steps.peek(newest)
         return None if event is None else _pair(event)
 
-    def pop(self, session: Session, calls: Calls) -> Answer:
+    def pop(self, session: Session, arguments: Arguments, more: Calls) -> Answer:
         """Pop for several calls in one step, if they agree on the lease; a call that may wait runs alone."""
-        pops = [Pop.read(next(calls))]
+        pops = [Pop.read(arguments)]
         lease, wanted = pops[0].lease, pops[0].most or 1
-        for arguments in calls if not pops[0].wait else ():
+        for others in more if not pops[0].wait else ():
             try:
-                pop = Pop.read(arguments)
+                pop = Pop.read(others)
             except ErrorReply:
                 break  # it is the first one later
-            wanted += pop.most or 1
-            if pop.wait or pop.wait != pops[0].wait or pop.lease != lease or wanted > MAX_EVENTS:
+            together = wanted + (pop.most or 1)
+            if pop.wait or pop.wait != pops[0].wait or pop.lease != lease or together > MAX_EVENTS:
                 break
             pops.append(pop)
+            wanted = together
         queue = self._queues[pops[0].queue]
-        future = queue.pops.pop(sum(pop.most or 1 for pop in pops), lease)
+        future = queue.pops.pop(wanted, lease)
         return Answer(future, functools.partial(self._popped, session, queue, pops), len(pops))
 
     def _popped(
-        self, session: Session, queue: ServedQueue, pops: Sequence[Pop], future: asyncio.Future[list[Event]]
+        self, session: Session, queue: ServedQueue, pops: Sequence[Pop], future: Outcome[list[Event]]
     ) -> Replies | Answer:
         try:
             events = future.result()
@@ -203,15 +199,15 @@ class Operations:
 
     # Acknowledging.
 
-    def ack(self, session: Session, calls: Calls) -> Answer:  # noqa: ARG002
+    def ack(self, session: Session, arguments: Arguments, more: Calls) -> Answer:  # noqa: ARG002
         """Acknowledge the events of several calls in one step; a call with very many runs alone."""
-        acks = [Ack.read(next(calls))]
+        acks = [Ack.read(arguments)]
         redo, ids = acks[0].redo, list(acks[0].ids)
         lane = self._queues[acks[0].queue].settling
         if len(ids) > MAX_EVENTS:
             return in_task(self._ack_chunks(lane, acks[0]))
-        for arguments in calls if not redo else ():  # what goes back later comes first
-            ack = Ack.read(arguments)
+        for others in more if not redo else ():  # what goes back later comes first
+            ack = Ack.read(others)
             if ack.redo or len(ids) + len(ack.ids) > MAX_EVENTS:
                 break
             acks.append(ack)
@@ -220,7 +216,7 @@ class Operations:
         return Answer(future, functools.partial(self._acked, acks), len(acks))
 
     @staticmethod
-    def _acked(acks: Sequence[Ack], future: asyncio.Future[bytes]) -> Replies:
+    def _acked(acks: Sequence[Ack], future: Outcome[bytes]) -> Replies:
         letters, at, replies = future.result(), 0, []
         for ack in acks:
             replies.append(letters.count(b"1", at, at + len(ack.ids)))

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
+from apressure.events.server.outcomes import Outcome
 from apressure.events.server.wire.replies import ErrorReply
 from apressure.events.server.wire.requests import Limits
 
@@ -68,7 +69,7 @@ class Session:
         if self.interrupted:
             if asyncio.iscoroutine(operation):
                 operation.close()
-            elif isinstance(operation, asyncio.Future):
+            elif isinstance(operation, Outcome):
                 operation.cancel()
             raise Interrupted
         self.waiter = task

@@ -70,7 +70,7 @@ def _encode(reply: Reply, protocol: int, add: Any) -> None:
         for key, value in reply.items():
             _encode(key, protocol, add)
             _encode(value, protocol, add)
-    elif isinstance(reply, Sequence):
+    elif isinstance(reply, (list, Sequence)):  # (the usual one first, since an abstract class takes longer)
         add(b"*%d\r\n" % len(reply))
         for one in reply:
             _encode(one, protocol, add)

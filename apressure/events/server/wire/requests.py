@@ -63,7 +63,7 @@ class RequestParser:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._buffer = bytearray()
+        self._buffer: bytes | bytearray = b""  # as it came, and a bytearray as soon as there is more to add to it
         self._at = 0  # where the part that was not parsed begins
         self._searched = 0  # up to here there is no end of the current line
         self._lines: list[bytes] = []  # the next bytes of the buffer, split at the ends of lines
@@ -83,8 +83,14 @@ class RequestParser:
 
     def feed(self, data: bytes) -> None:
         """Add bytes. After a `ProtocolError` they are dropped."""
-        if self._error is None:
-            self._buffer += data
+        if self._error is not None:
+            return
+        if not self._buffer:
+            self._buffer = data
+            return
+        if isinstance(self._buffer, bytes):
+            self._buffer = bytearray(self._buffer)
+        self._buffer += data
 
     def next_command(self) -> list[bytes] | None:
         """Return the next complete command, its name first, or None if more bytes are needed.
@@ -96,14 +102,20 @@ class RequestParser:
         """
         if self._error is not None:
             raise self._error
+        if not self._buffer:
+            return None
         try:
-            command = self._parse()
+            command = None if self._missing else self._usual()
+            if command is None:
+                command = self._parse()
         except ProtocolError as error:
             self._error = error
-            self._buffer, self._at, self._arguments, self._size, self._lines = bytearray(), 0, [], 0, []
+            self._buffer, self._at, self._arguments, self._size, self._lines = b"", 0, [], 0, []
             raise
-        if command is None and self._at:
-            del self._buffer[: self._at]
+        if self._at == len(self._buffer):
+            self._buffer, self._at, self._searched, self._split = b"", 0, 0, 0
+        elif command is None and self._at:
+            self._buffer = bytearray(self._buffer[self._at :])
             self._searched -= self._at
             self._split -= self._at
             self._at = 0
@@ -114,8 +126,6 @@ class RequestParser:
             if not self._missing:
                 if self._at >= len(self._buffer):
                     return None
-                if (command := self._usual()) is not None:
-                    return command
                 if self._buffer[self._at] != 0x2A:  # "*"
                     words = self._inline()
                     if words:
@@ -146,8 +156,9 @@ class RequestParser:
             lines = self._lines = bytes(self._buffer[begin:stop]).split(b"\r\n")
             at, self._split = 0, stop
         head = lines[at]
-        if head[:1] == b"*" and len(head) < 8 and head[1:].isdigit() and 0 < int(head[1:]) <= self.limits.arguments:
-            end = at + 1 + 2 * int(head[1:])
+        count = head[1:]
+        if head[:1] == b"*" and len(head) < 8 and count.isdigit() and 0 < int(count) <= self.limits.arguments:
+            end = at + 1 + 2 * int(count)
             lengths, arguments = lines[at + 1 : end : 2], lines[at + 2 : end : 2]
             size = sum(map(len, arguments))
             if (
@@ -155,7 +166,10 @@ class RequestParser:
                 and lengths == [b"$%d" % len(one) for one in arguments]
                 and size <= min(self.limits.bulk, self.limits.command)
             ):
-                self._at += len(head) + sum(map(len, lengths)) + size + 2 * (end - at)
+                if end == len(lines):
+                    self._at = self._split + 2
+                else:
+                    self._at += len(head) + sum(map(len, lengths)) + size + 2 * (end - at)
                 self._searched, self._line, self.size = self._at, end, size
                 return arguments
         self._lines, self._line = [], 0  # the other way, up to the end of this piece
