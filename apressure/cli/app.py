@@ -5,17 +5,14 @@ from __future__ import annotations
 import json as jsons
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from apressure.cli.command import command
-from apressure.cli.commands import events, files, queues, tasks
-from apressure.cli.commands.demo import demo
-from apressure.cli.commands.explain import explain
-from apressure.cli.commands.metrics import metrics
-from apressure.cli.commands.pipeline import pipeline
 from apressure.cli.exits import MEANINGS, Exit, one_line
 from apressure.cli.options import Common, Json, Prefix, Url, complain
 from apressure.cli.running import mute_output, new_fast_loop
@@ -26,15 +23,80 @@ _SEE: Final = "Exit codes: see apressure --help."
 # Newer versions of Typer bring their own copy of Click; this finds the class in either.
 _WrongUsage: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 
+_CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
+
+_QUEUES: Final = (
+    "create", "put", "get", "dead", "requeue", "ls", "stat", "pause", "resume", "close", "delete", "doctor", "health",
+)  # fmt: skip
+_OTHERS: Final = ("metrics", "demo", "pipeline", "explain")
+_TASKS: Final = (
+    "create", "enqueue", "schedule", "run", "ls", "show", "wait", "stat", "cancel", "retry", "purge", "pause", "resume",
+    "close", "delete", "listen", "complete", "fail", "progress",
+)  # fmt: skip
+_FILES: Final = ("pump", "sink", "stat", "pause", "resume", "dead", "requeue", "purge")
+_EVENT_SERVER: Final = ("serve", "health")
+_EVENT_QUEUES: Final = ("stat", "pause", "resume", "dead", "requeue")
+
+
+class _Commands(TyperGroup):
+    """The commands by their names. Only the module of the command that runs is imported."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (Click passes it)
+        """Return the names in the order of `apressure --help`."""
+        return [*_QUEUES, *_OTHERS, "tasks", "files", "events"]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, or None if there is none of this name."""
+        return _made(cmd_name) if cmd_name in self.list_commands(ctx) else None
+
+
+def _made(name: str) -> Any:
+    """Make a command, or a group of commands."""
+    if name == "tasks":
+        tasks = [command(function, prefix=False) for function in _functions(name, _TASKS)]
+        return _group(name, "Very long tasks, in the format of Blueque.", tasks)
+    if name == "files":
+        files = [command(function, server=False) for function in _functions(name, _FILES)]
+        return _group(name, "Queues in directories, without a server, in the format of vsqs.", files)
+    if name == "events":
+        events = [
+            *(command(one, server=False, new_loop=new_fast_loop) for one in _functions(name, _EVENT_SERVER)),
+            *(command(one, prefix=False) for one in _functions(name, _EVENT_QUEUES)),
+        ]
+        return _group(name, "Event queues for Redis clients in any language, in the format of okq.", events)
+    module = name if name in _OTHERS else f"queues.{name}"
+    (function,) = _functions(module, (name,))
+    alone = typer.Typer(name=name, add_completion=False, rich_markup_mode="rich")
+    alone.command(epilog=_SEE)(command(function, server=name != "explain"))
+    return typer.main.get_command(alone)
+
+
+def _functions(module: str, names: Sequence[str]) -> list[Callable[..., Any]]:
+    commands = import_module(f"apressure.cli.commands.{module}")
+    return [getattr(commands, name) for name in names]
+
+
+def _group(name: str, help: str, commands: Iterable[Callable[..., None]]) -> Any:
+    """Make a command that has commands."""
+    group = typer.Typer(
+        name=name, help=help, epilog=_SEE, no_args_is_help=True, rich_markup_mode="rich", add_completion=False,
+        context_settings=_CONTEXT,
+    )  # fmt: skip
+    for each in commands:
+        group.command(epilog=_SEE)(each)
+    return typer.main.get_command(group)
+
+
 app = typer.Typer(
     name="apressure",
+    cls=_Commands,
     help="Queues between processes, over Redis or Valkey, that behave like a bounded asyncio.Queue.",
     epilog=_EPILOG,
     add_completion=True,
     no_args_is_help=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_CONTEXT,
 )
 
 
@@ -64,59 +126,6 @@ def common_options(
     if context.invoked_subcommand is None:
         sys.stdout.write(context.get_help() + "\n")
         raise typer.Exit(int(Exit.USAGE))
-
-
-for function in (*queues.COMMANDS, metrics, demo, pipeline):
-    app.command(epilog=_SEE)(command(function))
-app.command(epilog=_SEE)(command(explain, server=False))
-
-
-def _group(name: str, help: str, commands: Iterable[Callable[..., None]]) -> None:
-    """Add a command that has commands."""
-    group = typer.Typer(
-        name=name,
-        help=help,
-        epilog=_SEE,
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    for each in commands:
-        group.command(epilog=_SEE)(each)
-    app.add_typer(group)
-
-
-_TASKS: Final = (
-    tasks.create,
-    tasks.enqueue, tasks.schedule, tasks.run, tasks.ls, tasks.show, tasks.wait, tasks.stat, tasks.cancel, tasks.retry,
-    tasks.purge, tasks.pause, tasks.resume, tasks.close, tasks.delete, tasks.listen, tasks.complete, tasks.fail,
-    tasks.progress,
-)  # fmt: skip
-_FILES: Final = (
-    files.pump, files.sink, files.stat, files.pause, files.resume, files.dead, files.requeue, files.purge,
-)  # fmt: skip
-_EVENT_QUEUES: Final = (
-    events.stat, events.pause, events.resume, events.dead, events.requeue,
-)  # fmt: skip
-
-_group(
-    "tasks",
-    "Very long tasks, in the format of Blueque.",
-    [command(function, prefix=False) for function in _TASKS],
-)
-_group(
-    "files",
-    "Queues in directories, without a server, in the format of vsqs.",
-    [command(function, server=False) for function in _FILES],
-)
-_group(
-    "events",
-    "Event queues for Redis clients in any language, in the format of okq.",
-    [
-        *(command(function, server=False, new_loop=new_fast_loop) for function in (events.serve, events.health)),
-        *(command(function, prefix=False) for function in _EVENT_QUEUES),
-    ],
-)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -6,15 +6,18 @@ import contextlib
 import dataclasses
 import os
 import sys
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from apressure import AsyncQueue, Client, Durability, EventQueue, validation
+from apressure import AsyncQueue, Client, Durability, validation
 from apressure.cli.exits import UsageError
 from apressure.cli.show import printable
 from apressure.cli.streams.framing import Framing
-from apressure.tasks import TaskClient
+
+if TYPE_CHECKING:
+    from apressure import EventQueue
+    from apressure.tasks import TaskClient
 
 _SERVER_PANEL: Final = "Server and output"
 
@@ -222,11 +225,15 @@ class Common:
 
     def tasks(self) -> TaskClient:
         """Return a new client of the server, for queues of tasks."""
+        from apressure.tasks import TaskClient
+
         self._check_url()
         return TaskClient(self.url)
 
     def events(self, name: str) -> EventQueue[bytes]:
         """Return the queue of events `name` with a client of its own."""
+        from apressure import EventQueue
+
         self._check_url()
         return EventQueue(name, url=self.url)
 

@@ -14,11 +14,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from apressure.queue.statistics import QueueStatistics, RoleStatistics
-from apressure.spark.sealed_batches import GroupBatches
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
+
+    from apressure.spark.sealed_batches import GroupBatches
 
 
 def printable(text: str) -> str:
