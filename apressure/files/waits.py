@@ -177,7 +177,7 @@ class Waits:
             self._again = self._loop.call_at(when, _pass, weakref.WeakMethod(self._wake))
 
 
-def _pass(method: weakref.WeakMethod[Callable[[bool], None]]) -> None:
+def _pass(method: weakref.WeakMethod[Callable[..., None]]) -> None:
     if (call := method()) is not None:
         call(True)
 

@@ -288,11 +288,22 @@ def _make() -> Any:
     if _spares:
         with contextlib.suppress(IndexError):  # another thread's event loop was faster
             return _spares.pop()
-    for fd in os.pipe():  # the library takes two descriptors, and leaks one where there is room for one only
-        os.close(fd)
+    _check_room()
     made = asyncinotify.Inotify()
     os.set_blocking(made.fd, False)
     return made
+
+
+def _check_room() -> None:
+    # The library takes two descriptors, and leaks one if there is room for one only. A put that lists the directory
+    # takes three for a moment: without them, the queue could not be used at all.
+    opened: list[int] = []
+    try:
+        opened += os.pipe()
+        opened += os.pipe()
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
 def _remove(inotify: Any, watch: Any) -> None:
