@@ -7,7 +7,6 @@ import contextlib
 import logging
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from apressure import (
 )
 from apressure.queue.engine import notices
 from apressure.tasks import Runner
+from tests import processes
 from tests.integration.conftest import Opener, eventually, in_time
 from tests.integration.events.remote.conftest import cleared, serving
 
@@ -500,7 +500,7 @@ asyncio.run(main())
 """
     for number, text in enumerate((program, "\n".join(code))):
         (tmp_path / f"{number}.py").write_text(text)
-        done = subprocess.run(
+        done = processes.run(
             [sys.executable, str(tmp_path / f"{number}.py")], capture_output=True, text=True, timeout=60, check=False
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -511,6 +511,6 @@ assert logging.getLogger("apressure").handlers == []
 logs.role("role_taken", "jobs", "consumer")
 logs.redelivered("EventQueue", "jobs", "1", 2, b"secret")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = processes.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     told = "the message 1 of the queue 'jobs' is delivered again: attempt 2\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, "", told)
