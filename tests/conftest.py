@@ -24,11 +24,8 @@ from tests.blueque import NAME, REQUIREMENTS
 from tests.environments import shared_environment
 from tests.servers import SERVERS, CannotRun, binary_of, keys_left_behind, refresh
 
-pytest_plugins = (
-    "tests.parallel",
-    "tests.processes",
-    "tests.chaos.table",
-)  # here, because every process of a run reads this file
+# Here, because every process of a run reads this file.
+pytest_plugins = ("tests.parallel", "tests.processes", "tests.chaos.table")
 
 REQUIRE_ALL = os.environ.get("APRESSURE_REQUIRE_ALL") == "1"
 

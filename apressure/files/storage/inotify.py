@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import struct
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -154,22 +155,28 @@ class Instance:
 
     def retire(self) -> None:
         """End it, and keep the kernel's part for the next event loop."""
-        inotify = self.detach()
-        if inotify is None:
-            return
-        for number in [*self._watches]:
-            _remove(inotify, self._watches.pop(number))
-        if len(_spares) < _SPARES:
-            _spares.append(inotify)
-        else:
+        with _guard:
+            inotify, self._inotify = self._inotify, None
+            if inotify is None:
+                return
+            for number in [*self._watches]:
+                _remove(inotify, self._watches.pop(number))
+            if len(_spares) < _SPARES:
+                _spares.append(inotify)
+            else:
+                inotify.close()
+
+    def abandon(self) -> None:
+        """End it in a forked child, and leave the watches to the parent."""
+        inotify, self._inotify = self._inotify, None
+        if inotify is not None:
             inotify.close()
 
-    def detach(self) -> Any:
-        """End it, and return what the library calls an instance; None if it has ended before."""
-        inotify, self._inotify = self._inotify, None
-        self._attending.clear()
-        self._due.clear()
-        return inotify
+    @property
+    def ended(self) -> bool:
+        """Whether its event loop has ended."""
+        loop = self._loop()
+        return loop is None or loop.is_closed()
 
     def _read(self) -> None:
         while self._inotify is not None:
@@ -253,17 +260,23 @@ class Instance:
 
 
 _instances: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Instance]] = weakref.WeakKeyDictionary()
+_living: Final[weakref.WeakSet[Instance]] = weakref.WeakSet()
+"""Also those whose event loop is no more, while something that was not closed refers to them."""
 _spares: Final[list[Any]] = []
+_guard = threading.RLock()
+"""For event loops in several threads. An instance may end, as garbage, while its thread has it."""
 
 
 def instance_of(loop: asyncio.AbstractEventLoop) -> Instance:
     """Return the instance of an event loop. For errors see `Instance`."""
     found = _instances.get(loop)
     if found is None:
-        for other in [*_instances]:
-            if other.is_closed() and (ended := _instances.pop(other, None)) is not None:
-                ended.retire()
-        found = _instances[loop] = Instance(loop)
+        with _guard:
+            for other in [*_living]:
+                if other.ended:
+                    other.retire()
+            found = _instances[loop] = Instance(loop)
+            _living.add(found)
     return found
 
 
@@ -286,8 +299,7 @@ def _make() -> Any:
             extra="files",
         ) from error
     if _spares:
-        with contextlib.suppress(IndexError):  # another thread's event loop was faster
-            return _spares.pop()
+        return _spares.pop()
     _check_room()
     made = asyncinotify.Inotify()
     os.set_blocking(made.fd, False)
@@ -320,11 +332,13 @@ def _drop(inotify: Any, number: int) -> None:
 
 def _after_fork_in_child() -> None:
     """Close the child's copies: what it read, the parent would miss, and the watches that it removed as well."""
-    for inotify in [*_spares, *(instance.detach() for instance in [*_instances.values()])]:
-        if inotify is not None:
-            inotify.close()
+    global _guard  # noqa: PLW0603 - another thread of the parent may have held it
+    _guard = threading.RLock()
+    for instance in [*_living]:
+        instance.abandon()
+    while _spares:
+        _spares.pop().close()
     _instances.clear()
-    _spares.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

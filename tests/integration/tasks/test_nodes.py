@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from apressure import LeaseLostError, QueueEmptyError, TaskClient, TaskQueue
-from apressure.tasks.nodes import consumer, orphans, processes
+from apressure.tasks.nodes import consumer, processes
 from apressure.tasks.nodes.orphans import Orphans
 from tests.integration.deaths import start
 from tests.integration.tasks.conftest import HERE, Blueque, Open, consistent, eventually, in_time
@@ -161,117 +161,6 @@ async def test_all_orphans_of_a_released_listener_go_on(
         for one in got:
             await one.complete()
     consistent(db)
-
-
-async def in_order(queue: TaskQueue[Any], count: int) -> list[str]:
-    """The ids of the tasks that are received, one by one; they are completed."""
-    got = []
-    for _ in range(count):
-        delivery = await in_time(queue.receive())
-        got.append(delivery.id)
-        await delivery.complete()
-    return got
-
-
-@pytest.mark.parametrize("at_a_time", [1000, 2])
-async def test_tasks_of_a_dead_listener_keep_their_order(
-    queue: TaskQueue[Any], blueque: Blueque, db: redis.Redis, monkeypatch: pytest.MonkeyPatch, at_a_time: int
-) -> None:
-    monkeypatch.setattr(orphans, "MAX_TASKS", at_a_time)
-    dead = f"{HOST}_{ended_process()}"
-    blueque.listen(dead)
-    for name in "abcdef":
-        blueque.enqueue(name, name)
-    assert [blueque.dequeue(dead) for _ in range(5)] == ["a", "b", "c", "d", "e"]
-    blueque.start("b", dead, ended_process())
-    assert await Orphans(queue).claim() == 5
-    assert await in_order(queue, 6) == ["a", "b", "c", "d", "e", "f"]
-    consistent(db)
-
-
-@pytest.mark.parametrize("how", ["listener", "leases"])
-async def test_tasks_that_fail_with_their_node_are_requeued_in_their_order(
-    open_queue: Open, blueque: Blueque, db: redis.Redis, how: str
-) -> None:
-    queue = await open_queue(on_orphan="fail")
-    await queue.put_many("abcde")
-    ids = [one.id for one in await queue.receive_many(5)]
-    if how == "listener":
-        dead = f"{HOST}_{ended_process()}"
-        blueque.listen(dead)
-        db.rename(blueque.key("reserved_tasks", HERE), blueque.key("reserved_tasks", dead))
-        for task_id in ids:
-            db.hset(f"blueque_task_{task_id}", "node", dead)
-        assert await Orphans(queue).claim() == 5
-    else:
-        db.zadd("apressure:blueque:leases:jobs", {task_id: number for number, task_id in enumerate(ids)})
-        await queue.steps.tend(time.time(), 0)
-    assert await queue.requeue() == 5
-    assert await in_order(queue, 5) == ids
-    consistent(db)
-
-
-async def test_tasks_whose_leases_end_keep_their_order(open_queue: Open, db: redis.Redis) -> None:
-    """More of them than one step takes back."""
-    queue, other = await open_queue(), await open_queue()
-    await queue.put_many(range(250))
-    ids = [one.id for one in await queue.receive_many(240)]
-    db.zadd("apressure:blueque:leases:jobs", {task_id: number for number, task_id in enumerate(ids)})
-    got = [await in_time(other.receive()) for _ in range(250)]
-    assert [one.item for one in got] == list(range(250))
-
-
-@pytest.mark.parametrize("how", ["nack", "release", "block"])
-async def test_tasks_that_a_node_gives_back_keep_their_order(queue: TaskQueue[Any], db: redis.Redis, how: str) -> None:
-    await queue.put_many(range(9))
-    if how == "block":
-        async with queue.consumer("manual", prefetch=6) as consuming:
-            _ = [await in_time(anext(consuming)) for _ in range(3)]
-    else:
-        for delivery in reversed(await queue.receive_many(6)):
-            await getattr(delivery, how)()
-    assert [task.parameters async for task in queue.tasks("pending")] == list(range(9))
-    consistent(db)
-
-
-async def test_what_no_longer_runs_is_not_started(
-    queue: TaskQueue[Any], blueque: Blueque, child: Popen[bytes], db: redis.Redis
-) -> None:
-    """A node of the release that completes a started task of a dead node leaves that one's entry."""
-    started = blueque.key("started_tasks")
-    running = f"{HOST}_{child.pid} {child.pid} runs"
-    blueque.listen(f"{HOST}_{child.pid}")
-    for name in ("runs", "again", "completes", "gone"):
-        blueque.enqueue(name)
-        blueque.dequeue(f"{HOST}_{child.pid}")
-        blueque.start(name, f"{HOST}_{child.pid}", child.pid)
-    left = {f"{HOST}_{child.pid} {child.pid} {name}" for name in ("again", "completes", "gone")}
-    blueque.start("again", f"{HOST}_{child.pid}", 2)  # by another process
-    blueque.start("completes", f"{HOST}_{child.pid}", 2)
-    blueque.complete("completes", f"{HOST}_{child.pid}", 2, "done")
-    db.delete("blueque_task_gone")
-    db.sadd(started, "not an entry")
-    assert {one.decode() for one in db.smembers(started)} > left
-    assert (await queue.statistics()).started == 3
-    assert db.scard(started) == 6  # statistics change nothing
-    await queue.steps.tend(time.time(), 0)
-    assert {one.decode() for one in db.smembers(started)} == {
-        running, f"{HOST}_{child.pid} 2 again", "not an entry",
-    }  # fmt: skip
-    assert (await queue.statistics()).started == 3
-    db.srem(started, "not an entry")
-
-
-async def test_a_node_looks_for_what_no_longer_runs(
-    queue: TaskQueue[Any], blueque: Blueque, db: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More than one look finds: each is bounded."""
-    monkeypatch.setattr(consumer, "SIGN_OF_LIFE", 0.05)
-    started = blueque.key("started_tasks")
-    db.sadd(started, *(f"far_away_5 7 {number}" for number in range(450)))
-    async with queue.consumer():
-        await eventually(lambda: not db.exists(started))
-    assert (await queue.statistics()).started == 0
 
 
 async def test_listeners_that_live_keep_their_tasks(

@@ -445,23 +445,6 @@ async def test_it_claims_the_newest_task_of_our_dead_listener(
     assert (await client.task(claimed)).result == "done by the release"
 
 
-async def test_it_completes_a_started_task_of_our_dead_listener(
-    url: str, client: TaskClient, release: Release, db: redis.Redis
-) -> None:
-    """It leaves the entry of the dead one among the started tasks. Our next look removes it."""
-    task_id = await client.queue("jobs").enqueue("x")
-    dead = killed_node(url, "jobs", 1, started=1)
-    assert (await client.queue("jobs").statistics()).started == 1
-    assert release("claim_orphan", "jobs")["id"] == task_id
-    release("start", task_id)
-    assert (await client.queue("jobs").statistics()).started == 1  # two entries, one task that runs
-    release("complete", task_id, "done")
-    assert [entry.split()[0] for entry in lists(db, "jobs")["started"]] == [dead["node"]]
-    assert (await client.queue("jobs").statistics()).started == 0
-    async with client.queue("jobs").consumer():
-        await eventually(lambda: lists(db, "jobs") == {"complete": [task_id]})
-
-
 async def test_its_runner_runs_what_our_dead_listener_reserved(
     url: str, client: TaskClient, start: Start, db: redis.Redis
 ) -> None:
