@@ -30,7 +30,7 @@ Told = int | Sequence[Any]
 _MOST: Final = 20
 _WINDOW: Final = 10.0
 _LONG_WINDOW: Final = 600.0
-_MOST_PREVIEW: Final = 1000
+MOST_PREVIEW: Final = 1000
 _previewed = 0
 
 
@@ -46,8 +46,8 @@ def set_preview(most: int) -> None:
     global _previewed  # noqa: PLW0603 (as the level of a logger, it belongs to the process)
     if type(most) is not int:
         raise TypeError(f"most must be a whole number, not {type(most).__name__}")
-    if not 0 <= most <= _MOST_PREVIEW:
-        raise ValueError(f"most must be from 0 to {_MOST_PREVIEW}, not {most}")
+    if not 0 <= most <= MOST_PREVIEW:
+        raise ValueError(f"most must be from 0 to {MOST_PREVIEW}, not {most}")
     _previewed = most
 
 

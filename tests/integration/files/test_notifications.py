@@ -280,6 +280,10 @@ def test_event_loops_that_end_leave_their_instance_to_the_next_one(tmp_path: Pat
         if close:
             await queue.aclose()
 
+    async def none_has_ended() -> None:
+        await use(True)
+        assert not [one for one in inotify._living if one.ended and one.fd != -1]
+
     def turn(close: bool, close_loop: bool) -> None:
         loop = asyncio.new_event_loop()
         loop.run_until_complete(use(close))
@@ -311,8 +315,7 @@ def test_event_loops_that_end_leave_their_instance_to_the_next_one(tmp_path: Pat
         for thread in threads:
             thread.join()
         few()
-        asyncio.run(use(True))
-        assert not [one for one in inotify._living if one.ended and one.fd != -1]
+        asyncio.run(none_has_ended())
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

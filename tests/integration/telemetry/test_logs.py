@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import re
 import signal
 import sys
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import asyncinotify
 import pytest
 import redis
 
@@ -223,7 +226,7 @@ async def test_every_kind_tells_of_redeliveries_dead_letters_and_its_steps(
         ]  # fmt: skip
         assert [one.delivery for one in said(event)] == failures  # type: ignore[attr-defined]
     shown = [getattr(one, "preview", None) for one in (*said("redelivered"), *said("dead_letter"))]
-    assert shown == ["\\x1b[1…"] * 5 + [None]  # a FileQueue moves a dead letter without reading it
+    assert shown == ["\\x1b[1…"] * 6
     assert {"push", "pop", "enqueue", "reserve", "commit_together", "take"} <= {one.operation for one in said("step")}  # type: ignore[attr-defined]
     assert "[1m" not in "".join(one.getMessage() for one in caplog.records if not hasattr(one, "preview"))
 
@@ -446,6 +449,28 @@ async def test_a_queue_that_keeps_another_bound_is_a_warning(url: str, tmp_path:
             last = said("bound_kept")[-1]
             assert (last.queue, last.bound, last.refused) == (queue.name, 5, 7)  # type: ignore[attr-defined]
             assert await queue.bound() == 5
+
+
+@provokes("not_watched", kind="FileQueue")
+async def test_queues_that_cannot_be_watched_are_one_warning_of_each_cause(
+    tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    causes = [errno.ENOSPC, errno.ENOMEM]
+
+    def refuse(*_: object) -> None:
+        raise OSError(causes[0], os.strerror(causes[0]))
+
+    monkeypatch.setattr(asyncinotify.Inotify, "add_watch", refuse)
+    for number in range(6):
+        async with FileQueue(tmp_path / f"queue{number}", poll_interval=0.5) as queue:
+            await queue.put(b"")
+        if number == 3:
+            causes.pop(0)
+    told: list[Any] = said("not_watched")
+    assert [(one.queue, one.seconds) for one in told] == [("queue0", 0.5), ("queue4", 0.5)]
+    assert [
+        os.strerror(cause) in one.getMessage() for cause, one in zip((errno.ENOSPC, errno.ENOMEM), told, strict=True)
+    ]
 
 
 def test_a_storm_is_bounded_and_says_so(said: Said, caplog: pytest.LogCaptureFixture) -> None:
