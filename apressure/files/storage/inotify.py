@@ -82,6 +82,8 @@ class Instance:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)  # the instance ends with the event loop
         self._inotify: Any = _make()
+        self.fd: int = self._inotify.fd
+        """Readable when something has changed; -1 when the instance has ended."""
         self._watches: dict[int, Any] = {}
         """What the library calls a watch, by the kernel's number, which is not used again."""
         self._watchers: dict[int, tuple[weakref.ref[Watcher], ...]] = {}
@@ -95,11 +97,6 @@ class Instance:
     def __del__(self) -> None:
         if "_inotify" in vars(self):  # otherwise there was no instance left
             self.retire()
-
-    @property
-    def fd(self) -> int:
-        """The descriptor that is readable when something has changed; -1 when the instance has ended."""
-        return -1 if self._inotify is None else self._inotify.fd
 
     def watch(self, directory: int, path: Path, watcher: Watcher) -> int:
         """Begin to tell of changes. Returns the number of the watch.
@@ -134,9 +131,7 @@ class Instance:
     def attend(self, watcher: Watcher) -> None:
         """Wake a watcher as soon as something has changed."""
         self._attending.add(watcher)
-        if not self._listening and self._inotify is not None and (loop := self._loop()) is not None:
-            loop.add_reader(self._inotify.fd, self._readable)
-            self._listening = True
+        self._listen()
 
     def leave(self, watcher: Watcher) -> None:
         """Wake a watcher no more."""
@@ -149,14 +144,15 @@ class Instance:
         """Tell of every change that was made before this call. It wakes all but the given watcher, which asks."""
         scheduled = bool(self._due)
         self._read()
-        self._due.discard(watcher)
-        if self._due and not scheduled and (loop := self._loop()) is not None:
-            loop.call_soon(self._wake)
+        if self._due:
+            self._due.discard(watcher)
+            if self._due and not scheduled and (loop := self._loop()) is not None:
+                loop.call_soon(self._wake)
 
     def retire(self) -> None:
         """End it, and keep the kernel's part for the next event loop."""
         with _guard:
-            inotify, self._inotify = self._inotify, None
+            inotify, self._inotify, self.fd = self._inotify, None, -1
             if inotify is None:
                 return
             for number in [*self._watches]:
@@ -168,7 +164,7 @@ class Instance:
 
     def abandon(self) -> None:
         """End it in a forked child, and leave the watches to the parent."""
-        inotify, self._inotify = self._inotify, None
+        inotify, self._inotify, self.fd = self._inotify, None, -1
         if inotify is not None:
             inotify.close()
 
@@ -179,9 +175,9 @@ class Instance:
         return loop is None or loop.is_closed()
 
     def _read(self) -> None:
-        while self._inotify is not None:
+        while self.fd != -1:
             try:
-                data = os.read(self._inotify.fd, _BUFFER)
+                data = os.read(self.fd, _BUFFER)
             except BlockingIOError:
                 return
             self._tell(data)
@@ -229,10 +225,10 @@ class Instance:
     def _rest(self) -> None:
         """Do not listen for a moment."""
         loop = self._loop()
-        if loop is None or loop.is_closed() or self._inotify is None:
+        if loop is None or loop.is_closed() or self.fd == -1:
             return
         if self._listening:
-            loop.remove_reader(self._inotify.fd)
+            loop.remove_reader(self.fd)
             self._listening = False
         if not self._resting:
             # Without its handle, which has a reference to the event loop.
@@ -241,9 +237,11 @@ class Instance:
 
     def _go_on(self) -> None:
         self._resting = False
-        loop = self._loop()
-        if not self._listening and self._inotify is not None and loop is not None:
-            loop.add_reader(self._inotify.fd, self._readable)
+        self._listen()
+
+    def _listen(self) -> None:
+        if not self._listening and self.fd != -1 and (loop := self._loop()) is not None:
+            loop.add_reader(self.fd, self._readable)
             self._listening = True
 
     def _end_watch(self, number: int) -> None:

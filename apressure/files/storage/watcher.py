@@ -131,17 +131,13 @@ class Notified:
 
     def change(self, mask: int, renaming: int, filename: str, now: float) -> None:
         """Bring a change into the index. If it is stale, the change counts only while the directory is listed."""
-        if not self.stale:
-            self._bring(mask, renaming, filename, now)
-        elif self._kept is not None:
-            self._kept.append(_Change(mask, renaming, filename, now))
-            if len(self._kept) > _MOST_KEPT:
-                self.lose()
-
-    def _bring(self, mask: int, renaming: int, filename: str, now: float) -> None:
+        if self.stale:
+            self._keep(_Change(mask, renaming, filename, now))
+            return
         index = self._index
         was_file = renaming != 0 and renaming == self._renaming and self._leaving not in self._strangers
-        self._left()  # this change is its new name, or it has none
+        if self._leaving is not None:
+            self._left()  # this change is its new name, or it has none
         if mask & (_APPEARED | _WENT) and not mask & inotify.ISDIR:
             if mask & _APPEARED:
                 if was_file or self._is_message(filename):
@@ -155,6 +151,12 @@ class Notified:
                 self._strangers.discard(filename)
         elif mask & _GONE:
             self.gone = self.stale = True  # the index keeps what was in the directory
+
+    def _keep(self, change: _Change) -> None:
+        if self._kept is not None:
+            self._kept.append(change)
+            if len(self._kept) > _MOST_KEPT:
+                self.lose()
 
     def _left(self) -> None:
         if self._leaving is not None:
