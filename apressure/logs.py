@@ -29,7 +29,8 @@ Told = int | Sequence[Any]
 
 _MOST: Final = 20
 _WINDOW: Final = 10.0
-_MOST_PREVIEW: Final = 1000
+_LONG_WINDOW: Final = 600.0
+MOST_PREVIEW: Final = 1000
 _previewed = 0
 
 
@@ -45,8 +46,8 @@ def set_preview(most: int) -> None:
     global _previewed  # noqa: PLW0603 (as the level of a logger, it belongs to the process)
     if type(most) is not int:
         raise TypeError(f"most must be a whole number, not {type(most).__name__}")
-    if not 0 <= most <= _MOST_PREVIEW:
-        raise ValueError(f"most must be from 0 to {_MOST_PREVIEW}, not {most}")
+    if not 0 <= most <= MOST_PREVIEW:
+        raise ValueError(f"most must be from 0 to {MOST_PREVIEW}, not {most}")
     _previewed = most
 
 
@@ -74,18 +75,18 @@ class Limit:
         self._clock = clock
         self._windows: dict[tuple[str, str], list[float]] = {}
 
-    def passes(self, event: str, queue: str) -> int | None:
+    def passes(self, event: str, queue: str, most: int = _MOST, seconds: float = _WINDOW) -> int | None:
         """Return how many were left out before this one, which may pass; None if this one is left out, too."""
         now = self._clock()
         window = self._windows.get((event, queue))
-        if window is None or now - window[0] >= _WINDOW:
+        if window is None or now - window[0] >= seconds:
             if len(self._windows) > 1000:  # names of queues may come from outside
                 self._windows.clear()
-            left_out = 0 if window is None else max(0, int(window[1]) - _MOST)
+            left_out = 0 if window is None else max(0, int(window[1]) - most)
             self._windows[event, queue] = [now, 1]
             return left_out
         window[1] += 1
-        return 0 if window[1] <= _MOST else None
+        return 0 if window[1] <= most else None
 
     def leave_out(self, event: str, queue: str, count: int) -> None:
         """Count records that were left out right after one that had its turn."""
@@ -128,6 +129,20 @@ def redelivered(kind: str, queue: str, delivery: str, attempts: int, message: by
     text = "the message %s of the queue %r is delivered again: attempt %d"
     keys = {"kind": kind, "delivery": delivery, "attempts": attempts}
     warn("redelivered", queue, text, printable(delivery), queue, attempts, message=message, **keys)
+
+
+def not_watched(queue: str, error: OSError, to_do: str, seconds: float) -> None:
+    """Log that a directory is listed every few seconds, since the kernel does not tell of its changes.
+
+    It is a trouble of the process, not of one queue: of each cause, one in 10 minutes is logged.
+    """
+    if _limit.passes("not_watched", f"errno {error.errno}", 1, _LONG_WINDOW) is not None:
+        text = (
+            "cannot watch the directory of the queue %r: %s. It is listed every %g s until it can be watched, and so "
+            "are others. %s"
+        )
+        name, why = type(error).__name__, error.strerror
+        warn("not_watched", queue, text, queue, why, seconds, to_do, kind="FileQueue", error=name, seconds=seconds)
 
 
 class _Bounded(Protocol):

@@ -37,7 +37,9 @@ class Release:
 
     def __init__(self, python: Path, url: str) -> None:
         command = [str(python), "-m", "tests.blueque", url]
-        self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        from tests import processes  # needs pytest, which the Python that serves has not
+
+        self._process = processes.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.node = self.answer()
 
     @property

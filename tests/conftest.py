@@ -25,7 +25,7 @@ from tests.environments import shared_environment
 from tests.servers import KINDS, SERVERS, CannotRun, binary_of, keys_left_behind, refresh
 
 # Here, because every process of a run reads this file.
-pytest_plugins = ("tests.parallel", "tests.selection", "tests.chaos.table")
+pytest_plugins = ("tests.parallel", "tests.processes", "tests.selection", "tests.chaos.table")
 
 REQUIRE_ALL = os.environ.get("APRESSURE_REQUIRE_ALL") == "1"
 

@@ -26,7 +26,9 @@ class Vsqs:
     def __init__(self, directory: Path, queue: str, capacity: int | None = None, python: str = sys.executable) -> None:
         command = [python, "-W", "ignore", "-m", "tests.vsqs", str(directory), queue]
         command += [] if capacity is None else [str(capacity)]
-        self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        from tests import processes  # needs pytest, which the Python that serves may not have
+
+        self._process = processes.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.answer() == "ready"
 
     def __enter__(self) -> Self:

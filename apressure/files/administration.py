@@ -47,7 +47,7 @@ class Administration(Core):
         with self._operation():
             new = await self._store.worker.in_thread(lifecycle.create, self._store.beside(self.name), bound)
             self._auto_create = False  # if another process deletes it, a put does not make it again
-            await self._store.reopen(self._waits.stop)
+            await self._store.reopen()
         if not new and not exist_ok:
             raise QueueAlreadyExistsError(
                 f"the queue {self.name!r} exists already: {self.path}. Pass exist_ok=True to use it", name=self.name

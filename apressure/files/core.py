@@ -48,7 +48,7 @@ class Core(LoopBound):
         self._store = Store(settings)
         self._putter = Putter(self._store)
         self._receiver = Receiver(self._store)
-        self._waits = Waits(self._store.look, self._store.fileno)
+        self._waits = Waits(self._store.look, self._store.attend)
         self._blocked = Blocked()
         self._consumers: set[FileConsumer[Any]] = set()
         self._running = 0

@@ -40,7 +40,8 @@ class FileQueueOptions(TypedDict, total=False):
         auto_create: Putting and receiving make a missing directory (the default). With False, only `create` does, and
             they raise QueueDoesNotExistError.
         notify: Use the kernel's notifications (Linux, extra `files`). False lists the directory for every operation,
-            and repeatedly while a task waits: needed if other machines change it (NFS). None finds out.
+            and repeatedly while a task waits: needed if other machines change it (NFS). None finds out. Where
+            the kernel has no watch left, the directory is listed until it has one.
         poll_interval: Seconds between such listings while a task waits; 1 by default.
         threads: Make every call of the file system in a thread, for slow file systems.
         max_message_size: The largest message in bytes; 64 MiB by default.

@@ -11,10 +11,7 @@ import itertools
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Final, NamedTuple
-
-_REST: Final = 0.05
-"""Seconds between two readings of notifications while no task waits. The kernel keeps those of about 3,000 messages."""
+from typing import NamedTuple
 
 
 class Line:
@@ -85,13 +82,12 @@ class Outlook(NamedTuple):
 class Waits:
     """The lines of one queue object.
 
-    While a task waits, the event loop reads the kernel's notifications at once. Otherwise it reads them now and then
-    after an operation: the kernel keeps a limited number, and after an overflow the directory must be listed.
-    The event loop has weak references only, so an object without other references is freed, closed or not.
+    While a task waits, the store attends to the kernel's notifications. It and the event loop have weak references
+    only, so an object without other references is freed, closed or not.
 
     Args:
         look: Returns how many tasks may try again. Its argument says whether it is called since time has passed.
-        fileno: Returns a descriptor that is readable when something has changed; -1 for none.
+        attend: Is told what to call, with False, when something has changed; None for nothing.
 
     Attributes:
         receivers: Wait for a message.
@@ -100,13 +96,15 @@ class Waits:
         closers: Wait until the queue is closed.
     """
 
-    def __init__(self, look: Callable[[bool], Outlook], fileno: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        look: Callable[[bool], Outlook],
+        attend: Callable[[weakref.WeakMethod[Callable[[bool], None]] | None], None],
+    ) -> None:
         self._look = look
-        self._fileno = fileno
+        self._attend = attend
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._fd = -1
         self._again: asyncio.TimerHandle | None = None
-        self._pause: asyncio.TimerHandle | None = None
         self._closed = False
         self.receivers, self.putters, self.drainers, self.closers = self._lines = (Line(), Line(), Line(), Line())
         self._tickets = itertools.count()
@@ -143,8 +141,8 @@ class Waits:
         self._loop = asyncio.get_running_loop()
         if any(self._lines):
             self._wake(False)
-        elif self._pause is None and (self._again is not None or self._fd == -1):
-            self._rest()
+        elif self._again is not None:
+            self.stop()
 
     def fail(self, error: Exception) -> int:
         """Raise an error in every waiting task. Returns how many there were."""
@@ -157,55 +155,31 @@ class Waits:
         self.stop()
 
     def stop(self) -> None:
-        """Stop reading notifications, and end all timers, until `nudge` is called."""
-        self._ignore()
-        for timer in (self._again, self._pause):
-            if timer is not None:
-                timer.cancel()
-        self._again = self._pause = None
+        """Look no more until `nudge` is called."""
+        self._attend(None)
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
 
     def _wake(self, passed: bool) -> None:
         outlook = self._look(passed)
         for line, count in zip(self._lines, outlook[:-1], strict=True):
             line.wake(int(count))
         if not any(self._lines):
-            self._rest()
+            self.stop()
             return
-        self._listen()
+        self._attend(weakref.WeakMethod(self._wake))
         assert self._loop is not None
         when = self._loop.time() + outlook.again
         if self._again is None or passed or self._again.when() > when:
             if self._again is not None:
                 self._again.cancel()
-            self._again = self._loop.call_at(when, _call, weakref.WeakMethod(self._wake), True)
-
-    def _rest(self) -> None:
-        self.stop()
-        assert self._loop is not None
-        self._pause = self._loop.call_later(_REST, _call, weakref.WeakMethod(self._listen))
-
-    def _listen(self) -> None:
-        """Read notifications as soon as they come."""
-        assert self._loop is not None
-        if self._pause is not None:
-            self._pause.cancel()
-            self._pause = None
-        fd = self._fileno()
-        if fd != self._fd:
-            self._ignore()
-            if fd != -1:
-                self._loop.add_reader(fd, _call, weakref.WeakMethod(self._wake), False)
-            self._fd = fd
-
-    def _ignore(self) -> None:
-        if self._fd != -1 and self._loop is not None:
-            self._loop.remove_reader(self._fd)
-            self._fd = -1
+            self._again = self._loop.call_at(when, _pass, weakref.WeakMethod(self._wake))
 
 
-def _call(method: weakref.WeakMethod[Callable[..., None]], *arguments: bool) -> None:
+def _pass(method: weakref.WeakMethod[Callable[..., None]]) -> None:
     if (call := method()) is not None:
-        call(*arguments)
+        call(True)
 
 
 def _end(future: asyncio.Future[None]) -> None:

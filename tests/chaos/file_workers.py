@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,9 +68,9 @@ async def drain(queue: FileQueue[bytes], _: str, log: Log) -> None:
     log("ended")
 
 
-async def create_and_delete(queue: FileQueue[bytes], tag: str, log: Log) -> None:
+async def create_and_delete(queue: FileQueue[bytes], tag: str, log: Log, turns: Iterable[int] = range(TURNS)) -> None:
     """Create the queue or delete it, whatever is possible, over and over, each time with a new object."""
-    for number in range(TURNS):
+    for number in turns:
         async with FileQueue[bytes](queue.path, fsync=False) as fresh:
             try:
                 await fresh.create(bound=5)
@@ -84,6 +85,10 @@ async def create_and_delete(queue: FileQueue[bytes], tag: str, log: Log) -> None
     log("ended")
 
 
+async def create_and_delete_for_ever(queue: FileQueue[bytes], tag: str, log: Log) -> None:
+    await create_and_delete(queue, tag, log, itertools.count())
+
+
 KINDS: Final[dict[str, tuple[Callable[[FileQueue[bytes], str, Log], Awaitable[None]], dict[str, Any]]]] = {
     "publish": (put, {"fsync": False}),
     "publish_many": (put_many, {"fsync": False}),
@@ -94,6 +99,7 @@ KINDS: Final[dict[str, tuple[Callable[[FileQueue[bytes], str, Log], Awaitable[No
     "drain": (drain, {}),
     "drain_listed": (drain, {"notify": False, "poll_interval": 0.01}),
     "create_and_delete": (create_and_delete, {}),
+    "create_and_delete_for_ever": (create_and_delete_for_ever, {}),
     "receive": (receive, {}),
     "receive_many": (receive_many, {}),
     "receive_listed": (receive, {"notify": False, "poll_interval": 0.01}),

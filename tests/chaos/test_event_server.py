@@ -17,6 +17,7 @@ import redis
 
 from apressure import Durability, EventQueue
 from apressure.embedded import EmbeddedServer
+from tests import processes
 from tests.chaos import event_server_workers as workers
 from tests.chaos.support import PATIENCE, Recorder, Row, often
 from tests.servers import SERVERS, admin
@@ -32,7 +33,7 @@ class Processes:
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["tests.chaos.event_server_workers"])
+        self._context.set_forkserver_preload(["tests.processes", "tests.chaos.event_server_workers"])
         self.stop = self._context.Event()
         self.running: list[Any] = []
 
@@ -46,8 +47,7 @@ class Processes:
             process.join(PATIENCE)
 
     def spawn(self, target: Callable[..., None], *arguments: Any) -> Any:
-        process = self._context.Process(target=target, args=arguments, daemon=True)
-        process.start()
+        process = processes.process(self._context, target, *arguments)
         self.running.append(process)
         return process
 

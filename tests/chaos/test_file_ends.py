@@ -95,7 +95,7 @@ async def test_a_kill_while_a_queue_is_created_or_deleted_blocks_nothing(tmp_pat
         folder = tmp_path / "kills"
         folder.mkdir()
         for _ in range(often(10, 10)):
-            logs = await start(crew, ["create_and_delete"] * 2, folder)
+            logs = await start(crew, ["create_and_delete_for_ever"] * 2, folder)
             await asyncio.sleep(rng.uniform(0.05, 0.2))
             for log in logs:
                 await crew.kill(log.name)

@@ -16,6 +16,7 @@ import pytest
 from apressure import AsyncQueue
 from apressure.embedded import EmbeddedServer
 from apressure.queue.doctor import recovery
+from tests import processes
 from tests.chaos.load import tidy
 from tests.chaos.support import PATIENCE, Account, Recorder, Row, check_server, check_tidy, drain, no_complaints, often
 from tests.chaos.workers import GET_MANY, LEASE, PLAIN, PUT_MANY
@@ -72,7 +73,7 @@ class Nursery:
 
 @contextlib.asynccontextmanager
 async def nursery(url: str, module: str = "tests.chaos.workers") -> AsyncIterator[Nursery]:
-    process = await asyncio.create_subprocess_exec(
+    process = await processes.start(
         sys.executable, "-m", module, url,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -152,10 +152,11 @@ def main(url: str, run: Callable[..., None] = run) -> None:
             if pid == 0:
                 try:
                     run(url, *arguments)
+                    print(f"the worker {identity} ended by itself", file=sys.stderr)
                 except BaseException:
                     traceback.print_exc()
                 finally:
-                    os._exit(1)  # no worker ends by itself
+                    os._exit(1)  # no worker that is to be killed ends by itself
             workers[identity] = pid
             print("started", flush=True)
         elif command in {"stop", "go"}:

@@ -7,13 +7,13 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.documentation.blocks import NOT_RUN, PAGES, ROOT, Block, blocks, name
 from tests.integration.commands import COMMAND, PATIENCE, environment
 
@@ -61,7 +61,7 @@ def test_the_code_of_a_page_runs(pages: list[Path], url: str, tmp_path: Path) ->
     )
     output = tmp_path / "output.txt"
     with output.open("wb") as file:
-        running = subprocess.Popen(
+        running = processes.Popen(
             [sys.executable, "-W", "error", "-m", "tests.documentation.run_page", url, *map(str, pages)],
             cwd=place, env=settings, stdout=file, stderr=file, start_new_session=True,
         )  # fmt: skip

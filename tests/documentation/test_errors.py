@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
 
 import pytest
 
@@ -13,6 +12,7 @@ from apressure.cli import main
 from apressure.cli.commands.explain import explanations
 from apressure.cli.exits import code_of
 from apressure.exceptions import PressureError, QueueFullError
+from tests import processes
 from tests.documentation.blocks import DOCS, ROOT
 from tests.integration.commands import COMMAND, environment
 
@@ -101,7 +101,7 @@ def test_an_unknown_name_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_it_needs_no_server() -> None:
     nowhere = environment("redis://127.0.0.1:1/0")
-    done = subprocess.run(
+    done = processes.run(
         [*COMMAND, "explain", "ServerError"], capture_output=True, text=True, timeout=60, check=True, env=nowhere
     )
     assert "What to do" in done.stdout
@@ -109,7 +109,7 @@ def test_it_needs_no_server() -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_get_a_script_that_completes(shell: str) -> None:
-    script = subprocess.run(
+    script = processes.run(
         COMMAND, capture_output=True, text=True, timeout=60, check=True,
         env=environment(_APRESSURE_COMPLETE=f"source_{shell}"),
     ).stdout  # fmt: skip
@@ -118,5 +118,5 @@ def test_shells_get_a_script_that_completes(shell: str) -> None:
 
 def test_commands_are_completed() -> None:
     words = environment(_APRESSURE_COMPLETE="complete_bash", COMP_WORDS="apressure exp", COMP_CWORD="1")
-    done = subprocess.run(COMMAND, capture_output=True, text=True, timeout=60, check=True, env=words)
+    done = processes.run(COMMAND, capture_output=True, text=True, timeout=60, check=True, env=words)
     assert done.stdout.split() == ["explain"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.documentation.blocks import DOCS, PAGES, name
 from tests.documentation.pages import listing
 
@@ -28,7 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(place),
     ]
     settings = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-m", *command], env=settings, capture_output=True, text=True, timeout=480, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr

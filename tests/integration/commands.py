@@ -19,6 +19,7 @@ import psutil
 
 import apressure
 from apressure import AsyncQueue, QueueClosedError, QueueEmptyError, QueueStatistics
+from tests import processes
 
 T = TypeVar("T")
 
@@ -54,7 +55,7 @@ class Commands:
         self, *arguments: str | bytes, input: bytes = b"", code: int = 0, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command to its end, and check its exit code."""
-        done = subprocess.run(
+        done = processes.run(
             [*COMMAND, *arguments],
             input=input,
             capture_output=True,
@@ -119,7 +120,7 @@ class Commands:
 def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process, and see to it that it ends."""
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, **{**streams, **options})
+    process = processes.Popen(command, **{**streams, **options})
     try:
         yield process
     finally:

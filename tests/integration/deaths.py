@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from apressure.testing.proxy import Trouble
+from tests import processes
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,7 +68,7 @@ async def workers() -> AsyncIterator[dict[str, Worker]]:
 
 async def start(kind: str, url: str, tag: str, room: str) -> Worker:
     """Start a worker of `tests.integration.ROOM.workers`."""
-    process = await asyncio.create_subprocess_exec(
+    process = await processes.start(
         sys.executable, "-m", f"tests.integration.{room}.workers", kind, url, tag,
         stdout=asyncio.subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip

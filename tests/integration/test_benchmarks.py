@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from apressure.embedded import EmbeddedServer
+from tests import processes
 from tests.benchmarks import compare, events, libraries, plot, table
 from tests.benchmarks.figures import Figure, figure
 from tests.benchmarks.libraries import LIBRARIES, Library, Program
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_quick_run(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     command = [sys.executable, "-m", "tests.benchmarks", "--quick", "--only", "put one by one", "--json", str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
+    done = processes.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
     results = json.loads(file.read_text())
     assert set(results) == {"machine", "repetitions", "figures", "left_out"}
     assert set(results["machine"]) == {"machine", "system", "python", "apressure", "redis-py", "hiredis"}
@@ -51,7 +51,7 @@ def test_a_quick_run_of_files(tmp_path: Path) -> None:
         "--json",
         str(file),
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
+    done = processes.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
     results = json.loads(file.read_text())
     figures = [Figure(**row) for row in results["figures"]]
     assert {one.other for one in figures} == {"vsqs 0.3", "ours, empty"}
@@ -66,7 +66,7 @@ def test_a_quick_run_of_tasks(tmp_path: Path, blueque_python: Path) -> None:
         sys.executable, "-m", "tests.benchmarks.tasks", "--quick", "--server", "valkey",
         "--libraries", str(blueque_python.parents[2]), "--json", str(file),
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=200)
+    done = processes.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=200)
     results = json.loads(file.read_text())
     figures = [Figure(**row) for row in results["figures"]]
     assert {one.other for one in figures} == {"blueque 1.0.1"}
@@ -82,12 +82,12 @@ def test_a_quick_run_of_events(tmp_path: Path) -> None:
     file = tmp_path / "events.json"
     command = [sys.executable, "-m", "tests.benchmarks.events"]
     run = [*command, "--quick", "--server", "valkey", "--json", str(file)]
-    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
+    done = processes.run(run, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
     results = json.loads(file.read_text())
     figures = [Figure(**row) for row in results["figures"]]
     assert {*events.GOALS, *events.RATES} <= {one.case for one in figures}
     assert all(f"{one.ours:,.0f}/s" in done.stdout and one.ours > 0 and one.theirs > 0 for one in figures)
-    shown = subprocess.run([*command, "--table", str(file)], cwd=ROOT, capture_output=True, text=True, check=True)
+    shown = processes.run([*command, "--table", str(file)], cwd=ROOT, capture_output=True, text=True, check=True)
     assert shown.stdout.count("\n") == len(figures) + 3
     assert f"{next(iter(results['bytes_of_an_idle_connection'].values())):,} bytes" in shown.stdout
 
@@ -108,7 +108,7 @@ def test_the_plots(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     file.write_text(json.dumps(results))
     command = [sys.executable, "-m", "tests.benchmarks.plot", str(file), "--into", str(tmp_path / "plots")]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    processes.run(command, cwd=ROOT, check=True, timeout=60)
     plots = {path.name: ET.parse(path).getroot() for path in (tmp_path / "plots").iterdir()}
     assert set(plots) == {"by-hand.svg", "libraries.svg"}
     words = {name: {element.text for element in root.iter() if element.text} for name, root in plots.items()}

@@ -28,6 +28,7 @@ import pytest
 
 from apressure.demo import ALL_FLIGHTS, flights
 from apressure.demo.worker import WorkerDiedError
+from tests import processes
 from tests.integration.commands import (
     COMMAND,
     PATIENCE,
@@ -53,7 +54,7 @@ class Demo:
         self.command = [*COMMAND, "demo"]
 
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[bytes]:
-        done = subprocess.run(
+        done = processes.run(
             [*self.command, *arguments], env=self.environment, capture_output=True, timeout=PATIENCE, check=False
         )
         assert done.returncode == code, done.stderr.decode()
@@ -237,12 +238,12 @@ class TestRun:
             "from apressure.cli import main; sys.exit(main(['demo', *sys.argv[1:]]))"
         )
         command = [sys.executable, "-c", code]
-        done = subprocess.run(command, env=environment(), capture_output=True, timeout=PATIENCE, check=False)
+        done = processes.run(command, env=environment(), capture_output=True, timeout=PATIENCE, check=False)
         assert done.returncode == 8
         assert done.stdout == b""
         assert done.stderr.count(b"\n") == 1
         assert b"pip install 'apressure[demo]'" in done.stderr
-        done = subprocess.run(
+        done = processes.run(
             [*command, "--json"], env=environment(), capture_output=True, timeout=PATIENCE, check=False
         )
         assert json.loads(done.stderr)["extra"] == "demo"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from apressure.codecs import codec_for
 from apressure.files import FileQueueOptions
 from apressure.spark import options
+from tests import processes
 from tests.benchmarks import resources, spark
 from tests.benchmarks.plot import draw
 from tests.benchmarks.table import tables
@@ -24,7 +24,7 @@ EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem
 
 
 def run(*command: str, cwd: Path | None = None) -> str:
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=60, check=False, cwd=cwd)
+    done = processes.run([sys.executable, *command], capture_output=True, text=True, timeout=60, check=False, cwd=cwd)
     assert done.returncode == 0, done.stderr
     # Some examples show a redelivery or a dead letter, which are warnings.
     warnings = ("delivered again: attempt 2", "delivered again: attempt 3", "became a dead letter at attempt 1")

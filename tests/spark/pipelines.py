@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from apressure.demo import flights, pipeline
+from tests import processes
 from tests.integration.commands import COMMAND, environment, marked, new_mark
 from tests.spark.quick import JAVA
 
@@ -44,7 +45,7 @@ class Pipeline:
         return [*COMMAND, "pipeline", "--into", os.fspath(self.into), *arguments]
 
     def run(self, *arguments: str, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
+        done = processes.run(
             self.command(*arguments),
             env={**self.environment, **more},
             capture_output=True,
@@ -57,7 +58,7 @@ class Pipeline:
         return done
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        return processes.Popen(
             self.command(*arguments),
             env=self.environment,
             stdout=subprocess.PIPE,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from apressure import spark as pressure
 from apressure.embedded import EmbeddedServer
 from apressure.spark.engine.steps import QueueSteps, server_of
 from apressure.spark.options import Options
+from tests import processes
 from tests.servers import refresh
 from tests.spark.quick import JAVA
 from tests.spark.test_sessions import DOCUMENT
@@ -59,7 +59,7 @@ def test_the_code_in_the_docs_runs_over_spark_connect(valkey: EmbeddedServer, tm
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_TESTING": "1",  # the server takes any free port, and the client finds it
     }
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-c", UNREGISTERED + code + AFTERWARDS, valkey.url],
         env=environment,
         capture_output=True,

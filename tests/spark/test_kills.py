@@ -30,6 +30,7 @@ from apressure.demo import pipeline
 from apressure.embedded import EmbeddedServer
 from apressure.spark.engine.keys import SparkKeys
 from apressure.spark.engine.steps import QueueSteps
+from tests import processes
 from tests.chaos.support import LONG
 from tests.integration.commands import wait_until
 from tests.servers import admin
@@ -58,7 +59,7 @@ class App:
         self.start()
 
     def start(self) -> None:
-        self._process = subprocess.Popen(
+        self._process = processes.Popen(
             self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
         )
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
@@ -265,7 +266,7 @@ class Run:
     """
 
     def __init__(self, url: str, folder: Path, steps: QueueSteps) -> None:
-        self.process = subprocess.Popen(
+        self.process = processes.Popen(
             [sys.executable, "-m", "tests.spark.windows", url, str(folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from apressure.spark.engine.source_steps import SourceSteps
 from apressure.spark.engine.steps import server_of
 from apressure.spark.options import Options
 from apressure.spark.pipeline import feed
+from tests import processes
 from tests.integration.commands import wait_until
 from tests.servers import admin, keys_left_behind, refresh
 from tests.spark.pipelines import SPARK_PATIENCE, Pipeline, assert_exact, counted
@@ -68,7 +68,7 @@ class TestWhole:
     def test_the_example(self, place: Pipeline) -> None:
         (place.into / "delays").mkdir(parents=True)
         (place.into / "delays" / "part-00000-of-a-task-that-was-killed.parquet").write_bytes(b"PAR1")
-        done = subprocess.run(
+        done = processes.run(
             [sys.executable, str(ROOT / "examples" / "pipeline.py"), str(place.into), "1500"],
             env=place.environment,
             capture_output=True,

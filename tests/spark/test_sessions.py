@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import stat
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 from apressure import MissingExtraError
 from apressure import spark as pressure
+from tests import processes
 from tests.spark.conftest import Ground
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
@@ -79,7 +79,7 @@ def test_no_pyspark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_nothing_is_printed_before_the_error(tmp_path: Path) -> None:
     code = "import apressure.spark; apressure.spark.session()"
     environment = {**os.environ, "JAVA_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
@@ -103,7 +103,7 @@ def test_an_old_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_room_can_be_imported_without_pyspark() -> None:
     code = "import sys; sys.modules['pyspark'] = None; import apressure.spark.engine.steps"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    processes.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.timeout(400)  # it starts a Java of its own
@@ -120,7 +120,7 @@ def test_spark_finds_the_source_by_itself(ground: Ground, tmp_path: Path) -> Non
         "PYTHONPATH": os.pathsep.join([str(place), str(Path(pressure.__path__[0]).parents[1])]),
         "PYSPARK_PYTHON": sys.executable,
     }
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-c", SESSION, ground.url],
         env=environment,
         capture_output=True,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import pickle
 import pydoc
-import subprocess
 import sys
 from datetime import UTC, datetime
 
 import pytest
 
 import apressure
+from tests import processes
 
 LATER = (
     "FileQueue", "Many", "Piped", "QueueStatistics", "RoleStatistics", "Served", "pipe", "recovery", "serve",
@@ -51,7 +51,7 @@ UNLOADED = (
 
 def fresh(program: str) -> list[str]:
     """The lines that a program prints in a new interpreter."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = processes.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     return done.stdout.splitlines()
 
 

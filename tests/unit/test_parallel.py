@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.chaos.support import Recorder, Row
 from tests.parallel import node_of, unit_of, workers
+from tests.processes import run
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +32,7 @@ def test_a_test_that_could_not_run_is_listed_and_fails_the_run_that_requires_all
 ) -> None:
     """The inner run has no redis-server on its PATH, and none of the variables of this one's pytest-xdist."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("APRESSURE_", "PYTEST_"))}
-    done = subprocess.run(
+    done = run(
         [sys.executable, "-m", "pytest", "-q", "-n", processes, "-p", "no:cacheprovider", f"--basetemp={tmp_path}/t",
          "tests/integration/queue/test_get.py", "-k", "test_what_was_got_is_gone", "--whole"],
         cwd=ROOT,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests import reference
+from tests import processes, reference
 from tests.reference import ReferenceQueue, connect, own_keys, snapshot
 
 # What a client leaves in the middle of its work is what these tests look at.
@@ -204,8 +203,8 @@ def test_the_worker_in_another_process(url: str, db: redis.Redis) -> None:
     ReferenceQueue(db, "jobs").create(2)
     command = [sys.executable, "-m", "tests.reference", "--url", url, "--name", "jobs"]
     root = Path(__file__).parents[2]
-    with subprocess.Popen([*command, "put", "--count", "20", "--label", "m", "--close"], cwd=root) as producer:
-        consumer = subprocess.run([*command, "get", "--delete"], cwd=root, capture_output=True, text=True, check=True)
+    with processes.Popen([*command, "put", "--count", "20", "--label", "m", "--close"], cwd=root) as producer:
+        consumer = processes.run([*command, "get", "--delete"], cwd=root, capture_output=True, text=True, check=True)
     assert producer.returncode == 0
     assert consumer.stdout.split() == [f"m:{number}" for number in range(20)]
     assert db.dbsize() == 0

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import multiprocessing
 import os
 import re
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -33,6 +32,7 @@ from apressure.concurrency.backoff import Backoff
 from apressure.protocols import Consumer, Delivery, Source
 from apressure.service import keyed, service
 from apressure.service.pace import Pace
+from tests import processes
 
 
 class MemoryDelivery:
@@ -667,7 +667,7 @@ async def test_a_blocking_handler_runs_in_an_executor() -> None:
 
 async def test_a_handler_may_run_in_a_process_and_take_batches() -> None:
     queue = MemoryQueue(*range(6))
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
+    with processes.executor() as executor:
         served = await serve(sum, queue, executor=executor, batch=3, signals=())
     assert served == Served(handled=6, failed=0)
 
@@ -683,7 +683,7 @@ async def test_an_executor_that_was_shut_down_ends_the_service() -> None:
 
 async def test_a_broken_executor_ends_the_service() -> None:
     queue = MemoryQueue(3)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor, pytest.raises(BrokenExecutor):
+    with processes.executor() as executor, pytest.raises(BrokenExecutor):
         await serve(os._exit, queue, executor=executor, signals=())
     assert list(queue.waiting) == [(3, 2)]
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from apressure import logs
 from apressure.exceptions import StorageError
 from apressure.files.storage.messages import contents, reasons
 from apressure.files.storage.messages.marks import handed_out, mark
@@ -28,7 +29,7 @@ class Taken(NamedTuple):
     """A message that was taken.
 
     Attributes:
-        data: Its content.
+        data: Its content; the beginning, for a preview in the log, if it was handed out too often.
         before: How often it was handed out before.
     """
 
@@ -93,7 +94,7 @@ class Directory(Writing):
         Args:
             key: The message.
             filename: Its name from now on.
-            most: How often it may be handed out. Beyond that, it is taken, but neither read nor marked.
+            most: How often it may be handed out. Beyond that, it is taken with its beginning only, and not marked.
 
         Raises:
             NotAMessageError: It is not a file. It was left alone.
@@ -137,6 +138,8 @@ class Directory(Writing):
                 )
             before = handed_out(status)
             if most is not None and before >= most:
+                with contextlib.suppress(OSError):
+                    return Taken(os.read(fd, logs.MOST_PREVIEW + 1), before)
                 return Taken(b"", before)
             try:
                 data = contents.read(fd, status.st_size, self._largest)

@@ -10,17 +10,17 @@ import errno
 import random
 import sys
 import time
-from collections.abc import Callable
 from typing import Final
 
+from apressure import logs
 from apressure.exceptions import StorageError
 from apressure.files.options import Settings
-from apressure.files.storage import names
+from apressure.files.storage import inotify, names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.index import Index
 from apressure.files.storage.messages import marks
 from apressure.files.storage.place import Listing
-from apressure.files.storage.watcher import Listed, Notified, watch
+from apressure.files.storage.watcher import Listed, Notified, Wake, is_remote
 from apressure.files.storage.worker import Worker
 from apressure.files.waits import Outlook
 
@@ -67,6 +67,7 @@ class Store:
         self.watcher: Notified | Listed | None = None
         self.own: set[int] = set()
         self.noted = -1
+        self._local = False
         self._listing = asyncio.Lock()
         self._round = 0.0
         self._orphans: set[int] = set()
@@ -77,18 +78,21 @@ class Store:
         return Directory(self._parent, name, self.settings.max_message_size, self.settings.fsync)
 
     def close(self) -> None:
-        """Close all descriptors when the thread has ended its calls."""
-        self.worker.close(self.release)
+        """Stop watching, and close the descriptor when the thread has ended its calls."""
+        if self.watcher is not None:
+            self.watcher.close()
+        self.worker.close(self.directory.close)
 
     def release(self) -> None:
-        """Close all descriptors at once."""
+        """Stop watching, and close the descriptor at once."""
         if self.watcher is not None:
             self.watcher.close()
         self.directory.close()
 
-    def fileno(self) -> int:
-        """Return a descriptor that is readable when something has changed; -1 if there is none, or a listing is due."""
-        return -1 if self.watcher is None or self.watcher.stale else self.watcher.fileno()
+    def attend(self, wake: Wake | None) -> None:
+        """Call `wake(False)` as soon as something has changed, if the kernel tells that; with None, no more."""
+        if self.watcher is not None:
+            self.watcher.attend(wake)
 
     @property
     def bound(self) -> int:
@@ -132,23 +136,19 @@ class Store:
 
         Raises:
             QueueDoesNotExistError: It is missing.
-            StorageError: It cannot be opened, made or watched.
+            StorageError: It cannot be opened or made.
         """
         async with self._listing:
             if self.watcher is None:
-                self.watcher = await self.worker.in_thread(self._open, create, undo=self._undo_open)
-                self.worker.always |= not self.watcher.ordered
+                self._local = await self.worker.in_thread(self._open, create, undo=self._undo_open)
+                self.worker.always |= not self._local
+                self.watcher = self._watch()
             return self.watcher
 
-    async def reopen(self, stop_reading: Callable[[], None]) -> None:
-        """Forget a directory that was deleted, so that the next operation opens the one that has its name now.
-
-        Args:
-            stop_reading: Called before the descriptor of the notifications is closed.
-        """
+    async def reopen(self) -> None:
+        """Forget a directory that was deleted, so that the next operation opens the one that has its name now."""
         async with self._listing:
             if self.watcher is not None and not self.directory.exists():
-                stop_reading()
                 self.release()
                 self.watcher = None
                 self.index.clear()
@@ -159,21 +159,18 @@ class Store:
 
         Raises:
             QueueDoesNotExistError: The directory does not exist, or was deleted.
-            StorageError: It cannot be opened, watched or listed, or has a state file of a later version.
+            StorageError: It cannot be opened or listed, or has a state file of a later version.
         """
         watcher = self.watcher or await self.open()
         watcher.drain()
+        is_round = self._is_round()
         if watcher.gone:
             self.directory.check()
-            watcher.gone = False
+            watcher.close()  # the kernel may have ended the watch
+        if watcher.gone or (is_round and self._local and not watcher.ordered):
+            watcher = self.watcher = self._watch()
         if watcher.stale:
-            async with self._listing:
-                while watcher.stale:
-                    bring = await self.worker.in_thread(watcher.listed, self._list)
-                    bring()
-                    if not watcher.ordered:
-                        break  # tasks that asked meanwhile make their own listing
-        is_round = self._is_round()
+            await self._list_all()
         if is_round or self.index.empty:
             self.directory.check()
         if is_round:
@@ -187,6 +184,15 @@ class Store:
                 name=self.settings.name,
                 errno=errno.EINVAL,
             )
+
+    async def _list_all(self) -> None:
+        async with self._listing:
+            while (watcher := self.watcher) is not None and watcher.stale:
+                with watcher.keeping():
+                    bring = await self.worker.in_thread(watcher.listed, self._list)
+                    bring()
+                if not watcher.ordered:
+                    break  # tasks that asked meanwhile make their own listing
 
     def _is_round(self) -> bool:
         return abs(self.time() - self._round) >= _ROUND
@@ -203,18 +209,25 @@ class Store:
                 return
         self.index.discard(filename)
 
-    def _open(self, create: bool) -> Notified | Listed:
-        settings = self.settings
+    def _open(self, create: bool) -> bool:
+        """Open the directory. Returns whether the kernel tells of all its changes, by whatever process."""
         self.directory.open(create)
-        try:
-            return watch(self.index, self.directory.fileno(), self.directory.path, settings.name, settings.notify)
-        except StorageError:
-            self.directory.check()  # it may have been deleted since
-            raise
+        if self.settings.notify is not None:
+            return self.settings.notify
+        return sys.platform == "linux" and not is_remote(self.directory.fileno())
 
-    def _undo_open(self, watcher: Notified | Listed) -> None:
-        watcher.close()
+    def _undo_open(self, _: bool) -> None:
         self.directory.close()
+
+    def _watch(self) -> Notified | Listed:
+        """Watch the directory; list it for now, if the kernel has no watch left."""
+        if self._local:
+            try:
+                return Notified(self.index, self.directory.fileno(), self.directory.path)
+            except OSError as error:
+                self.directory.check()  # it may have been deleted since
+                logs.not_watched(self.settings.name, error, inotify.to_do(error), self.settings.poll_interval)
+        return self.watcher if isinstance(self.watcher, Listed) else Listed(self.index)
 
     def _list(self) -> Listing:
         found = self.directory.list()
@@ -226,7 +239,7 @@ class Store:
         for key, age in self._late(self.time()):
             filename, late = names.new_name(key), age > FORGOTTEN
             do = self.worker.in_thread if late else self.worker.do  # it may look at all processes
-            if await do(self.directory.sweep, filename, self.notified, late, age <= ABANDONED):
+            if await do(self.directory.sweep, filename, self._local, late, age <= ABANDONED):
                 self.index.discard(filename)
 
         if self.index.reasons and abs((now := time.monotonic()) - self._looked) >= _FORGET:

@@ -1,50 +1,48 @@
 """Keeps the index current: by the kernel's notifications (inotify), or by full listings.
 
 Notifications are read synchronously before each operation. They have every change that any process on this machine made
-before the call. While a task waits, the event loop watches their descriptor, too.
+before the call. While a task waits, the event loop reads them, too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import errno
 import os
 import stat
-import struct
-import sys
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
-from apressure.exceptions import MissingExtraError, StorageError
+from apressure.files.storage import inotify
 from apressure.files.storage.index import Index
 from apressure.files.storage.place import Listing, opened
 
-_EVENT: Final = struct.Struct("iIII")
-_BUFFER: Final = 1 << 16
-_LARGEST: Final = _EVENT.size + 256
+_APPEARED: Final = inotify.CREATE | inotify.MOVED_TO
+_WENT: Final = inotify.DELETE | inotify.MOVED_FROM
+_GONE: Final = inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.UNMOUNT | inotify.IGNORED
 
-# linux/inotify.h
-_MOVED_FROM: Final = 0x40
-_MOVED_TO: Final = 0x80
-_CREATE: Final = 0x100
-_DELETE: Final = 0x200
-_DELETE_SELF: Final = 0x400
-_MOVE_SELF: Final = 0x800
-_UNMOUNT: Final = 0x2000
-_OVERFLOW: Final = 0x4000
-_IGNORED: Final = 0x8000
-_ISDIR: Final = 0x40000000
-_APPEARED: Final = _CREATE | _MOVED_TO
-_WENT: Final = _DELETE | _MOVED_FROM
-_GONE: Final = _DELETE_SELF | _MOVE_SELF | _UNMOUNT | _IGNORED
+_MOST_KEPT: Final = 1 << 16
+"""The most changes that are kept while a directory is listed; after more, it is listed once more."""
+
+Wake = weakref.WeakMethod[Callable[[bool], None]]
 
 _REMOTE: Final = frozenset(
     {"9p", "afs", "ceph", "cifs", "coda", "glusterfs", "gfs2", "lustre", "nfs", "nfs4", "ocfs2", "prl_fs", "smb3",
      "smbfs", "vboxsf", "virtiofs"}
 )  # fmt: skip
 """File systems that other machines change without this machine's kernel knowing. So do all of FUSE."""
+
+
+class _Change(NamedTuple):
+    """A change in a directory; see `inotify.Watcher.change`."""
+
+    mask: int
+    renaming: int
+    filename: str
+    now: float
 
 
 class Notified:
@@ -55,15 +53,16 @@ class Notified:
 
     The kernel tells a name, and not its type. So each new name is checked: a pipe, a link or a socket is no message.
 
+    It is made and used in its event loop, whose other queues share the kernel's notifications.
+
     Args:
         index: The index to keep current.
         directory: The descriptor of the directory.
         path: Its path.
-        name: The queue's name, for errors.
 
     Raises:
         MissingExtraError: The package asyncinotify is not installed.
-        StorageError: The user's watches, or instances, are used up.
+        OSError: The kernel cannot watch the directory.
 
     Attributes:
         ordered: Whether changes come in the order in which they were made.
@@ -73,15 +72,7 @@ class Notified:
 
     ordered = True
 
-    def __init__(self, index: Index, directory: int, path: Path, name: str) -> None:
-        try:
-            import asyncinotify
-        except ImportError as error:
-            raise MissingExtraError(
-                "FileQueue needs the package asyncinotify to notice changes: pip install 'apressure[files]', or open "
-                "the queue with notify=False, which lists the directory again and again",
-                extra="files",
-            ) from error
+    def __init__(self, index: Index, directory: int, path: Path) -> None:
         self._index = index
         self._directory = directory
         self._leaving: str | None = None
@@ -90,44 +81,38 @@ class Notified:
         """The number of that rename. Its new name comes with the same number."""
         self._strangers: set[str] = set()
         """Names of what is not a file, or is not known to be one."""
+        self._kept: list[_Change] | None = None
+        """Changes during a listing."""
+        self._wake: Wake | None = None
         self.stale = True
         self.gone = False
-        self._inotify: Any = None
-        # By the descriptor, since another directory may have the path now.
-        known = Path(f"/proc/self/fd/{directory}")
-        mask = asyncinotify.Mask.ONLYDIR | asyncinotify.Mask(_APPEARED | _WENT | _DELETE_SELF | _MOVE_SELF)
-        try:
-            self._inotify = asyncinotify.Inotify()
-            self._inotify.add_watch(known if known.exists() else path, mask)
-        except OSError as error:
-            self.close()
-            limit = {
-                errno.EMFILE: ": too many open files, or more than fs.inotify.max_user_instances queues are open",
-                errno.ENOSPC: ": more than fs.inotify.max_user_watches directories are watched",
-            }.get(error.errno or 0, "")
-            raise StorageError(
-                f"cannot watch the queue {name!r} at {path}: {error.strerror}{limit}",
-                name=name,
-                errno=error.errno or errno.EIO,
-            ) from error
-        self._fd: int = self._inotify.fd
-        os.set_blocking(self._fd, False)
-
-    def fileno(self) -> int:
-        """Return a descriptor that is readable after a change; -1 if there is none."""
-        return self._fd
+        self._instance = inotify.instance_of(asyncio.get_running_loop())
+        self._number = self._instance.watch(directory, path, self)
 
     def close(self) -> None:
-        """Stop watching."""
-        if self._inotify is not None:
-            self._inotify.close()
+        """Stop watching. From now on it is stale. Closing twice is allowed."""
+        self.stale = True
+        if self._number != -1:
+            self._instance.unwatch(self._number, self)
+            self._number = -1
+
+    def attend(self, wake: Wake | None) -> None:
+        """Call `wake(False)` as soon as something has changed; with None, no more."""
+        if (wake is None) != (self._wake is None) and self._number != -1:
+            (self._instance.leave if wake is None else self._instance.attend)(self)
+        self._wake = wake
+
+    def wake(self) -> None:
+        """Let tasks that wait look at what has changed."""
+        if self._wake is not None and (call := self._wake()) is not None:
+            call(False)
 
     def drain(self) -> None:
         """Bring every change that was made before this call into the index, unless it is stale."""
-        self._read()
-        while (leaving := self._leaving) is not None:
+        self._instance.read(self)
+        while (leaving := self._leaving) is not None and not self.stale:
             self._wait_for_renames()
-            self._read()
+            self._instance.read(self)
             if self._leaving is leaving:
                 self._left()  # it was moved out of the directory
 
@@ -139,41 +124,39 @@ class Notified:
         except OSError:  # too many files are open; the listing that follows raises that
             self.stale = True
 
-    def _read(self) -> None:
-        while not self.stale:
-            try:
-                data = os.read(self._fd, _BUFFER)
-            except BlockingIOError:
-                return
-            self._tell(data)
-            if len(data) <= _BUFFER - _LARGEST:
-                return  # there is room for another one, so there is none
+    def lose(self) -> None:
+        """Note that the kernel has dropped changes: the directory must be listed, or listed once more."""
+        self.stale = True
+        self._kept = None
 
-    def _tell(self, data: bytes) -> None:
-        index, now = self._index, time.monotonic()
-        position, end = 0, len(data)
-        while position < end:
-            _, mask, renaming, length = _EVENT.unpack_from(data, position)
-            position += _EVENT.size + length
-            was_file = renaming != 0 and renaming == self._renaming and self._leaving not in self._strangers
+    def change(self, mask: int, renaming: int, filename: str, now: float) -> None:
+        """Bring a change into the index. If it is stale, the change counts only while the directory is listed."""
+        if self.stale:
+            self._keep(_Change(mask, renaming, filename, now))
+            return
+        index = self._index
+        was_file = renaming != 0 and renaming == self._renaming and self._leaving not in self._strangers
+        if self._leaving is not None:
             self._left()  # this change is its new name, or it has none
-            if mask & (_APPEARED | _WENT) and not mask & _ISDIR:
-                filename = data[position - length : position].rstrip(b"\0").decode("ascii", "replace")
-                if mask & _APPEARED:
-                    if was_file or self._is_message(filename):
-                        index.add(filename, now)
-                    else:
-                        index.discard(filename)  # it may have replaced a message
-                elif mask & _MOVED_FROM:
-                    self._leaving, self._renaming = filename, renaming
+        if mask & (_APPEARED | _WENT) and not mask & inotify.ISDIR:
+            if mask & _APPEARED:
+                if was_file or self._is_message(filename):
+                    index.add(filename, now)
                 else:
-                    index.discard(filename)
-                    self._strangers.discard(filename)
-            elif mask & _OVERFLOW:
-                self.stale = True
-            elif mask & _GONE:
-                self.gone = self.stale = True
-                return  # the index keeps what was in the directory
+                    index.discard(filename)  # it may have replaced a message
+            elif mask & inotify.MOVED_FROM:
+                self._leaving, self._renaming = filename, renaming
+            else:
+                index.discard(filename)
+                self._strangers.discard(filename)
+        elif mask & _GONE:
+            self.gone = self.stale = True  # the index keeps what was in the directory
+
+    def _keep(self, change: _Change) -> None:
+        if self._kept is not None:
+            self._kept.append(change)
+            if len(self._kept) > _MOST_KEPT:
+                self.lose()
 
     def _left(self) -> None:
         if self._leaving is not None:
@@ -193,20 +176,33 @@ class Notified:
         self._strangers.add(filename)
         return False
 
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[None]:
+        """The context of a full listing: changes that come meanwhile are kept."""
+        self._instance.read(self)  # the listing has these changes
+        self._kept = []
+        try:
+            yield
+        finally:
+            self._kept = None
+
     def listed(self, list_all: Callable[[], Listing]) -> Callable[[], None]:
-        """Make a full listing, in any thread, while the index is not used. Returns what brings it into the index."""
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                os.read(self._fd, _BUFFER)  # the listing has these changes
+        """Make a full listing, in any thread. Returns what brings it into the index."""
         listing = list_all()
         found = Index.of(listing.files, time.monotonic())
 
         def bring() -> None:
+            self._instance.read(self)
             self._index.become(found)
             self._strangers = listing.others
             self._leaving = None
+            kept, self._kept = self._kept, None
+            if kept is None or self._number == -1:
+                return  # changes are missing: it stays stale
             self.stale = False
-            self.drain()  # changes during the listing, which may have them already
+            for change in kept:  # the listing may have them already
+                self.change(*change)
+            self.drain()
 
         return bring
 
@@ -240,18 +236,14 @@ class Listed:
 
         return bring
 
-    def fileno(self) -> int:
-        return -1
+    def keeping(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def attend(self, wake: Wake | None) -> None:
+        """Do nothing: tasks that wait look again after a time."""
 
     def close(self) -> None:
         """Do nothing."""
-
-
-def watch(index: Index, directory: int, path: Path, name: str, notify: bool | None) -> Notified | Listed:
-    """Return what keeps the index of a directory current. For `notify` see `FileQueue`, for errors `Notified`."""
-    if notify or (notify is None and sys.platform == "linux" and not is_remote(directory)):
-        return Notified(index, directory, path, name)
-    return Listed(index)
 
 
 def is_remote(directory: int) -> bool:

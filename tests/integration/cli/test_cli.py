@@ -22,6 +22,7 @@ import pytest
 
 from apressure.cli import main
 from apressure.embedded import EmbeddedServer
+from tests import processes
 from tests.integration.commands import (
     COMMAND,
     Commands,
@@ -100,8 +101,8 @@ class TestStory:
             {_shell()} get orders --delete | sha256sum
             wait
         """
-        done = subprocess.run(["bash", "-c", script], env=cli.environment, capture_output=True, timeout=60, check=True)
-        expected = subprocess.run("seq 20000 | sha256sum", shell=True, capture_output=True, check=True)
+        done = processes.run(["bash", "-c", script], env=cli.environment, capture_output=True, timeout=60, check=True)
+        expected = processes.run("seq 20000 | sha256sum", shell=True, capture_output=True, check=True)
         assert (done.stdout, done.stderr) == (expected.stdout, b"")
 
 
@@ -313,7 +314,7 @@ class TestPipeThatBreaks:
         cli.create("orders")
         cli.fill("orders", *large)
         script = f'{_shell()} get orders | head -3; echo "${{PIPESTATUS[0]}}"'
-        done = subprocess.run(["bash", "-c", script], env=cli.environment, capture_output=True, timeout=60, check=True)
+        done = processes.run(["bash", "-c", script], env=cli.environment, capture_output=True, timeout=60, check=True)
         assert done.stdout == b"".join(item + b"\n" for item in large[:3]) + b"141\n"
         assert done.stderr == b""
         statistics = cli.stat("orders")
@@ -647,7 +648,7 @@ class TestWithoutTheExtra:
     @pytest.mark.parametrize("missing", ["typer", "rich"])
     def test_one_line_says_what_to_install(self, missing: str) -> None:
         code = f"import sys; sys.modules[{missing!r}] = None; from apressure.cli import main; sys.exit(main(['ls']))"
-        done = subprocess.run(
+        done = processes.run(
             [sys.executable, "-c", code], env=environment(), capture_output=True, timeout=60, check=False
         )
         assert done.returncode == 8
@@ -656,7 +657,7 @@ class TestWithoutTheExtra:
 
     def test_the_library_does_not_import_it(self) -> None:
         code = "import sys, apressure, apressure.cli; print({'typer', 'rich', 'click'} & set(sys.modules))"
-        done = subprocess.run(
+        done = processes.run(
             [sys.executable, "-c", code], env=environment(), capture_output=True, timeout=60, check=True
         )
         assert done.stdout == b"set()\n"
@@ -666,7 +667,7 @@ class TestDocumentation:
     def test_exit_codes(self) -> None:
         from apressure.cli.exits import MEANINGS
 
-        shown = subprocess.run([*COMMAND, "--help"], env=environment(COLUMNS="500"), capture_output=True, check=True)
+        shown = processes.run([*COMMAND, "--help"], env=environment(COLUMNS="500"), capture_output=True, check=True)
         text = " ".join(shown.stdout.decode().split())
         page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
         for code, meaning in MEANINGS.items():
@@ -692,7 +693,7 @@ class TestDocumentation:
                         assert f"`{option}" in page or f" {option}" in page, (name, option)
 
     def test_version(self) -> None:
-        shown = subprocess.run([*COMMAND, "--version"], env=environment(), capture_output=True, check=True)
+        shown = processes.run([*COMMAND, "--version"], env=environment(), capture_output=True, check=True)
         assert shown.stdout.startswith(b"apressure ")
 
 

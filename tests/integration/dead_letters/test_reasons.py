@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import random
 import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -20,6 +19,7 @@ from apressure import AsyncQueue, Failure, QueueEmptyError, ScriptingRefusedErro
 from apressure.dead_letters import UNKNOWN
 from apressure.queue.engine.requeueing import Chosen, move
 from apressure.testing.proxy import Proxy
+from tests import processes
 from tests.integration.conftest import Opener, in_time
 from tests.integration.dead_letters.test_dead_letters import lose_one
 from tests.reference import ReferenceQueue, connect
@@ -232,7 +232,7 @@ async def test_a_consumer_that_was_killed_leaves_no_error(queue: AsyncQueue[Any]
     await kill(queue, ValueError("early"), 1)
     code = textwrap.dedent(KILLED.format(url=url, shared=shared))
     run = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", code], capture_output=True, timeout=90, check=False
+        processes.run, [sys.executable, "-c", code], capture_output=True, timeout=90, check=False
     )
     assert (run.returncode, run.stdout) == (-signal.SIGKILL, b"b'poison'\n")
 

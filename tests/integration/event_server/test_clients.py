@@ -14,6 +14,7 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
+from tests import processes
 from tests.integration.event_server.conftest import Serve, Served
 
 T = TypeVar("T")
@@ -74,7 +75,7 @@ async def test_redis_cli(serve: Serve, options: list[str]) -> None:
     served: Served = await serve(password="secret")
 
     def use(*words: str, input: str | None = None) -> str:
-        done = subprocess.run(
+        done = processes.run(
             [program, *options, "-p", str(served.address.port), *words],
             env={"REDISCLI_AUTH": "secret"}, input=input, capture_output=True, text=True, timeout=60, check=True,
         )  # fmt: skip
@@ -95,7 +96,7 @@ async def test_redis_cli_pipes_a_file_of_commands(okq: Served) -> None:
         pytest.skip("redis-cli (not installed: apt-get install redis-tools)")
     lines = b"".join(b"QLPUSH foo %d x\r\n" % n for n in range(5000))
     done = await in_thread(
-        lambda: subprocess.run(
+        lambda: processes.run(
             [program, "-p", str(okq.address.port), "--pipe"], input=lines, capture_output=True, timeout=60, check=False
         )
     )
@@ -111,11 +112,11 @@ async def test_the_terminal_of_the_docs(okq: Served) -> None:
         (shown,) = re.findall(r"```\n\$ redis-cli -p 4777\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
         lines = [line.removeprefix(PROMPT) for line in shown.splitlines() if line.startswith(PROMPT)]
         shown_by_cli = await asyncio.to_thread(
-            subprocess.check_output,
+            processes.run,
             [program, "--no-raw", "-p", str(okq.address.port)],
-            input="\n".join(lines), text=True, timeout=60,
+            input="\n".join(lines), text=True, timeout=60, check=True, stdout=subprocess.PIPE,
         )  # fmt: skip
-        assert shown_by_cli == "".join(f"{line}\n" for line in shown.splitlines() if not line.startswith(PROMPT))
+        assert shown_by_cli.stdout == "".join(f"{line}\n" for line in shown.splitlines() if not line.startswith(PROMPT))
 
 
 async def test_the_consumer_of_the_docs(okq: Served, db: redis.Redis) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests import processes
 from tests.integration.commands import COMMAND, PATIENCE, Commands, environment
 
 
@@ -23,7 +24,7 @@ def serving(
     *options: str, env: dict[str, str] | None = None
 ) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
     """Run a server, and give its process and what it says when it is ready."""
-    process = subprocess.Popen(
+    process = processes.Popen(
         [*COMMAND, "events", "serve", "--json", *options],
         env={**environment(), **(env or {})}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip

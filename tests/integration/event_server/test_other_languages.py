@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.integration.commands import PATIENCE
 from tests.integration.event_server.conftest import Serve, Served
 
@@ -23,7 +23,7 @@ GO_PATH = Path("/usr/share/gocode")
 async def use(command: Sequence[str | Path], **environment: str) -> None:
     """Run a client, which checks the replies itself."""
     done = await asyncio.to_thread(
-        subprocess.run, command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=PATIENCE
+        processes.run, command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=PATIENCE
     )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
@@ -36,7 +36,7 @@ def ioredis(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("ioredis (Node.js with npm is not installed: apt-get install nodejs npm)")
     folder = tmp_path_factory.mktemp("ioredis")
     options = ("--prefix", folder, "--no-audit", "--no-fund", "--ignore-scripts")
-    done = subprocess.run(
+    done = processes.run(
         [npm, "install", *options, IOREDIS], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     if done.returncode:
@@ -59,7 +59,7 @@ def go_redis(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("go-redis (not installed: apt-get install golang-go golang-gopkg-redis.v5-dev)")
     folder = tmp_path_factory.mktemp("go")
     environment = {"GO111MODULE": "off", "GOPATH": os.fspath(GO_PATH), "GOCACHE": os.fspath(folder / "cache")}
-    subprocess.run(
+    processes.run(
         [go, "build", "-o", folder / "client", CLIENTS / "go_redis.go"],
         env={**os.environ, **environment, "CGO_ENABLED": "0"}, check=True, timeout=PATIENCE,
     )  # fmt: skip

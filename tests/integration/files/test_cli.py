@@ -17,6 +17,7 @@ import pytest
 
 from apressure import FileQueue, QueueEmptyError
 from apressure.dead_letters import UNKNOWN
+from tests import processes
 from tests.integration.commands import Commands, ended, feed, stop, wait_until
 from tests.integration.files.conftest import listing
 
@@ -183,7 +184,7 @@ sys.exit(main())
 def test_a_sink_with_little_memory(files: Files, left: int) -> None:
     files.queue(lambda queue: queue.put(b"x" * (60 << 20)))
     command = [sys.executable, "-c", LITTLE_MEMORY, str(left), *files.of("sink", "orders")]
-    done = subprocess.run(command, env=files.environment, capture_output=True, check=False, timeout=60)
+    done = processes.run(command, env=files.environment, capture_output=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.startswith(b"apressure: cannot ")
     assert b"62914560 bytes" in done.stderr

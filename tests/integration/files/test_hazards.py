@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import apressure.files.storage.messages.contents
 import apressure.files.storage.messages.renaming
 from apressure import FileQueue, StorageError
+from tests import processes
 from tests.integration.files.conftest import Clock, Make, drain, files
 
 
@@ -188,7 +188,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     if (
         os.geteuid()
-        or subprocess.run(
+        or processes.run(
             ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=40", "tmpfs", str(place)],
             capture_output=True,
             check=False,
@@ -196,7 +196,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     ):
         pytest.skip("a file system of the test's own (mounting takes root)")
     yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    processes.run(["umount", "-l", str(place)], check=True)
 
 
 async def test_a_small_disk(disk: Path, mode: dict[str, Any]) -> None:
@@ -206,12 +206,12 @@ async def test_a_small_disk(disk: Path, mode: dict[str, Any]) -> None:
         assert caught.value.errno == errno.ENOSPC
         assert caught.value.accepted >= 5
         there = caught.value.accepted
-        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        processes.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         with pytest.raises(StorageError, match="Read-only"):
             await queue.put(b"")
         with pytest.raises(StorageError, match="Read-only"):
             await queue.receive(timeout=0)
-        subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+        processes.run(["mount", "-o", "remount,rw", str(disk)], check=True)
         assert [int(message[:4]) for message in await drain(queue)] == list(range(there))
         with pytest.raises(StorageError) as caught:  # no inodes
             await queue.put_many(b"" for _ in range(100))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import shutil
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from apressure import ClientClosedError, FileQueue, QueueDoesNotExistError, QueueEmptyError, StorageError
 from tests.integration.files.conftest import Clock, Make, files, listing
+from tests.processes import forked
 
 
 def gone(before: int) -> None:
@@ -139,21 +139,15 @@ def test_an_object_whose_event_loop_has_ended_can_be_closed(tmp_path: Path) -> N
 async def test_an_object_belongs_to_its_process(tmp_path: Path) -> None:
     async with FileQueue(tmp_path / "q") as queue:
         await queue.put(b"a")
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                before = len(listing(Path("/proc/self/fd")))
-                try:
-                    await queue.receive(timeout=0)
-                except RuntimeError as error:
-                    assert "before a fork" in str(error)  # noqa: PT017 - nothing of the test's may run in here
-                    await queue.aclose()
-                    assert len(listing(Path("/proc/self/fd"))) < before
-                    code = 0
-            finally:
-                os._exit(code)
-        assert os.waitpid(child, 0) == (child, 0)
+
+        async def use() -> None:
+            before = len(listing(Path("/proc/self/fd")))
+            with pytest.raises(RuntimeError, match="before a fork"):
+                await queue.receive(timeout=0)
+            await queue.aclose()
+            assert len(listing(Path("/proc/self/fd"))) < before
+
+        assert forked(lambda: asyncio.run(use())) == 0
         assert (await queue.receive(timeout=0)).raw == b"a"
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import apressure.files.storage.messages.writers
 from apressure.files import FileQueue
+from tests import processes
 from tests.integration.files.conftest import MODES, Clock, Make, drain, files
 from tests.vsqs import Vsqs
 
@@ -155,7 +156,7 @@ async def test_a_publisher_of_another_user_is_not_swept(make: Make, clock: Clock
     await queue.statistics()
     name = queue.path / f"{int(clock.now * 1000)}.new"
     command = [sys.executable, "-c", ANOTHER_USER, str(name)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with processes.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
         clock.now += HOUR

@@ -16,6 +16,7 @@ import redis
 
 from apressure import AsyncQueue, EventQueue, FileQueue, QueueEmptyError, QueueFullError, TaskQueue
 from apressure.sync import Queue
+from tests import processes
 from tests.integration.commands import Commands, ended, environment, feed, running, wait_until
 
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)  # the other tests use each server
@@ -118,7 +119,7 @@ queue = Queue(AsyncQueue("jobs", url={url!r}, codec="text")).open()
 queue.create()
 queue.put("a")
 """
-    ended = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True, text=True, check=True)
+    ended = processes.run([sys.executable, "-c", program], timeout=60, capture_output=True, text=True, check=True)
     assert ended.stderr == ""
     with Queue[str](AsyncQueue("jobs", url=url, codec="text")) as queue:
         assert queue.qsize() == 1
@@ -135,7 +136,7 @@ def test_a_child_process_gets_an_error_instead_of_waiting_for_ever(url: str) -> 
         "        os._exit(0)\n"
         "    os.wait()\n"
     )
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-W", "ignore", "-c", code, url],
         capture_output=True,
         env=environment(),

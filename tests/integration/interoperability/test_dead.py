@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,6 +12,7 @@ import redis
 
 from apressure import AsyncQueue, QueueAlreadyExistsError
 from apressure.queue.engine.keys import Keys
+from tests import processes
 from tests.integration.conftest import blocking, eventually
 from tests.integration.interoperability.both import (
     NAME,
@@ -120,7 +120,7 @@ asyncio.run(main())
 async def die_with_a_lease(url: str) -> None:
     """A client of ours in another process receives a message, and ends without a word."""
     command = [sys.executable, "-c", DIES_WITH_A_LEASE, url, NAME, PREFIX]
-    await asyncio.to_thread(subprocess.run, command, cwd=ROOT, check=True)
+    await asyncio.to_thread(processes.run, command, cwd=ROOT, check=True)
 
 
 LIMIT = Keys(PREFIX, NAME).claim("consumer") + b"_until"

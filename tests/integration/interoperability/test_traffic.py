@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from apressure.exceptions import PressureError
+from tests import processes
 from tests.integration.interoperability.both import (
     BOUNDS,
     KINDS,
@@ -204,7 +205,7 @@ async def test_reference_clients_in_other_processes(url: str, db: redis.Redis, b
     where = ["--url", url, "--name", NAME, "--timeout", str(PATIENCE)]
     async with open_queue(url) as queue:
         await queue.create(bound)
-        producer = subprocess.Popen([*command, "put", *where, "--count", "200", "--label", "m", "--close"], cwd=ROOT)
+        producer = processes.Popen([*command, "put", *where, "--count", "200", "--label", "m", "--close"], cwd=ROOT)
         try:
             assert [message async for message in queue] == messages("m", 200)
         finally:
@@ -212,7 +213,7 @@ async def test_reference_clients_in_other_processes(url: str, db: redis.Redis, b
         await queue.delete(timeout=PATIENCE)
 
         await queue.create(bound)
-        consumer = subprocess.Popen([*command, "get", *where, "--delete"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        consumer = processes.Popen([*command, "get", *where, "--delete"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         try:
             async with queue.producer() as ours:
                 for message in messages("m", 200):

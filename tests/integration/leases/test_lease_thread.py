@@ -19,6 +19,7 @@ import redis
 from apressure import AsyncQueue, Client, Delivery, LeaseLostError, QueueInUseError
 from apressure.embedded import EmbeddedServer
 from apressure.queue.engine.scripted import Scripted
+from tests import processes
 from tests.integration.conftest import PATIENCE, Opener, eventually, in_time, outlived, renewed_while_blocked
 from tests.integration.leases.test_leases import running_program
 from tests.servers import admin
@@ -245,7 +246,7 @@ async def test_a_forked_child_does_not_keep_the_lease_of_its_parent(open_queue: 
     await queue.put(b"1")
     children: list[int] = []
 
-    with subprocess.Popen(
+    with processes.Popen(
         [sys.executable, "-c", FORKS, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:

@@ -17,6 +17,7 @@ import pytest
 import redis
 
 from apressure import Consumer, LeaseLostError, QueueClosedError, QueueInUseError
+from tests import processes
 from tests.integration.conftest import PATIENCE, Opener, blocked, eventually, fails, in_time, open_two
 
 ROOT = Path(__file__).parents[3]
@@ -81,7 +82,7 @@ except LeaseLostError:
 @contextmanager
 def running_program(program: str, url: str, *more: str) -> Iterator[subprocess.Popen[str]]:
     """A program in a process of its own, which has printed "2", and which does not outlive the test."""
-    process = subprocess.Popen(
+    process = processes.Popen(
         [sys.executable, "-c", program, url, *more],
         cwd=ROOT if (ROOT / "apressure").exists() else None,
         stdin=subprocess.PIPE,

@@ -23,6 +23,7 @@ from apressure import (
 )
 from apressure.connection.waiting import rounds
 from apressure.queue.engine import waits
+from tests import processes
 from tests.integration.conftest import (
     Opener,
     all_fail,
@@ -313,8 +314,7 @@ async def test_after_a_fork_the_error_says_so(open_queue: Opener) -> None:
     await queue.put(b"x")
     context = multiprocessing.get_context("fork")
     outcome = context.Queue()
-    child = context.Process(target=_child, args=(queue, outcome))
-    child.start()
+    child = processes.process(context, _child, queue, outcome)
     try:
         message = await asyncio.to_thread(outcome.get, True, 10)
     finally:

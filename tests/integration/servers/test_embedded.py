@@ -25,6 +25,7 @@ from apressure.embedded import EmbeddedServer, find_binary, shared
 from apressure.embedded import server as server_module
 from apressure.embedded.configuration import render
 from apressure.exceptions import MissingExtraError, PressureError, ServerUnavailableError
+from tests import processes
 from tests.servers import SERVERS, CannotRun, admin, binary_of
 
 PATIENCE = 60.0  # seconds after which something that should happen counts as not happening
@@ -48,7 +49,7 @@ class Owner:
     """A process that runs a piece of code which owns servers; it says a line, and waits to be ended."""
 
     def __init__(self, code: str, *arguments: str) -> None:
-        self.process = subprocess.Popen(
+        self.process = processes.Popen(
             [sys.executable, "-c", textwrap.dedent(code), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -450,7 +451,7 @@ class TestOwner:
     def test_a_spawned_child_gets_its_own(self) -> None:
         pid = shared().pid
         code = "from apressure.embedded import shared; print(shared().pid)"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        done = processes.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert int(done.stdout) != pid
         assert shared().running
         shared().stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from apressure import (
     QueueDoesNotExistError,
     QueueEmptyError,
 )
+from tests import processes
 from tests.integration.conftest import fails, in_time
 
 
@@ -98,7 +98,7 @@ asyncio.run(main())
 
 
 def test_fakeredis_without_lua_says_what_to_install() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_LUA], capture_output=True, text=True, timeout=60, check=False)
+    done = processes.run([sys.executable, "-c", WITHOUT_LUA], capture_output=True, text=True, timeout=60, check=False)
     assert "fakeredis cannot run scripts" in done.stdout, done.stderr
     assert "pip install 'fakeredis[lua]>=2.40', or use scripting=False" in done.stdout
     assert "fakeredis[lua]>=2.40" in (Path(__file__).parents[3] / "pyproject.toml").read_text()

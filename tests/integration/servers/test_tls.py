@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from apressure import AsyncQueue, ServerUnavailableError
 from apressure.embedded import EmbeddedServer
+from tests import processes
 from tests.integration.conftest import blocked, fails, in_time, renewed_while_blocked
 from tests.servers import admin
 
@@ -53,7 +53,7 @@ class Authority:
 def openssl(*arguments: object) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("openssl (not installed: apt-get install openssl)")
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+    processes.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")

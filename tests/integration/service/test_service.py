@@ -31,6 +31,7 @@ from apressure import (
     serve,
 )
 from apressure.embedded import EmbeddedServer
+from tests import processes
 from tests.chaos.support import no_complaints
 from tests.integration.commands import environment
 from tests.integration.conftest import PATIENCE, Opener, cancelled, eventually, everything, fails, in_time, open_two
@@ -976,7 +977,7 @@ class Service:
     """A service in a process of its own, whose handlers end when a file exists."""
 
     def __init__(self, url: str, go: str, shutdown_timeout: float) -> None:
-        self.process = subprocess.Popen(
+        self.process = processes.Popen(
             [sys.executable, "-c", WORKER, url, go, str(shutdown_timeout)],
             env=environment(),
             stdout=subprocess.PIPE,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.integration.commands import COMMAND, PATIENCE, environment
 from tests.integration.tasks.test_cli import Tasks
 
@@ -28,7 +28,7 @@ def test_the_main_job_of_the_page(tmp_path: Path, url: str, capfd: pytest.Captur
     assert in_python
     script = "".join(re.findall(r"```sh\n(.*?)```", main_job, re.DOTALL))
     path = os.pathsep.join((str(program.parent), os.environ["PATH"]))
-    done = subprocess.run(
+    done = processes.run(
         ["bash", "-euc", script], cwd=tmp_path, env=environment(url, PATH=path), capture_output=True, text=True,
         timeout=PATIENCE, check=False,
     )  # fmt: skip
@@ -42,7 +42,7 @@ def test_the_main_job_of_the_page(tmp_path: Path, url: str, capfd: pytest.Captur
 
 
 def test_the_page_names_all_commands() -> None:
-    help_text = subprocess.run(
+    help_text = processes.run(
         [*COMMAND, "tasks", "--help"], capture_output=True, text=True, check=True, env=environment(COLUMNS="200")
     ).stdout
     commands = set(re.findall(r"^│ (\w+) ", help_text.partition("Commands")[2], re.MULTILINE))

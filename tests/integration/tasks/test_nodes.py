@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 import time
 from typing import Any
@@ -17,13 +16,14 @@ from apressure.tasks.nodes import consumer, orphans, processes
 from apressure.tasks.nodes.orphans import Orphans
 from tests.integration.deaths import start
 from tests.integration.tasks.conftest import HERE, Blueque, Open, consistent, eventually, in_time
+from tests.processes import Popen
 
 HOST = processes.host()
 
 
 def ended_process() -> int:
     """The number of a process that has ended."""
-    done = subprocess.Popen([sys.executable, "-c", ""])
+    done = Popen([sys.executable, "-c", ""])
     done.wait()
     return done.pid
 
@@ -31,7 +31,7 @@ def ended_process() -> int:
 @pytest.fixture
 def child() -> Any:
     """A process that runs."""
-    running = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+    running = Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     yield running
     running.kill()
     running.wait()
@@ -275,7 +275,7 @@ async def test_a_node_looks_for_what_no_longer_runs(
 
 
 async def test_listeners_that_live_keep_their_tasks(
-    queue: TaskQueue[Any], blueque: Blueque, child: subprocess.Popen[bytes], db: redis.Redis
+    queue: TaskQueue[Any], blueque: Blueque, child: Popen[bytes], db: redis.Redis
 ) -> None:
     """Those of other hosts may live; a process of this host does."""
     listeners = ("another_host.example_4711", f"{HOST}_{child.pid}", "no number", "x_99999999999999999999")
@@ -291,7 +291,7 @@ async def test_listeners_that_live_keep_their_tasks(
 
 
 async def test_a_number_that_was_used_again_is_another_process(
-    queue: TaskQueue[Any], blueque: Blueque, child: subprocess.Popen[bytes], db: redis.Redis
+    queue: TaskQueue[Any], blueque: Blueque, child: Popen[bytes], db: redis.Redis
 ) -> None:
     """The listener had this number, and so had the task's process: both ended before the process of today began."""
     began = processes.started_at(child.pid)
@@ -372,7 +372,7 @@ async def test_a_task_that_is_to_be_cancelled_does_not_run_again(
 
 
 async def test_an_orphan_that_runs_is_waited_for(
-    queue: TaskQueue[Any], blueque: Blueque, child: subprocess.Popen[bytes], db: redis.Redis
+    queue: TaskQueue[Any], blueque: Blueque, child: Popen[bytes], db: redis.Redis
 ) -> None:
     dead = f"{HOST}_{ended_process()}"
     blueque.listen(dead)
@@ -393,7 +393,7 @@ async def test_an_orphan_that_runs_is_waited_for(
 
 
 async def test_only_its_own_host_takes_a_task_whose_process_was_watched(
-    queue: TaskQueue[Any], blueque: Blueque, child: subprocess.Popen[bytes], db: redis.Redis
+    queue: TaskQueue[Any], blueque: Blueque, child: Popen[bytes], db: redis.Redis
 ) -> None:
     """The node of ours that waited for the process of the release dies, too: no other host runs the task beside it."""
     dead = f"{HOST}_{ended_process()}"

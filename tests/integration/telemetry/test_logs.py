@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import asyncinotify
 import pytest
 import redis
 
@@ -32,6 +34,7 @@ from apressure import (
 )
 from apressure.queue.engine import notices
 from apressure.tasks import Runner
+from tests import processes
 from tests.integration.conftest import Opener, eventually, in_time
 from tests.integration.events.remote.conftest import cleared, serving
 
@@ -223,7 +226,7 @@ async def test_every_kind_tells_of_redeliveries_dead_letters_and_its_steps(
         ]  # fmt: skip
         assert [one.delivery for one in said(event)] == failures  # type: ignore[attr-defined]
     shown = [getattr(one, "preview", None) for one in (*said("redelivered"), *said("dead_letter"))]
-    assert shown == ["\\x1b[1…"] * 5 + [None]  # a FileQueue moves a dead letter without reading it
+    assert shown == ["\\x1b[1…"] * 6
     assert {"push", "pop", "enqueue", "reserve", "commit_together", "take"} <= {one.operation for one in said("step")}  # type: ignore[attr-defined]
     assert "[1m" not in "".join(one.getMessage() for one in caplog.records if not hasattr(one, "preview"))
 
@@ -448,6 +451,28 @@ async def test_a_queue_that_keeps_another_bound_is_a_warning(url: str, tmp_path:
             assert await queue.bound() == 5
 
 
+@provokes("not_watched", kind="FileQueue")
+async def test_queues_that_cannot_be_watched_are_one_warning_of_each_cause(
+    tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    causes = [errno.ENOSPC, errno.ENOMEM]
+
+    def refuse(*_: object) -> None:
+        raise OSError(causes[0], os.strerror(causes[0]))
+
+    monkeypatch.setattr(asyncinotify.Inotify, "add_watch", refuse)
+    for number in range(6):
+        async with FileQueue(tmp_path / f"queue{number}", poll_interval=0.5) as queue:
+            await queue.put(b"")
+        if number == 3:
+            causes.pop(0)
+    told: list[Any] = said("not_watched")
+    assert [(one.queue, one.seconds) for one in told] == [("queue0", 0.5), ("queue4", 0.5)]
+    assert [
+        os.strerror(cause) in one.getMessage() for cause, one in zip((errno.ENOSPC, errno.ENOMEM), told, strict=True)
+    ]
+
+
 def test_a_storm_is_bounded_and_says_so(said: Said, caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     logs._limit = logs.Limit(lambda: now)
@@ -500,7 +525,7 @@ asyncio.run(main())
 """
     for number, text in enumerate((program, "\n".join(code))):
         (tmp_path / f"{number}.py").write_text(text)
-        done = subprocess.run(
+        done = processes.run(
             [sys.executable, str(tmp_path / f"{number}.py")], capture_output=True, text=True, timeout=60, check=False
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -511,6 +536,6 @@ assert logging.getLogger("apressure").handlers == []
 logs.role("role_taken", "jobs", "consumer")
 logs.redelivered("EventQueue", "jobs", "1", 2, b"secret")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = processes.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     told = "the message 1 of the queue 'jobs' is delivered again: attempt 2\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, "", told)

@@ -31,6 +31,7 @@ from apressure import (
 from apressure.events.remote import notices
 from apressure.events.server.settings import Address, Tls
 from apressure.testing.contract import drained
+from tests import processes
 from tests.integration.commands import COMMAND, environment
 from tests.integration.events.remote.conftest import Open, cleared, eventually, fails, in_time, serving
 from tests.okq_server import OkqServer
@@ -47,7 +48,7 @@ class Process:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self._process = subprocess.Popen(
+        self._process = processes.Popen(
             [*COMMAND, "events", "serve", "--listen-addr", f"127.0.0.1:{self.port}", "--redis-addr", self._redis],
             env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip

@@ -1,0 +1,342 @@
+"""The inotify instances of this process: one for each event loop, shared by all queues that are used there.
+
+A user has few instances (128, unless fs.inotify.max_user_instances says otherwise), for all of his programs, and the
+kernel frees one only some time after it was closed. So an instance is kept when its last queue is closed, and goes from
+an event loop that has ended to the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import struct
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from apressure.exceptions import MissingExtraError
+
+# linux/inotify.h
+MOVED_FROM: Final = 0x40
+MOVED_TO: Final = 0x80
+CREATE: Final = 0x100
+DELETE: Final = 0x200
+DELETE_SELF: Final = 0x400
+MOVE_SELF: Final = 0x800
+UNMOUNT: Final = 0x2000
+OVERFLOW: Final = 0x4000
+IGNORED: Final = 0x8000
+ISDIR: Final = 0x40000000
+
+_ONLYDIR: Final = 0x01000000
+_MASK: Final = _ONLYDIR | MOVED_FROM | MOVED_TO | CREATE | DELETE | DELETE_SELF | MOVE_SELF
+_EVENT: Final = struct.Struct("iIII")
+_BUFFER: Final = 1 << 16
+_LARGEST: Final = _EVENT.size + 256
+
+_REST: Final = 0.05
+"""Seconds between two readings while no task waits. The kernel keeps the changes of about 3,000 messages."""
+
+_SPARES: Final = 4
+"""How many instances of event loops that have ended are kept for the next ones."""
+
+
+class Watcher(Protocol):
+    """What is told of the changes in a directory."""
+
+    def change(self, mask: int, renaming: int, filename: str, now: float) -> None:
+        """A name in the directory, or the directory itself, has changed.
+
+        Args:
+            mask: What happened, as in linux/inotify.h.
+            renaming: The number that both changes of a rename have; 0 for other changes.
+            filename: The name; empty for the directory itself.
+            now: When the change was read, by `time.monotonic`.
+        """
+
+    def lose(self) -> None:
+        """The kernel has dropped changes."""
+
+    def wake(self) -> None:
+        """Let tasks that wait look at what has changed. It is called while the watcher attends."""
+
+
+class Instance:
+    """The inotify instance of one event loop: it reads changes, and tells them to those who watch the directory.
+
+    Changes are read synchronously whenever one of the watchers asks. While a task waits, the event loop reads them at
+    once; otherwise now and then, since the kernel keeps a limited number. It is used in its event loop only.
+
+    It has weak references to watchers that do not attend. The watch of one that was dropped without `unwatch` lasts
+    until its directory changes, or the event loop ends.
+
+    Raises:
+        MissingExtraError: The package asyncinotify is not installed.
+        OSError: The kernel has no instance left, or no inotify.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)  # the instance ends with the event loop
+        self._inotify: Any = _make()
+        self.fd: int = self._inotify.fd
+        """Readable when something has changed; -1 when the instance has ended."""
+        self._watches: dict[int, Any] = {}
+        """What the library calls a watch, by the kernel's number, which is not used again."""
+        self._watchers: dict[int, tuple[weakref.ref[Watcher], ...]] = {}
+        """Who is told; several, since the kernel has one watch for a directory, however often it is asked for."""
+        self._attending: set[Watcher] = set()
+        self._due: set[Watcher] = set()
+        """Those of them that have been told of a change, and are to be woken."""
+        self._listening = False
+        self._resting = False
+
+    def __del__(self) -> None:
+        if "_inotify" in vars(self):  # otherwise there was no instance left
+            self.retire()
+
+    def watch(self, directory: int, path: Path, watcher: Watcher) -> int:
+        """Begin to tell of changes. Returns the number of the watch.
+
+        Args:
+            directory: The descriptor of the directory.
+            path: Its path, for systems without /proc.
+            watcher: Who is told.
+
+        Raises:
+            OSError: The kernel has no watch left.
+        """
+        # By the descriptor, since another directory may have the path now.
+        known = Path(f"/proc/self/fd/{directory}")
+        watch = self._inotify.add_watch(known if known.exists() else path, _MASK)
+        self._watches[watch.wd] = watch
+        self._watchers[watch.wd] = (*self._watchers.get(watch.wd, ()), weakref.ref(watcher))
+        if not self._listening:
+            self._rest()
+        return int(watch.wd)
+
+    def unwatch(self, number: int, watcher: Watcher) -> None:
+        """Stop telling a watcher of changes. The watch ends with the last one."""
+        self._attending.discard(watcher)
+        self._due.discard(watcher)
+        left = tuple(ref for ref in self._watchers.get(number, ()) if ref() not in {None, watcher})
+        if left:
+            self._watchers[number] = left
+        else:
+            self._end_watch(number)
+
+    def attend(self, watcher: Watcher) -> None:
+        """Wake a watcher as soon as something has changed."""
+        self._attending.add(watcher)
+        self._listen()
+
+    def leave(self, watcher: Watcher) -> None:
+        """Wake a watcher no more."""
+        self._attending.discard(watcher)
+        self._due.discard(watcher)
+        if not self._attending and self._listening:
+            self._rest()
+
+    def read(self, watcher: Watcher) -> None:
+        """Tell of every change that was made before this call. It wakes all but the given watcher, which asks."""
+        scheduled = bool(self._due)
+        self._read()
+        if self._due:
+            self._due.discard(watcher)
+            if self._due and not scheduled and (loop := self._loop()) is not None:
+                loop.call_soon(self._wake)
+
+    def retire(self) -> None:
+        """End it, and keep the kernel's part for the next event loop."""
+        with _guard:
+            inotify, self._inotify, self.fd = self._inotify, None, -1
+            if inotify is None:
+                return
+            for number in [*self._watches]:
+                _remove(inotify, self._watches.pop(number))
+            if len(_spares) < _SPARES:
+                _spares.append(inotify)
+            else:
+                inotify.close()
+
+    def abandon(self) -> None:
+        """End it in a forked child, and leave the watches to the parent."""
+        inotify, self._inotify, self.fd = self._inotify, None, -1
+        if inotify is not None:
+            inotify.close()
+
+    @property
+    def ended(self) -> bool:
+        """Whether its event loop has ended."""
+        loop = self._loop()
+        return loop is None or loop.is_closed()
+
+    def _read(self) -> None:
+        while self.fd != -1:
+            try:
+                data = os.read(self.fd, _BUFFER)
+            except BlockingIOError:
+                return
+            self._tell(data)
+            if len(data) <= _BUFFER - _LARGEST:
+                return  # there is room for another one, so there is none
+
+    def _tell(self, data: bytes) -> None:
+        position, end, now = 0, len(data), time.monotonic()
+        while position < end:
+            number, mask, renaming, length = _EVENT.unpack_from(data, position)
+            position += _EVENT.size + length
+            if mask & OVERFLOW:
+                self._lose()
+                continue
+            filename = data[position - length : position].rstrip(b"\0").decode("ascii", "replace")
+            told = False
+            for ref in self._watchers.get(number, ()):
+                if (watcher := ref()) is not None:
+                    watcher.change(mask, renaming, filename, now)
+                    told = True
+                    if watcher in self._attending:
+                        self._due.add(watcher)
+            if mask & IGNORED:
+                self._forget(number)
+            elif not told:
+                self._end_watch(number)
+
+    def _lose(self) -> None:
+        for refs in self._watchers.values():
+            for ref in refs:
+                if (watcher := ref()) is not None:
+                    watcher.lose()
+        self._due |= self._attending
+
+    def _wake(self) -> None:
+        while self._due:
+            self._due.pop().wake()
+
+    def _readable(self) -> None:
+        self._read()
+        self._wake()
+        if not self._attending and self._listening:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Do not listen for a moment."""
+        loop = self._loop()
+        if loop is None or loop.is_closed() or self.fd == -1:
+            return
+        if self._listening:
+            loop.remove_reader(self.fd)
+            self._listening = False
+        if not self._resting:
+            # Without its handle, which has a reference to the event loop.
+            loop.call_later(_REST, self._go_on)
+            self._resting = True
+
+    def _go_on(self) -> None:
+        self._resting = False
+        self._listen()
+
+    def _listen(self) -> None:
+        if not self._listening and self.fd != -1 and (loop := self._loop()) is not None:
+            loop.add_reader(self.fd, self._readable)
+            self._listening = True
+
+    def _end_watch(self, number: int) -> None:
+        watch, inotify = self._watches.get(number), self._inotify
+        if watch is not None and inotify is not None:
+            self._forget(number)
+            _remove(inotify, watch)
+
+    def _forget(self, number: int) -> None:
+        self._watches.pop(number, None)
+        self._watchers.pop(number, None)
+        if self._inotify is not None:
+            _drop(self._inotify, number)
+
+
+_instances: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Instance]] = weakref.WeakKeyDictionary()
+_living: Final[weakref.WeakSet[Instance]] = weakref.WeakSet()
+"""Also those whose event loop is no more, while something that was not closed refers to them."""
+_spares: Final[list[Any]] = []
+_guard = threading.RLock()
+"""For event loops in several threads. An instance may end, as garbage, while its thread has it."""
+
+
+def instance_of(loop: asyncio.AbstractEventLoop) -> Instance:
+    """Return the instance of an event loop. For errors see `Instance`."""
+    found = _instances.get(loop)
+    if found is None:
+        with _guard:
+            for other in [*_living]:
+                if other.ended:
+                    other.retire()
+            found = _instances[loop] = Instance(loop)
+            _living.add(found)
+    return found
+
+
+def to_do(error: OSError) -> str:
+    """Return what to do about an error of `instance_of` or `Instance.watch`."""
+    return {
+        errno.EMFILE: "Raise fs.inotify.max_user_instances, or the process's limit of open files (ulimit -n)",
+        errno.ENFILE: "Raise fs.file-max, or close files of other programs",
+        errno.ENOSPC: "Raise fs.inotify.max_user_watches",
+    }.get(error.errno or 0, "With notify=False, this warning does not come")
+
+
+def _make() -> Any:
+    try:
+        import asyncinotify
+    except ImportError as error:
+        raise MissingExtraError(
+            "FileQueue needs the package asyncinotify to notice changes: pip install 'apressure[files]', or open the "
+            "queue with notify=False, which lists the directory again and again",
+            extra="files",
+        ) from error
+    if _spares:
+        return _spares.pop()
+    _check_room()
+    made = asyncinotify.Inotify()
+    os.set_blocking(made.fd, False)
+    return made
+
+
+def _check_room() -> None:
+    # The library takes two descriptors, and leaks one if there is room for one only. A put that lists the directory
+    # takes three for a moment: without them, the queue could not be used at all.
+    opened: list[int] = []
+    try:
+        opened += os.pipe()
+        opened += os.pipe()
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
+def _remove(inotify: Any, watch: Any) -> None:
+    with contextlib.suppress(OSError, ValueError):  # its directory is gone, or the process ends
+        inotify.rm_watch(watch)
+    _drop(inotify, watch.wd)
+
+
+def _drop(inotify: Any, number: int) -> None:
+    # The library forgets a watch when its own methods read that it has ended. They make several objects for each
+    # change, which would cost more than a message does.
+    getattr(inotify, "_watches", {}).pop(number, None)
+
+
+def _after_fork_in_child() -> None:
+    """Close the child's copies: what it read, the parent would miss, and the watches that it removed as well."""
+    global _guard  # noqa: PLW0603 - another thread of the parent may have held it
+    _guard = threading.RLock()
+    for instance in [*_living]:
+        instance.abandon()
+    while _spares:
+        _spares.pop().close()
+    _instances.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
