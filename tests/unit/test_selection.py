@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import processes
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def collected(*arguments: str) -> set[str]:
     """Return the parameters of the tests that a run includes."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=True)
+    done = processes.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=True)
     return {line.partition("[")[2].rstrip("]") for line in done.stdout.splitlines() if "::" in line}
 
 

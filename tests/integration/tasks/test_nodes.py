@@ -235,7 +235,7 @@ async def test_tasks_that_a_node_gives_back_keep_their_order(queue: TaskQueue[An
 
 
 async def test_what_no_longer_runs_is_not_started(
-    queue: TaskQueue[Any], blueque: Blueque, child: subprocess.Popen[bytes], db: redis.Redis
+    queue: TaskQueue[Any], blueque: Blueque, child: Popen[bytes], db: redis.Redis
 ) -> None:
     """A node of the release that completes a started task of a dead node leaves that one's entry."""
     started = blueque.key("started_tasks")
