@@ -27,8 +27,8 @@ def mend_checkpoint(checkpoint: str | os.PathLike[str], files: str | os.PathLike
       sink's log is removed, and Spark runs the batch again. Until then Spark's readers do not see the rows of that
       batch. The files of its first run stay; `apressure.spark.pipeline.sweep` removes them.
 
-    Otherwise everything stays as it is. Call this before the query starts, never while it runs. An interrupted call may
-    be repeated.
+    Otherwise everything stays as it is. In the sessions of `session` and `register`, this is done when a query starts.
+    Otherwise call it before the query starts, never while it runs. An interrupted call may be repeated.
 
     Args:
         checkpoint: The folder. It need not exist.
@@ -45,11 +45,13 @@ def mend_checkpoint(checkpoint: str | os.PathLike[str], files: str | os.PathLike
         return files is not None and _forget_files(folder, Path(files) / _FILES_LOG, max(logged))
     if not (folder / "metadata").is_file():  # Spark writes it first: this is another folder, or there is none
         return False
-    found = [folder / name for name in _FOLDERS if (folder / name).is_dir()]
-    repaired = any(any(path.iterdir()) for path in found)
-    for path in found:
-        shutil.rmtree(path)
-    return repaired
+    left = [path for name in _FOLDERS if (folder / name).is_dir() for path in (folder / name).iterdir()]
+    for path in left:  # the folders stay: a query that has just started has made them, and does not make them again
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return bool(left)
 
 
 def _numbers(log: Path) -> dict[int, Path]:

@@ -1,0 +1,103 @@
+# ruff: noqa: SLF001 (pyspark's public listeners turn each event into Python, see `_Beginnings`)
+"""Looks at each query when it starts, before it does anything: its checkpoint, and the row that ends its streams."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import SparkFiles
+from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
+
+from apressure.spark import ending
+from apressure.spark.checkpoint import mend_checkpoint
+from apressure.spark.plans import Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
+
+_log = logging.getLogger("apressure.spark")
+
+
+class StartListener(StreamingQueryListener):
+    """Mends the checkpoint of each query that reads queues, and checks its end row. Spark waits for it meanwhile.
+
+    Whatever fails in it is logged, and disturbs no query.
+
+    Args:
+        spark: The session.
+        folder: The folder for the answers to the source; see `ending`.
+    """
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        self._spark_of = weakref.ref(spark)
+        self._folder = folder
+        self.refused: dict[str, str] = {}
+        """Why a run of a query was refused, by the run's id."""
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """A query has begun, and has not looked at its checkpoint."""
+        try:
+            self._look(str(event.id), str(event.runId))
+        except Exception:  # noqa: BLE001 (Spark's errors have no common base)
+            _log.exception("the query %s cannot be checked at its start", event.name or event.id)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Is never called; see `_Beginnings`."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Is never called; see `_Beginnings`."""
+
+    def _look(self, query_id: str, run: str) -> None:
+        spark = self._spark_of()
+        query = None if spark is None else spark.streams.get(query_id)
+        if spark is None or query is None:
+            return
+        plan = Plan(query)
+        if not plan.sources():
+            return
+        checkpoint, files = plan.checkpoint(), plan.files()
+        if checkpoint is not None and mend_checkpoint(checkpoint, files):
+            _log.warning("the checkpoint %s was repaired: its query had died in the middle of a batch", checkpoint)
+        for options, why_not in plan.why_no_end_row(spark):
+            ending.answer(self._folder, options, why_not)
+            if why_not:
+                self.refused[run] = why_not
+
+
+class _Beginnings(JStreamingQueryListener):
+    """Hands over the starts of queries only: to turn each event of a batch into Python costs milliseconds."""
+
+    def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryIdle(self, jevent: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, jevent: Any) -> None:  # noqa: N802
+        pass
+
+
+_listeners: Final[weakref.WeakKeyDictionary[SparkSession, StartListener]] = weakref.WeakKeyDictionary()
+
+
+def listen(spark: SparkSession) -> StartListener:
+    """Have each query that starts in a session looked at, and return the listener. Call it any number of times.
+
+    Raises:
+        AttributeError: The session runs elsewhere, with Spark Connect.
+    """
+    if (listener := _listeners.get(spark)) is None:
+        folder = Path(SparkFiles.getRootDirectory()) / "apressure"  # deleted with the session
+        folder.mkdir(exist_ok=True)
+        spark.sparkContext.environment[ending.ANSWERS] = str(folder)
+        listener = StartListener(spark, str(folder))
+        jvm: Any = spark.sparkContext._jvm
+        wrapper = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
+        listener._jlistenerobj = wrapper(_Beginnings(listener))
+        spark.streams.addListener(listener)
+        _listeners[spark] = listener
+    return listener
