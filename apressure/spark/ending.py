@@ -42,35 +42,42 @@ def positions(offset: Mapping[str, int]) -> dict[str, int]:
     return {name: number for name, number in offset.items() if name != ROWS}
 
 
-def answer(folder: str, options: Options, why_not: str) -> None:
-    """Leave the driver's answer for a source. `why_not`: why it gives no end row, or '' if it may."""
+def answer(folder: str, options: Options, why_not: str = "", again: bool = False) -> None:
+    """Leave the driver's answer for a source.
+
+    Args:
+        folder: The folder of the answers.
+        options: Those of the source.
+        why_not: Why it gives no end row; '' if it may.
+        again: Whether a stream that has had its end row gets it once more.
+    """
     path = _answer(folder, options)
     new = path.with_suffix(".new")
-    new.write_text(why_not)
+    new.write_text(json.dumps({"why_not": why_not, "again": again}))
     new.replace(path)
 
 
-def is_checked() -> bool:
-    """Whether the driver answers. It does not with Spark Connect, nor without `register`."""
-    return ANSWERS in os.environ
+def is_given_again(options: Options) -> bool:
+    """Ask, in the process of the source, whether a stream that has had its end row gets it once more.
 
-
-def check_answer(options: Options) -> None:
-    """Check, in the process of the source, that its stream may be ended by a row.
+    It does if the driver says so, and also where no driver answers, with Spark Connect and without `register`: then
+    nobody knows whether the row has moved the watermark.
 
     Raises:
         ValueError: The row would appear in the query's output, or the driver could not look at the query.
     """
-    if is_checked():
-        try:
-            why_not = _answer(os.environ[ANSWERS], options).read_text()
-        except FileNotFoundError:
-            why_not = (
-                "nothing has checked whether the row that ends the stream appears in the output of the query: start it "
-                "with apressure.spark.start(writer), or call apressure.spark.register with its session before"
-            )
-        if why_not:
-            raise ValueError(why_not)
+    if (folder := os.environ.get(ANSWERS)) is None:
+        return True
+    try:
+        found = json.loads(_answer(folder, options).read_text())
+    except FileNotFoundError:
+        raise ValueError(
+            "nothing has checked whether the row that ends the stream appears in the output of the query: start it "
+            "with apressure.spark.start(writer), or call apressure.spark.register with its session before"
+        ) from None
+    if found["why_not"]:
+        raise ValueError(found["why_not"])
+    return bool(found["again"])
 
 
 def is_lost(progress: Mapping[str, Any]) -> bool:

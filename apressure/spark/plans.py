@@ -50,6 +50,16 @@ class Plan:
         sink = self._execution.sink().toString()
         return _local(sink[len("FileSink[") : -1]) if sink.startswith("FileSink[") else None
 
+    def is_torn(self) -> bool:
+        """Whether its latest batch was logged, and not its commit: it is run once more, unless its sink has it already.
+
+        A sink that has it does not run it, and Spark forgets how far its rows had moved the watermark.
+        """
+        logged, committed = (
+            log.getLatestBatchId() for log in (self._execution.offsetLog(), self._execution.commitLog())
+        )
+        return bool(logged.isDefined() and logged.toString() != committed.toString())
+
     def why_no_end_row(self, spark: SparkSession) -> list[tuple[Options, str]]:
         """Why no row may end each of the streams that have that option; '' if it may.
 

@@ -62,8 +62,9 @@ class StartListener(StreamingQueryListener):
         checkpoint, files = plan.checkpoint(), plan.files()
         if checkpoint is not None and mend_checkpoint(checkpoint, files):
             _log.warning("the checkpoint %s was repaired: its query had died in the middle of a batch", checkpoint)
+        again = files is None and plan.is_torn()  # no other sink's log can be mended
         for options, why_not in plan.why_no_end_row(spark):
-            ending.answer(self._folder, options, why_not)
+            ending.answer(self._folder, options, why_not, again)
             if why_not:
                 self.refused[run] = why_not
 

@@ -57,9 +57,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warn_at = -math.inf
         self._available_now = False  # the query ends when it has read what was there at its start
         self._begun = False  # this process has had a batch
-        self._asked = False  # Spark has asked this process for a batch
-        # Nobody knows whether the end row of an earlier process has moved the watermark: it is given once more.
-        self._again = not ending.is_checked()
+        self._again: bool | None = None  # the end row is given once more; None if nobody was asked yet
         # The latest report of the backlog, and when it is stale.
         self._report: tuple[float, dict[str, dict[str, int]] | None] = (-math.inf, None)
 
@@ -86,9 +84,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         finishes the last windows in a batch without data, and after a crash it makes none by itself.
 
         With `endTimeColumn` or `endMessage`, the first batch after all queues are closed and empty is the end row.
-        After it, only an empty batch comes from each further process; or one more end row, if this process began with
-        the repetition of the batch with the end row: a sink that has that batch does not run it, and then Spark forgets
-        its watermark.
+        After it, only an empty batch comes from each further process, or one more end row; see
+        `ending.is_given_again`.
 
         With `minRowsPerBatch` this returns `start` while there are too few messages, unless AvailableNow asks.
 
@@ -107,9 +104,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "stopAtEnd needs .trigger(availableNow=True): Spark ends no other stream by itself. Or leave it out, "
                 "and call apressure.spark.await_end(…)"
             )
-        if self._options.ends and not self._asked:
-            ending.check_answer(self._options)
-        self._asked = True
+        self._ask()
         rows, before = self._row_limit(limit), ending.positions(start)
         queues = self._queues.open(before)
         # Spark has processed what is below `start`: its commit was lost in a crash, or AvailableNow sent none.
@@ -161,9 +156,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks = tasks_of(self._options, batches)
         if ending.rows(end) == ending.rows(start) or not self._options.ends:
             return tasks
-        if not self._asked:
-            ending.check_answer(self._options)
-            self._again = True
+        self._ask()
         return [*tasks, Task([], ends=True)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -179,6 +172,11 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(self) -> bool:
         """Whether the query reads only what was there at its start."""
         return self._available_now and not self._options.stop_at_end
+
+    def _ask(self) -> None:
+        """Ask once whether the end row may be given, and whether once more."""
+        if self._options.ends and self._again is None:
+            self._again = ending.is_given_again(self._options)
 
     def _waits(self, queues: dict[str, OpenQueue]) -> bool:
         """Wait for more messages, about for `pollWait`, and return whether to wait longer (`minRowsPerBatch`)."""
@@ -216,7 +214,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "with a new group and a new checkpoint",
                 name=found[0],
             )
-        if self._again and self._options.ends:
+        if self._again:
             self._again = False
             return {ending.ROWS: ending.rows(start) + 1}
         if not self._begun and (end := self._seal_empty(queues, start)):
