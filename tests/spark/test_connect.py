@@ -55,13 +55,15 @@ def start(frame):
 try:
     pressure.await_end(start(sold.where("n = 1")), **where)
 except ValueError as error:
-    print(str(error)[:69])
+    print(str(error)[:59])
 start(sold.where("n = 1 OR n IS NULL")).awaitTermination()
 print(spark.read.parquet(sys.argv[2] + "/windows").count())
+query = start(sold)
 try:
-    pressure.await_end(start(sold))
+    pressure.await_end(query)
 except ValueError as error:
     print(error)
+pressure.await_end(query, **where)
 """
 
 
@@ -97,7 +99,7 @@ def test_the_code_in_the_docs_runs_over_spark_connect(valkey: EmbeddedServer, tm
         "['CUP', 'PLATE']",
         '2 {"orders": {"messages": 0, "bytes": 0}}',
         "{'orders'}",
-        "the row that ends the stream does not reach the aggregation, so the la",
+        "the row that ends the stream does not reach the aggregation",
         "3",
         "with Spark Connect, name the queues: await_end(query, url=…, queue=…)",
     ], done.stderr[-5000:]
