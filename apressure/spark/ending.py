@@ -99,5 +99,5 @@ def _rows_of(offset: Any) -> int:
 
 
 def _answer(folder: str, options: Options) -> Path:
-    name = json.dumps([options.group, options.prefix, options.names])
+    name = json.dumps([options.group, options.names])
     return Path(folder) / hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()

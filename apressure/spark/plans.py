@@ -69,7 +69,9 @@ class Plan:
         return [(options, self._why_not(spark, options, path)) for options, path in self._sources() if options.ends]
 
     def _why_not(self, spark: SparkSession, options: Options, path: list[Any]) -> str:
-        name = options.ends
+        name, column = options.ends, "body" if options.end_time_column is None else options.end_time_column
+        if column not in {one.name() for one in _all(path[-1].output())}:
+            return ""  # the source says so itself
         mode = self._execution.outputMode().toString()
         if mode != "Append":
             return (

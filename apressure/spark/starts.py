@@ -12,7 +12,7 @@ from pyspark import SparkFiles
 from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
 from apressure.spark import ending
-from apressure.spark.checkpoint import mend_checkpoint
+from apressure.spark.checkpoint import mend_when_quiet
 from apressure.spark.plans import Plan
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class StartListener(StreamingQueryListener):
         if not plan.sources():
             return
         checkpoint, files = plan.checkpoint(), plan.files()
-        if checkpoint is not None and mend_checkpoint(checkpoint, files):
+        if checkpoint is not None and mend_when_quiet(checkpoint, files):
             _log.warning("the checkpoint %s was repaired: its query had died in the middle of a batch", checkpoint)
         again = files is None and plan.is_torn()  # no other sink's log can be mended
         for options, why_not in plan.why_no_end_row(spark):
@@ -88,17 +88,23 @@ _listeners: Final[weakref.WeakKeyDictionary[SparkSession, StartListener]] = weak
 def listen(spark: SparkSession) -> StartListener:
     """Have each query that starts in a session looked at, and return the listener. Call it any number of times.
 
+    Where Spark cannot call into this process, a warning says so, and queries are not looked at.
+
     Raises:
         AttributeError: The session runs elsewhere, with Spark Connect.
     """
     if (listener := _listeners.get(spark)) is None:
         folder = Path(SparkFiles.getRootDirectory()) / "apressure"  # deleted with the session
         folder.mkdir(exist_ok=True)
-        spark.sparkContext.environment[ending.ANSWERS] = str(folder)
         listener = StartListener(spark, str(folder))
         jvm: Any = spark.sparkContext._jvm
         wrapper = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
         listener._jlistenerobj = wrapper(_Beginnings(listener))
-        spark.streams.addListener(listener)
+        try:
+            spark.streams.addListener(listener)
+        except Exception as error:  # noqa: BLE001 (another program may own the connection to Java)
+            _log.warning("queries cannot be looked at when they start, so checkpoints are not repaired: %s", error)
+        else:
+            spark.sparkContext.environment[ending.ANSWERS] = str(folder)
         _listeners[spark] = listener
     return listener
