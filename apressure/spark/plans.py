@@ -50,6 +50,10 @@ class Plan:
         sink = self._execution.sink().toString()
         return _local(sink[len("FileSink[") : -1]) if sink.startswith("FileSink[") else None
 
+    def writes_files_elsewhere(self) -> bool:
+        """Whether it writes files that are not on this machine."""
+        return self.files() is None and str(self._execution.sink().toString()).startswith("FileSink[")
+
     def is_torn(self) -> bool:
         """Whether its latest batch was logged, and not its commit: it is run once more, unless its sink has it already.
 

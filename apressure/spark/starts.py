@@ -41,7 +41,7 @@ class StartListener(StreamingQueryListener):
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """A query has begun, and has not looked at its checkpoint."""
         try:
-            self._look(str(event.id), str(event.runId))
+            self._look(event)
         except Exception:  # noqa: BLE001 (Spark's errors have no common base)
             _log.exception("the query %s cannot be checked at its start", event.name or event.id)
 
@@ -51,22 +51,36 @@ class StartListener(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Is never called; see `_Beginnings`."""
 
-    def _look(self, query_id: str, run: str) -> None:
+    def _look(self, event: QueryStartedEvent) -> None:
         spark = self._spark_of()
-        query = None if spark is None else spark.streams.get(query_id)
+        query = None if spark is None else spark.streams.get(str(event.id))
         if spark is None or query is None:
             return
         plan = Plan(query)
         if not plan.sources():
             return
-        checkpoint, files = plan.checkpoint(), plan.files()
-        if checkpoint is not None and mend_when_quiet(checkpoint, files):
-            _log.warning("the checkpoint %s was repaired: its query had died in the middle of a batch", checkpoint)
-        again = files is None and plan.is_torn()  # no other sink's log can be mended
+        again = plan.files() is None and plan.is_torn()  # no other sink's log can be mended
+        self._mend(plan, event.name or event.id)
         for options, why_not in plan.why_no_end_row(spark):
             ending.answer(self._folder, options, why_not, again)
             if why_not:
-                self.refused[run] = why_not
+                self.refused[str(event.runId)] = why_not
+
+    def _mend(self, plan: Plan, query: object) -> None:
+        checkpoint = plan.checkpoint()
+        try:
+            if checkpoint is not None and mend_when_quiet(checkpoint, plan.files()):
+                _log.warning("the checkpoint %s was repaired: its query had died in the middle of a batch", checkpoint)
+        except OSError as error:
+            _log.error(
+                "the checkpoint %s cannot be repaired, call apressure.spark.mend_checkpoint: %s", checkpoint, error
+            )
+        if plan.writes_files_elsewhere() and plan.is_torn():
+            _log.warning(
+                "the query %s died in the middle of a batch, and its files are not on this machine, so its last "
+                "windows may be missing: see apressure.spark.mend_checkpoint for what to repair",
+                query,
+            )
 
 
 class _Beginnings(JStreamingQueryListener):

@@ -306,7 +306,7 @@ MOMENTS = [(), ("offsets",), ("offsets", "files"), ("offsets", "files", "commits
 
 @pytest.mark.parametrize("mended", [True, False])
 async def test_a_crash_at_each_point_around_the_end(
-    ground: Ground, mended: bool, monkeypatch: pytest.MonkeyPatch
+    ground: Ground, mended: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In the last batch with data, the batch of the row, and the one that writes the last windows.
 
@@ -339,6 +339,8 @@ async def test_a_crash_at_each_point_around_the_end(
             repeated = batch == with_row and "commits" not in logged and not (logged[1:] and not mended)
             more = not mended and bool(logged) and "commits" not in logged
             assert rows == repeated + more, (batch, logged)
+    assert ("was repaired" in caplog.text) is mended
+    assert ("its files are not on this machine, so its last windows may be missing" in caplog.text) is not mended
 
 
 def test_the_source_itself(ground: Ground, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
