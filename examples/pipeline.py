@@ -14,7 +14,7 @@ from pathlib import Path
 from apressure import AsyncQueue
 from apressure.demo import pipeline
 from apressure.embedded import EmbeddedServer
-from apressure.spark import await_end, session
+from apressure.spark import session
 from apressure.spark.pipeline import feed, sweep
 
 
@@ -42,7 +42,7 @@ def main(folder: Path, rows: int) -> None:
         spark = session("delays of flights", configuration=pipeline.SESSION)
         flights = pipeline.read(spark, url=server.url, queue="flights")
         query = pipeline.write(pipeline.delays(flights), folder / "delays", folder / "checkpoint")
-        await_end(query, url=server.url, queue="flights")
+        query.awaitTermination()  # until the queue is closed and everything is processed
         sweep(spark, folder / "delays")
         spark.stop()
         feeder.join()

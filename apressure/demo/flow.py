@@ -71,8 +71,7 @@ async def run_flow(
 ) -> dict[str, Any]:
     """Run a feeder and a reader until they are done, show how the rows flow, and return what was seen of the queue.
 
-    `progress` returns how many rows the reader is done with (None while it starts), and details to show. Messages
-    beyond `rows`, such as an end mark, are not counted.
+    `progress` returns how many rows the reader is done with (None while it starts), and details to show.
 
     Raises:
         WorkerDiedError, ServerUnavailableError: A process, or the embedded server, died.
@@ -86,7 +85,7 @@ async def run_flow(
         now, before, looked = await queue.statistics(), looked, time.monotonic()
         full, peak = now.length >= _FULL * bound, max(peak, now.length)
         full_seconds += (looked - before) * full
-        fed, (done, details) = min(now.produced_messages, rows), progress(now)
+        fed, (done, details) = now.produced_messages, progress(now)
         puts = "is done" if now.closed else "waits: the queue is full" if full else "works" if fed else "starts"
         if done is None:
             reads = "starts"
@@ -94,7 +93,7 @@ async def run_flow(
             reads = "is done" if reader.result else "finishes"
         else:
             reads = "works" if done < fed else "waits: the queue is empty"
-        screen.show(fed, puts, now.length, min(done or 0, rows), reads, details)
+        screen.show(fed, puts, now.length, done or 0, reads, details)
 
     async def keep_looking() -> None:
         while not (feeder.result and reader.result):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import csv
-import datetime as dt
 import json
 import operator
 import os
@@ -52,10 +51,9 @@ _REPORT_EVERY: Final = 0.2
 
 
 def flights(rows: int = ALL_FLIGHTS) -> Iterator[dict[str, Any]]:
-    """Yield the first flights of 2013, sorted by the time that they were scheduled for, and then an end mark.
+    """Yield the first flights of 2013, sorted by the time that they were scheduled for.
 
-    Times are New York's, delays of departure in minutes; a cancelled flight has no delay. The end mark has no carrier,
-    and a time a day later: it takes the watermark past the last window, and its own window is never finished.
+    Times are New York's, delays of departure in minutes; a cancelled flight has no delay.
 
     Raises:
         MissingExtraError: The data package is not installed.
@@ -71,18 +69,18 @@ def flights(rows: int = ALL_FLIGHTS) -> Iterator[dict[str, Any]]:
     for scheduled, carrier, origin, destination, delay in found[:rows]:
         flight = {"scheduled": scheduled, "carrier": carrier, "origin": origin, "destination": destination}
         yield {**flight, "delay": nycflights.minutes(delay)}
-    yield {"scheduled": (dt.datetime.fromisoformat(scheduled) + dt.timedelta(days=1)).isoformat()}
 
 
 def read(spark: SparkSession, **options: Any) -> DataFrame:
-    """Read a queue of flights as a stream.
+    """Read a queue of flights as a stream. When the queue is closed and empty, a row ends the last hours.
 
     Args:
         spark: The session; see `SESSION`.
         **options: Those of the source: `url`, `queue`, `maxRowsPerBatch`, …
     """
     given = {key: value for key, value in options.items() if value is not None}
-    return spark.readStream.format("pressure").schema(SCHEMA).options(group=GROUP, format="json", **given).load()
+    source = spark.readStream.format("pressure").schema(SCHEMA)
+    return source.options(group=GROUP, format="json", endTimeColumn="scheduled", **given).load()
 
 
 def delays(stream: DataFrame) -> DataFrame:
@@ -99,10 +97,12 @@ def delays(stream: DataFrame) -> DataFrame:
 
 
 def write(frame: DataFrame, files: Path, checkpoint: Path) -> StreamingQuery:
-    """Start the query, from its checkpoint. It writes each window to Parquet once, when the window is finished."""
-    pressure.mend_checkpoint(checkpoint, files)
+    """Start the query, from its checkpoint. It writes each window to Parquet once, when the window is finished.
+
+    It ends when the queue is closed and empty and everything is processed.
+    """
     sink = frame.writeStream.format("parquet").outputMode("append").queryName(GROUP)
-    return sink.option("path", str(files)).option("checkpointLocation", str(checkpoint)).start()
+    return pressure.start(sink.option("path", str(files)).option("checkpointLocation", str(checkpoint)))
 
 
 def table(files: Path) -> pd.DataFrame:
@@ -177,7 +177,7 @@ async def _compute(orders: dict[str, Any], folder: Path, report: Callable[..., N
     stream = read(session, maxRowsPerBatch=max(orders["bound"], 1000), **where)
     query = write(delays(stream), files, checkpoint)
     progress = Progress(query, GROUP, **where)
-    ending = asyncio.ensure_future(asyncio.to_thread(pressure.await_end, query, **where))
+    ending = asyncio.ensure_future(asyncio.to_thread(query.awaitTermination))
     while not (await asyncio.wait([ending], timeout=_REPORT_EVERY))[0]:
         with contextlib.suppress(Exception):  # the query itself says what is wrong
             report(**progress.look())

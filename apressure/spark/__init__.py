@@ -13,19 +13,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from apressure.exceptions import MissingExtraError
 from apressure.spark.checkpoint import mend_checkpoint
+from apressure.spark.running import await_end, close_queue, start
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
-    from apressure.spark.engine.steps import QueueSteps
     from apressure.spark.lag import QueueLag
     from apressure.spark.listener import LagListener
 
@@ -38,6 +37,7 @@ __all__ = [
     "mend_checkpoint",
     "register",
     "session",
+    "start",
 ]
 
 OLDEST_SPARK: Final = (4, 2)
@@ -134,6 +134,10 @@ def register(spark: SparkSession) -> None:
     writes four variables into a map that all queries of the source share. Two queries that start at once can break the
     map, and then every query fails ("Task not serializable") until the session ends. This sets the variables first.
 
+    From now on each query of the session that reads queues is looked at when it starts: its checkpoint is repaired if
+    its last run died at a bad moment (see `mend_checkpoint`), and the row that ends its streams is checked. With Spark
+    Connect this is not possible.
+
     Raises:
         MissingExtraError: pyspark is too old.
     """
@@ -146,6 +150,9 @@ def register(spark: SparkSession) -> None:
         for name in _WRITTEN_BY_SPARK:
             spark.sparkContext.environment.setdefault(name, "")
         spark.sparkContext.environment[SLOTS] = str(task_slots(spark.sparkContext))
+        from apressure.spark.starts import listen
+
+        listen(spark)
     spark.dataSource.register(PressureSource)
 
 
@@ -169,58 +176,6 @@ def task_slots(context: SparkContext) -> int:
     with contextlib.suppress(TypeError, ValueError):  # Spark has checked them; the most executors may be `infinity`
         slots = max(slots, int(executors or 0) * (int(cores or 1) // int(each or 1)))
     return slots
-
-
-def close_queue(queue: str, **options: Any) -> None:
-    """Close a queue, so that its consumers end. A stream's sink cannot do that itself. A closed queue stays closed.
-
-    Args:
-        queue: The queue's name.
-        **options: `url`, `prefix`, … as in `Options`.
-
-    Raises:
-        QueueDoesNotExistError: The queue does not exist.
-        QueueInUseError: Another client held the producer role for `roleTimeout` seconds.
-    """
-    with _queues({"queue": queue, **options}) as ((steps,), role_timeout):
-        steps.run_when_ready(steps.close, role_timeout)
-
-
-def await_end(query: StreamingQuery, **options: Any) -> None:
-    """Wait until a query's queues are closed and empty and everything is processed, then stop the query.
-
-    Args:
-        query: The streaming query.
-        **options: `url`, `queue` or `queues` (names, no pattern), `prefix`, … as in `Options`.
-
-    Raises:
-        StreamingQueryException: The query failed.
-        QueueDoesNotExistError: A queue does not exist.
-        ValueError: The queues are a pattern, which may match new queues at any time.
-    """
-    with _queues(options) as (queues, _):
-        while not query.awaitTermination(1):  # it takes whole seconds only
-            if all(closed and not length for _, length, closed in (steps.measure() for steps in queues)):
-                # The first call may return before Spark has noticed that the queue is closed. In a restarted query,
-                # Spark finishes the last windows only after that.
-                query.processAllAvailable()
-                query.processAllAvailable()
-                query.stop()
-                return
-
-
-@contextlib.contextmanager
-def _queues(options: Mapping[str, Any]) -> Iterator[tuple[list[QueueSteps], float]]:
-    """The steps of the queues in the options, over a connection of their own, and the option `roleTimeout`."""
-    from apressure.connection.wire.blocking import Blocking
-    from apressure.spark.engine.steps import QueueSteps
-    from apressure.spark.options import Options
-
-    checked = Options.of(options)
-    if not checked.names:
-        raise ValueError("name the queues, separated by commas: a pattern has no end, as new queues may match it")
-    with contextlib.closing(Blocking(checked.settings())) as server:
-        yield [QueueSteps(server, name) for name in checked.names], checked.role_timeout
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -143,6 +143,17 @@ class Options:
         "`.trigger(availableNow=True)`, which then also waits for messages that are put later.",
         "read",
     )
+    end_time_column: str | None = _option(
+        None,
+        "With `format=json` or `cloudevents`: the TIMESTAMP column of the row that ends the stream. It comes when all "
+        "queues are closed and empty, has a time far in the future, and moves the watermark past the last windows.",
+        "read",
+    )
+    end_message: str | None = _option(
+        None,
+        "The same with `format=raw`: the row has this text as its `body`, from which your query takes a time.",
+        "read",
+    )
     create: bool = _option(False, "Create the queue if it does not exist.")
     bound: int = _option(0, "With `create`: how many messages may wait in the queue; 0 for no bound.")
     close_on_end: bool = _option(
@@ -221,8 +232,17 @@ class Options:
             raise ValueError("with stopAtEnd, pollWait must be at least 50 ms: so often the stream looks for messages")
         if self.stop_at_end and self.pattern:
             raise ValueError("stopAtEnd needs names: new queues may match a pattern at any time, so it has no end")
+        self._check_end()
         if self.create and self.pattern:
             raise ValueError("create needs names: a pattern finds only queues that exist")
+
+    def _check_end(self) -> None:
+        if self.end_time_column is not None and self.format == "raw":
+            raise ValueError("endTimeColumn needs format=json or format=cloudevents: with format=raw use endMessage")
+        if self.end_message is not None and self.format != "raw":
+            raise ValueError(f"endMessage is for format=raw: with format={self.format} use endTimeColumn")
+        if self.ends and self.pattern:
+            raise ValueError(f"{self.ends} needs names: new queues may match a pattern at any time, so it has no end")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -237,6 +257,12 @@ class Options:
     def pattern(self) -> str | None:
         """The pattern of the queues' names; None if they are named."""
         return self.queues if self.queues is not None and _PATTERN & set(self.queues) else None
+
+    @property
+    def ends(self) -> str:
+        """The option that asks for a row that ends the stream; '' without one."""
+        asked = {"endTimeColumn": self.end_time_column, "endMessage": self.end_message}
+        return next((name for name, value in asked.items() if value is not None), "")
 
     @property
     def tasks(self) -> int:

@@ -38,6 +38,32 @@ AFTERWARDS = """
 print(source["numInputRows"], source["latestOffset"])
 spark.streams.removeListener(listener)  # when it has had all events
 print({lag.queue for lag in lags})
+from pyspark.sql import functions as f
+where = dict(url=URL, queue="sold")
+days = spark.range(1, 4).selectExpr("to_json(struct(concat('2013-01-0', id, 'T05:00:00Z') AS t, 1 AS n)) AS body")
+days.write.format("pressure").mode("append").options(**where, create=True, closeOnEnd=True).save()
+source = spark.readStream.format("pressure").schema("t TIMESTAMP, n INT")
+sold = source.options(**where, group="windows", format="json", endTimeColumn="t").load()
+
+
+def start(frame):
+    counts = frame.withWatermark("t", "1 hour").groupBy(f.window("t", "1 hour")).count().select("window.start", "count")
+    sink = counts.writeStream.format("parquet").option("path", sys.argv[2] + "/windows")
+    return pressure.start(sink.option("checkpointLocation", sys.argv[2] + "/checkpoint"), **where)
+
+
+try:
+    pressure.await_end(start(sold.where("n = 1")), **where)
+except ValueError as error:
+    print(str(error)[:59])
+start(sold.where("n = 1 OR n IS NULL")).awaitTermination()
+print(spark.read.parquet(sys.argv[2] + "/windows").count())
+query = start(sold)
+try:
+    pressure.await_end(query)
+except ValueError as error:
+    print(error)
+pressure.await_end(query, **where)
 """
 
 
@@ -60,7 +86,7 @@ def test_the_code_in_the_docs_runs_over_spark_connect(valkey: EmbeddedServer, tm
         "SPARK_TESTING": "1",  # the server takes any free port, and the client finds it
     }
     done = processes.run(
-        [sys.executable, "-c", UNREGISTERED + code + AFTERWARDS, valkey.url],
+        [sys.executable, "-c", UNREGISTERED + code + AFTERWARDS, valkey.url, str(tmp_path)],
         env=environment,
         capture_output=True,
         text=True,
@@ -73,5 +99,8 @@ def test_the_code_in_the_docs_runs_over_spark_connect(valkey: EmbeddedServer, tm
         "['CUP', 'PLATE']",
         '2 {"orders": {"messages": 0, "bytes": 0}}',
         "{'orders'}",
+        "the row that ends the stream does not reach the aggregation",
+        "3",
+        "with Spark Connect, name the queues: await_end(query, url=…, queue=…)",
     ], done.stderr[-5000:]
     assert QueueSteps(server, "orders").measure() == (2, 0, True)

@@ -227,3 +227,32 @@ def test_rows_become_events() -> None:
 def test_rows_that_cannot_be_messages(column: str, value: Any, format: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         messages(f"body STRING, {column}", {"body": "a", column.split(maxsplit=1)[0]: value}, format=format)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "options", "row"),
+    [
+        (
+            "t TIMESTAMP, n ARRAY<INT>, _queue STRING, _sequence BIGINT, _attempts INT, _corrupt_record BINARY",
+            {"format": "json", "endTimeColumn": "t"},
+            {"t": dt.datetime(2262, 1, 1, tzinfo=dt.UTC)},
+        ),
+        ("n INT, t TIMESTAMP_NTZ", {"format": "json", "endTimeColumn": "t"}, {"t": dt.datetime(2262, 1, 1)}),  # noqa: DTZ001
+        (
+            "body BINARY, put_time TIMESTAMP, headers MAP<STRING, STRING>, key STRING",
+            {"format": "cloudevents", "endTimeColumn": "put_time"},
+            {"put_time": dt.datetime(2262, 1, 1, tzinfo=dt.UTC)},
+        ),
+        ("queue STRING, body STRING", {"endMessage": "größer"}, {"body": "größer"}),
+        ("body BINARY, attempts INT", {"endMessage": "größer"}, {"body": "größer".encode()}),
+    ],
+)
+def test_the_row_that_ends_a_stream(ddl: str, options: dict[str, str], row: dict[str, Any]) -> None:
+    """All columns but one are NULL, those of the queue and of what cannot be decoded, too."""
+    made = decoder(ddl, **options)
+    parsed = Options.of({"queue": "jobs", **options})
+    made.check_end(parsed)
+    batch = made.end_row(parsed)
+    (found,) = batch.to_pylist()
+    assert {name: value for name, value in found.items() if value is not None} == row
+    assert batch.schema == made.batch([], "jobs", 0).schema

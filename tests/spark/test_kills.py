@@ -265,9 +265,9 @@ class Run:
         start: Seconds until the checkpoint appeared; None before that.
     """
 
-    def __init__(self, url: str, folder: Path, steps: QueueSteps) -> None:
+    def __init__(self, url: str, folder: Path, steps: QueueSteps, how: str) -> None:
         self.process = processes.Popen(
-            [sys.executable, "-m", "tests.spark.windows", url, str(folder)],
+            [sys.executable, "-m", "tests.spark.windows", url, str(folder), how],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -369,7 +369,7 @@ def test_java_dies_at_any_moment(ground: Ground) -> None:
         # Runs that are killed at one moment each, and then one without a kill.
         for what in (*rng.choices(list(MOMENTS), k=min(rng.randint(1, 3), JAVA_KILLS - killed.total())), ""):
             began = time.monotonic()
-            run = Run(ground.url, folder, steps)
+            run = Run(ground.url, folder, steps, how := rng.choice(["start", "plain"]))
             new = not folder.exists()
             try:
                 dead = bool(what) and run.kill(what, rng.randint(0, 2), rng.uniform(0, MOMENTS[what]), quick)
@@ -379,7 +379,8 @@ def test_java_dies_at_any_moment(ground: Ground) -> None:
             if dead:
                 killed[what] += 1
             quick = run.start if new and run.start else quick
-            print(f"{folders}: {what or 'whole'}: {complete=} {dead=} {time.monotonic() - began:.1f} s; {run.left()}")
+            seconds = time.monotonic() - began
+            print(f"{folders}: {how} {what or 'whole'}: {complete=} {dead=} {seconds:.1f} s; {run.left()}")
             assert complete or dead, "a run that nobody killed failed"
             if complete:
                 break

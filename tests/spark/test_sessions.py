@@ -149,16 +149,21 @@ def test_queries_that_start_together_do_not_change_the_shared_map(ground: Ground
 async def test_the_code_in_the_docs_runs_as_it_is(ground: Ground, tmp_path: Path) -> None:
     ground.create("billed")
     ground.create("orders")
+    ground.create("sales")
     await ground.put([b"a", b"b"], "orders", close=True)
+    times = ("2013-01-01T05:10:00Z", "2013-01-01T05:50:00Z", "2013-01-01T06:00:00Z")
+    await ground.put([b'{"t": "%s", "shop": "x", "amount": 2}' % time.encode() for time in times], "sales", close=True)
     text = DOCUMENT.read_text().replace("/data/", f"{tmp_path}/")
     text = re.sub(r"## Use Spark Connect\n.*?\n## ", "## ", text, flags=re.DOTALL)  # see test_connect.py
     whole, *parts = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {"URL": ground.url, "json": json, "gauges": {}}
     exec(whole, names)
     names["rows"] = names["orders"].selectExpr("body", "2000 AS amount")
-    assert len(parts) == 6
+    assert len(parts) == 7
     for part in parts:
         exec(part, names)
+    hours = ground.spark.read.parquet(f"{tmp_path}/hours").orderBy("window").collect()
+    assert [(row.window.start.hour, row.shop, row.sum) for row in hours] == [(5, "x", 4.0), (6, "x", 2.0)]
     ground.spark.streams.removeListener(names["listener"])
     assert ground.waiting("billed") == ground.waiting("copies") == [b"A", b"B"]
     for queue in ("billed", "copies"):

@@ -1,4 +1,7 @@
-"""The driver whose Java is killed: it sums up the closed queue `flights` in files. Its output ends with `done`."""
+"""The driver whose Java is killed: it sums up the closed queue `flights` in files. Its output ends with `done`.
+
+The query is started by `pressure.start`, or simply by Spark's own `start`: nobody mends its checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,16 @@ from apressure.spark.pipeline import sweep
 from tests.spark.quick import QUICK
 
 
-def main(url: str, place: str) -> None:
+def main(url: str, place: str, how: str) -> None:
     folder = Path(place)
     spark = pressure.session("windows", "local[2]", {**pipeline.SESSION, **QUICK})
     stream = pipeline.read(spark, url=url, queue="flights", maxRowsPerBatch=400)
-    query = pipeline.write(pipeline.delays(stream), folder / "delays", folder / "checkpoint")
-    pressure.await_end(query, url=url, queue="flights")
+    frame, files, checkpoint = pipeline.delays(stream), folder / "delays", folder / "checkpoint"
+    if how == "start":
+        pipeline.write(frame, files, checkpoint).awaitTermination()
+    else:
+        sink = frame.writeStream.format("parquet").option("path", str(files))
+        pressure.await_end(sink.option("checkpointLocation", str(checkpoint)).start())
     sweep(spark, folder / "delays")
     print("done", flush=True)
 

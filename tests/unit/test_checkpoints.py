@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from apressure.spark import mend_checkpoint
+from apressure.spark.checkpoint import mend_when_quiet
 
 DIED = ("c/offsets/0", "c/offsets/1", "c/commits/0", "c/commits/..1.x.tmp", "c/state/2.delta", "f/_spark_metadata/1")
 """Spark died between the entry of the sink's log and the commit."""
@@ -63,3 +67,21 @@ def test_folders_need_not_exist(tmp_path: Path) -> None:
     assert not mend_checkpoint(tmp_path / "c", tmp_path / "f")
     make(tmp_path, *DIED[:-1])
     assert not mend_checkpoint(tmp_path / "c", tmp_path / "f")
+
+
+def test_the_checkpoint_of_a_query_that_still_runs_stays(tmp_path: Path) -> None:
+    """It commits its batch while the start of a second one waits."""
+    make(tmp_path, *DIED)
+    committed = threading.Timer(0.3, lambda: make(tmp_path, "c/commits/1"))
+    committed.start()
+    assert not mend_when_quiet(tmp_path / "c", tmp_path / "f", quiet=60)
+    committed.join()
+    assert files(tmp_path) == {*DIED, "c/commits/1"}
+
+
+def test_the_checkpoint_of_a_query_that_died_long_ago_is_mended_at_once(tmp_path: Path) -> None:
+    make(tmp_path, *DIED, "f/_spark_metadata/.1.crc")
+    for name in ("1", ".1.crc"):
+        os.utime(tmp_path / "f/_spark_metadata" / name, (time.time() - 60,) * 2)
+    assert mend_when_quiet(tmp_path / "c", tmp_path / "f", quiet=59)
+    assert files(tmp_path) == set(DIED[:-1])

@@ -50,6 +50,24 @@ def test_an_option_without_a_near_match_is_refused_with_all() -> None:
         Options.of({"queue": "jobs", "zzz": "1"})
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (
+            {"endTimeColumn": "t"},
+            "endTimeColumn needs format=json or format=cloudevents: with format=raw use endMessage",
+        ),
+        ({"endMessage": "x", "format": "json"}, "endMessage is for format=raw: with format=json use endTimeColumn"),
+        ({"queue": None, "queues": "a*", "endMessage": "x"}, "endMessage needs names: new queues may match a pattern"),
+    ],
+)
+def test_an_end_row_that_cannot_be_is_refused(given: dict[str, str], why: str) -> None:
+    assert not Options.of({"queue": "jobs"}).ends
+    assert Options.of({"queue": "jobs", "endMessage": ""}).ends == "endMessage"
+    with pytest.raises(ValueError, match=why):
+        Options.of({"queue": "jobs", **given})
+
+
 def test_names_of_other_sources_are_synonyms() -> None:
     given = {"maxOffsetsPerTrigger": "7", "maxBytesPerTrigger": "8", "minPartitions": "3"}
     options = Options.of({"queue": "jobs", **given, "minOffsetsPerTrigger": "5", "maxTriggerDelay": "15m"})

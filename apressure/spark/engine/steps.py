@@ -41,6 +41,10 @@ class GroupTakenError(QueueError):
     """Another query, or another checkpoint, has read for this group. A group is one query with one checkpoint."""
 
 
+class StreamEndedError(QueueError):
+    """A queue has messages after a row has ended its stream: Spark would drop their rows as late."""
+
+
 class RoleBusy(NamedTuple):
     """Another client holds the role that a step needs."""
 

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import AnsiIntervalType, BinaryType, MapType, StringType, StructType, TimeType, VariantType
+from pyspark.sql.types import (
+    AnsiIntervalType,
+    BinaryType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+    VariantType,
+)
 
 from apressure.exceptions import DecodeError
 from apressure.spark.columns import ABOUT, BODY, check, has_type, known, unknown
+from apressure.spark.ending import END
 from apressure.spark.options import Options
 from apressure.spark.source.formats import FORMATS, split
 
 _UNPARSED: Final = (AnsiIntervalType, TimeType, VariantType)
 """Types that Arrow's parser of JSON lacks: no message would fit."""
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Decoder:
@@ -123,6 +136,34 @@ class Decoder:
             else:
                 pieces = [pa.nulls(1, kind) if found is None else found[name] for found, _ in parts]
                 columns[name] = _joined(pieces, kind)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._target.names], schema=self._target)
+
+    def check_end(self, options: Options) -> None:
+        """Raise ValueError if the schema has no place for the end row."""
+        name, column = options.ends, "body" if options.end_time_column is None else options.end_time_column
+        if column not in self._schema.names or column in self._about or column == self._corrupt:
+            raise ValueError(
+                f"{name} needs a column {column!r} in the schema. Its columns are {', '.join(self._schema.names)}"
+            )
+        kind = self._schema[column].dataType
+        if name == "endTimeColumn" and not isinstance(kind, (TimestampType, TimestampNTZType)):
+            raise ValueError(
+                f"endTimeColumn: the column {column!r} must be TIMESTAMP, not {kind.simpleString().upper()}. If its "
+                "text is not as in ISO 8601, read with format=raw and endMessage"
+            )
+        if wrong := [field.name for field in self._schema.fields if field.name != column and not field.nullable]:
+            raise ValueError(f"the column {wrong[0]!r} must be nullable: it is NULL in the row that ends the stream")
+
+    def end_row(self, options: Options) -> pa.RecordBatch:
+        """Return the row that ends the stream: all columns but one are NULL."""
+        if not hasattr(self, "_target"):
+            self._prepare()
+        columns = {field.name: pa.nulls(1, field.type) for field in self._target}
+        if options.end_message is not None:
+            columns |= self._messages.columns([options.end_message.encode()]) or {}
+        elif (name := options.end_time_column) is not None:
+            micros = (END - _EPOCH) // dt.timedelta(microseconds=1)
+            columns[name] = pa.array([micros], pa.int64()).cast(self._target.field(name).type)
         return pa.RecordBatch.from_arrays([columns[name] for name in self._target.names], schema=self._target)
 
     def undecodable(self, messages: Sequence[bytes]) -> list[int]:

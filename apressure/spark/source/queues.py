@@ -116,6 +116,10 @@ class Queues:
         """Whether all queues are closed."""
         return looks.count(server_of(self._options), _groups(queues), looks.closed_of) == len(queues)
 
+    def all_drained(self, queues: Mapping[str, OpenQueue]) -> bool:
+        """Whether all queues are closed and empty at this moment."""
+        return self.all_closed(queues) and not any(self.lengths(queues).values())
+
     def look(self, queues: Mapping[str, OpenQueue]) -> looks.Look:
         """How many messages wait in all queues, and whether to wait for more."""
         return looks.look(server_of(self._options), _groups(queues))

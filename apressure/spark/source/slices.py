@@ -52,9 +52,11 @@ class Task(InputPartition):
 
     Attributes:
         slices: Its slices.
+        ends: It gives the row that ends the stream instead.
     """
 
     slices: list[Slice]
+    ends: bool = False
 
 
 def tasks_of(options: Options, whole: Sequence[Slice]) -> list[Task]:
@@ -68,6 +70,9 @@ def tasks_of(options: Options, whole: Sequence[Slice]) -> list[Task]:
 def read_task(options: Options, decoder: Decoder, task: InputPartition) -> Iterator[Any]:
     """Read the slices of a task, one after the other; see `read`. With `maxAttempts` all of them are tried."""
     assert isinstance(task, Task)
+    if task.ends:
+        yield decoder.end_row(options)
+        return
     context, error = TaskContext.get(), None
     retries = context.attemptNumber() if context else 0
     for piece in task.slices:

@@ -1,8 +1,9 @@
 """`spark.readStream`: sealed batches of queues, so that a crash neither loses nor doubles a message.
 
 Spark calls these methods in one process, for as long as the query lives: `latestOffset` seals a batch, `partitions`
-splits it into slices, `commit` deletes it. An offset is the number of the last sealed batch of each queue. The batches
-are on the server; Spark's log of offsets decides which of them count.
+splits it into slices, `commit` deletes it. An offset is the number of the last sealed batch of each queue, and of the
+rows that ended the stream (see `ending`). The batches are on the server; Spark's log of offsets decides which of them
+count.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from apressure.exceptions import PressureError, QueueInUseError
-from apressure.spark.engine.steps import RoleBusy, fair_shares
+from apressure.spark import ending
+from apressure.spark.engine.steps import RoleBusy, StreamEndedError, fair_shares
 from apressure.spark.options import Options
 from apressure.spark.source.admission import Admission
 from apressure.spark.source.decoding import Decoder
@@ -48,11 +50,14 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._group = options.group
         self._decoder = Decoder(options, schema)
+        if options.ends:
+            self._decoder.check_end(options)
         self._admission = Admission(options)
         self._queues = Queues(options, options.group)
         self._warn_at = -math.inf
         self._available_now = False  # the query ends when it has read what was there at its start
         self._begun = False  # this process has had a batch
+        self._again: bool | None = None  # the end row is given once more; None if nobody was asked yet
         # The latest report of the backlog, and when it is stale.
         self._report: tuple[float, dict[str, dict[str, int]] | None] = (-math.inf, None)
 
@@ -78,6 +83,10 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         If all queues are closed and empty, and this process has had no batch yet, this seals an empty one: Spark
         finishes the last windows in a batch without data, and after a crash it makes none by itself.
 
+        With `endTimeColumn` or `endMessage`, the first batch after all queues are closed and empty is the end row.
+        After it, only an empty batch comes from each further process, or one more end row; see
+        `ending.is_given_again`.
+
         With `minRowsPerBatch` this returns `start` while there are too few messages, unless AvailableNow asks.
 
         With `stopAtEnd` this waits for messages, and returns `start` only when all queues are closed and empty:
@@ -87,23 +96,28 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             GroupTakenError: Another query reads for this group, or has read on with another checkpoint.
             QueueDoesNotExistError: A queue does not exist.
             QueueInUseError: Only with AvailableNow, which would end without having read everything.
-            ValueError: `stopAtEnd` without AvailableNow.
+            StreamEndedError: A queue has messages after the end row.
+            ValueError: `stopAtEnd` without AvailableNow, or the end row would appear in the query's output.
         """
         if self._options.stop_at_end and not self._available_now:
             raise ValueError(
                 "stopAtEnd needs .trigger(availableNow=True): Spark ends no other stream by itself. Or leave it out, "
                 "and call apressure.spark.await_end(…)"
             )
-        rows = self._row_limit(limit)
-        queues = self._queues.open(start)
+        self._ask()
+        rows, before = self._row_limit(limit), ending.positions(start)
+        queues = self._queues.open(before)
         # Spark has processed what is below `start`: its commit was lost in a crash, or AvailableNow sent none.
         processed = {name: queue for name, queue in queues.items() if queue.fresh or self._available_now}
-        self._queues.commit(processed, start)
-        if rows and not self._available_now and self._waits(queues):
+        self._queues.commit(processed, before)
+        if ending.rows(start):
+            end = self._after_end(queues, start)
+        elif rows and not self._available_now and self._waits(queues):
             return start
-        end = self._next(queues, start, rows)
-        while not end and self._options.stop_at_end and not all(queue.ended for queue in queues.values()):
-            end = self._next(queues, start, rows)
+        else:
+            end = self._next(queues, before, rows)
+            while not end and self._options.stop_at_end and not all(queue.ended for queue in queues.values()):
+                end = self._next(queues, before, rows)
         if end or not self._admission.begun:
             self._admission.sealed()
         if end:
@@ -123,34 +137,46 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return report
 
     def partitions(self, start: Offset, end: Offset) -> list[Task]:  # type: ignore[override]
-        """Divide the sealed batches between two offsets among tasks.
+        """Divide the sealed batches between two offsets among tasks. The end row, if it is there, has its own.
 
         Raises:
             BatchLostError: A batch is not on the server any more.
             GroupTakenError: Another query reads for this group, or has read on with another checkpoint.
+            ValueError: The end row would appear in the query's output.
         """
         self._begun = True
-        self._queues.open(start)
-        found = self._queues.batches(start, end)
+        before, after = ending.positions(start), ending.positions(end)
+        self._queues.open(before)
+        found = self._queues.batches(before, after)
         attempts = self._queues.count_attempts(found) if self._decoder.counts_attempts else [1] * len(found)
         batches = [
             Slice(queue.steps.name, (self._group, number), 0, rows, rows, row, attempts=times)
             for (queue, number, row, rows), times in zip(found, attempts, strict=True)
         ]
-        return tasks_of(self._options, batches)
+        tasks = tasks_of(self._options, batches)
+        if ending.rows(end) == ending.rows(start) or not self._options.ends:
+            return tasks
+        self._ask()
+        return [*tasks, Task([], ends=True)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read the slices of one task."""
+        """Read the slices of one task, or the end row."""
         return read_task(self._options, self._decoder, partition)
 
     def commit(self, end: Offset) -> None:
         """Delete everything up to `end` on the server: Spark has processed it."""
-        self._queues.commit(self._queues.opened(end), end)
+        positions = ending.positions(end)
+        self._queues.commit(self._queues.opened(positions), positions)
 
     @property
     def _limited(self) -> bool:
         """Whether the query reads only what was there at its start."""
         return self._available_now and not self._options.stop_at_end
+
+    def _ask(self) -> None:
+        """Ask once whether the end row may be given, and whether once more."""
+        if self._options.ends and self._again is None:
+            self._again = ending.is_given_again(self._options)
 
     def _waits(self, queues: dict[str, OpenQueue]) -> bool:
         """Wait for more messages, about for `pollWait`, and return whether to wait longer (`minRowsPerBatch`)."""
@@ -166,6 +192,9 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if busy:
             return self._seal_busy(queues, start, rows, busy)
         ended = all(queue.ended for queue in queues.values())
+        if ended and self._options.ends and self._queues.all_drained(queues):
+            self._again = False
+            return {ending.ROWS: 1}
         if ended and not self._begun and (end := self._seal_empty(queues, start)):
             return end
         if self._limited or (ended and self._options.stop_at_end):
@@ -174,6 +203,24 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(self._options.poll_wait)
         elif self._queues.await_message(queues):
             return self._seal(queues, start, rows)[0]
+        return {}
+
+    def _after_end(self, queues: dict[str, OpenQueue], start: Offset) -> Offset:
+        """Return what comes after the end row, if anything. Messages are not taken: their rows would be dropped."""
+        if found := [name for name, length in self._queues.lengths(queues).items() if length]:
+            raise StreamEndedError(
+                f"the queue {found[0]!r} has messages after a row has ended its stream: it was created again, or "
+                "messages were put back. Spark would drop their rows, because its watermark is past them. Read them "
+                "with a new group and a new checkpoint",
+                name=found[0],
+            )
+        if self._again:
+            self._again = False
+            return {ending.ROWS: ending.rows(start) + 1}
+        if not self._begun and (end := self._seal_empty(queues, start)):
+            return end
+        if not self._available_now:
+            time.sleep(self._options.poll_wait)
         return {}
 
     def _seal_busy(self, queues: dict[str, OpenQueue], start: Offset, rows: int, busy: QueueInUseError) -> Offset:
@@ -232,13 +279,13 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _wants_end(self) -> bool:
         """Whether it matters that all queues are closed and empty."""
-        return self._options.stop_at_end or not self._begun
+        return self._options.stop_at_end or bool(self._options.ends) or not self._begun
 
     def _seal_empty(self, queues: dict[str, OpenQueue], start: Offset) -> Offset:
         """Seal an empty batch of one of the queues, all of which have ended, if any of them was read before."""
         for name, queue in queues.items():
             if start.get(name):
-                answer = queue.steps.seal(queue.epoch, start[name], 1, allow_empty=True)
+                answer = queue.steps.seal(queue.epoch, start[name], 1, upto=0, allow_empty=True)
                 number = None if isinstance(answer, RoleBusy) else queue.note(answer)
                 return {} if number is None else {name: number}
         return {}
