@@ -82,6 +82,9 @@ class NotesErrors(Protocol):
     def note_error(self, error: BaseException | str) -> None:
         """Keep the error of this attempt, however the message goes back. It matters only if the message goes back."""
 
+    async def nack(self, error: BaseException | str | None = None) -> None:
+        """Give the message back, first in line, and keep why. See `Delivery.nack`."""
+
 
 class Consumer(Protocol[T_co]):
     """A block that receives until the queue is closed and drained: `async with`, then `async for`."""
