@@ -6,7 +6,7 @@ has these methods. No class here has behaviour. `apressure.testing.contract` tes
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
@@ -285,6 +285,14 @@ class Call(Protocol):
 
     def end(self, error: BaseException | None) -> None:
         """The handler has returned, or raised this error."""
+
+
+@runtime_checkable
+class CarriesContext(Protocol):
+    """A `Call` whose context other processes can continue: optional, for the processes of a `Runner`."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Return variables for the environment of a process that does the work."""
 
 
 @runtime_checkable
