@@ -6,7 +6,7 @@ has these methods. No class here has behaviour. `apressure.testing.contract` tes
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
@@ -81,6 +81,9 @@ class NotesErrors(Protocol):
 
     def note_error(self, error: BaseException | str) -> None:
         """Keep the error of this attempt, however the message goes back. It matters only if the message goes back."""
+
+    async def nack(self, error: BaseException | str | None = None) -> None:
+        """Give the message back, first in line, and keep why. See `Delivery.nack`."""
 
 
 @runtime_checkable
@@ -294,6 +297,14 @@ class Call(Protocol):
 
     def end(self, error: BaseException | None) -> None:
         """The handler has returned, or raised this error."""
+
+
+@runtime_checkable
+class CarriesContext(Protocol):
+    """A `Call` whose context other processes can continue: optional, for the processes of a `Runner`."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Return variables for the environment of a process that does the work."""
 
 
 @runtime_checkable

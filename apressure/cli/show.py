@@ -6,6 +6,7 @@ functions that make tables import it.
 
 from __future__ import annotations
 
+import dataclasses
 import json as jsons
 import sys
 import time
@@ -92,7 +93,22 @@ def with_spark(statistics: QueueStatistics, groups: Iterable[GroupBatches]) -> d
     return {**as_dict(statistics), **({"spark": spark} if spark else {})}
 
 
-def queue_line(statistics: QueueStatistics) -> str:
+def of_the_queue(statistics: Any) -> dict[str, Any]:
+    """Return statistics of events or tasks for `--json`, without what they say of the command's own object."""
+    own = (
+        "waiting_putters", "waiting_receivers", "blocked", "late_renewals", "put_count", "received_count",
+        "deleted_count", "dead_lettered_count",
+    )  # fmt: skip
+    return {key: value for key, value in dataclasses.asdict(statistics).items() if key not in own}
+
+
+def kind_of(statistics: Any) -> str:
+    """Return the kind of a queue, by its statistics: `AsyncQueue`, `EventQueue` or `TaskQueue`."""
+    kind = type(statistics).__name__.removesuffix("Statistics")
+    return {"Queue": "AsyncQueue", "Task": "TaskQueue"}.get(kind, kind)
+
+
+def queue_line(statistics: Any) -> str:
     """Return one line for scripts: name, length, bound and state, separated by tabs."""
     return f"{printable(statistics.name)}\t{statistics.length}\t{statistics.bound}\t{_state_text(statistics)}"
 
@@ -154,8 +170,8 @@ class Rates:
         return (now[1] - last[1]) / seconds, (now[2] - last[2]) / seconds
 
 
-def queues_table(found: Iterable[QueueStatistics]) -> RenderableType:
-    """Return a table of queues for people."""
+def queues_table(found: Iterable[Any], kinds: bool = False) -> RenderableType:
+    """Return a table of queues for people; with `kinds`, of several."""
     from rich.table import Table
     from rich.text import Text
 
@@ -167,6 +183,8 @@ def queues_table(found: Iterable[QueueStatistics]) -> RenderableType:
     table.add_column("State")
     table.add_column("Producer")
     table.add_column("Consumer")
+    if kinds:
+        table.add_column("Kind")
     for statistics in found:
         full = statistics.bound and statistics.length >= statistics.bound
         table.add_row(
@@ -175,8 +193,8 @@ def queues_table(found: Iterable[QueueStatistics]) -> RenderableType:
             Text(f"{statistics.bound:,}" if statistics.bound else "none", style="" if statistics.bound else "dim"),
             Text(f"{statistics.in_flight:,}", style="" if statistics.in_flight else "dim"),
             Text(_state_text(statistics), style="yellow" if statistics.closed or statistics.paused else "green"),
-            _role_short(statistics.producer),
-            _role_short(statistics.consumer, len(statistics.members)),
+            *_roles_short(statistics),
+            *([kind_of(statistics)] if kinds else []),
         )
     return table if table.row_count else Text("no queues", style="dim")
 
@@ -244,7 +262,7 @@ def _group_text(group: GroupBatches) -> Text:
     return text.append(f", {group.read:,} read", style="dim")
 
 
-def _state_text(statistics: QueueStatistics) -> str:
+def _state_text(statistics: Any) -> str:
     if statistics.paused:
         return "closed, paused" if statistics.closed else "paused"
     return "closed" if statistics.closed else "open"
@@ -261,6 +279,16 @@ def _role_dict(role: RoleStatistics) -> dict[str, Any]:
 
 def _iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def _roles_short(statistics: Any) -> tuple[Text, Text]:
+    """Return who produces, and who consumes. Events and tasks have no roles, and count their consumers."""
+    from rich.text import Text
+
+    if isinstance(statistics, QueueStatistics):
+        return _role_short(statistics.producer), _role_short(statistics.consumer, len(statistics.members))
+    count = getattr(statistics, "consumers", None) or getattr(statistics, "listeners", 0)
+    return Text("-", style="dim"), Text(f"{count:,}", style="cyan" if count else "dim")
 
 
 def _role_short(role: RoleStatistics, members: int = 0) -> Text:

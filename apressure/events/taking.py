@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 from apressure import validation
 from apressure.codecs import Codec, codec_for
 from apressure.concurrency.deadline import within
+from apressure.concurrency.handover import note_taken
+from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.connection.leases.arguments import lease_of
 from apressure.dead_letters import DeadLetter
@@ -140,10 +142,18 @@ class Taking(Administration, Generic[T]):
         try:
             self._items.decode_into(items, [event.contents for event in events])
         except DecodeError:
-            if behind := events[max(1, len(items)) :]:
-                await asyncio.wait((self._pops.give_back(behind, 0),))
-            if not items:
+            events, behind = events[: max(1, len(items))], events[max(1, len(items)) :]
+            patience = self._steps.settle_timeout
+            try:
+                if behind:
+                    await wait_for_answer(self._pops.give_back(behind, 0), None, patience)
+            except asyncio.CancelledError:  # then the caller gets none of them
+                await wait_shielded(self._pops.give_back(events, 0), patience)
                 raise
+            if not items:
+                note_taken(lambda: asyncio.wait((self._pops.give_back(events, 0),)))
+                raise
+        note_taken(lambda: asyncio.wait((self._pops.give_back(events, 0),)))
         return items
 
     def __aiter__(self) -> AsyncIterator[T]:

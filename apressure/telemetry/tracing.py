@@ -172,6 +172,12 @@ class _Call:
         assert self._token is not None
         context.detach(self._token)
 
+    def environment(self) -> dict[str, str]:
+        """Return the context as variables for a process: `TRACEPARENT` and `TRACESTATE` (OpenTelemetry)."""
+        headers: dict[str, str] = {}
+        _PROPAGATOR.inject(headers, trace.set_span_in_context(self._span))
+        return {name.upper(): value for name, value in headers.items() if value}
+
     def end(self, error: BaseException | None) -> None:
         """The handler has returned, or raised."""
         if error is not None:

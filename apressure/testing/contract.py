@@ -35,7 +35,7 @@ from apressure.exceptions import (
     QueueEmptyError,
     QueueFullError,
 )
-from apressure.protocols import Delivery
+from apressure.protocols import Delivery, NotesErrors
 from apressure.testing.dead_letters import DeadLetterContract
 from apressure.testing.pauses import PauseContract
 from apressure.testing.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
@@ -179,6 +179,21 @@ class QueueContract:
         assert (again.raw, again.attempts, again.redelivered) == (b"0", 2, True)
         await again.ack()
         assert await drained(queue) == ITEMS[1:3]
+
+    async def test_a_delivery_that_notes_errors_takes_one_with_nack(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create()
+        await queue.put(b"0")
+        for error in (LookupError("first"), "second", None):
+            delivery: Any = await in_time(queue.receive())
+            notes_errors = isinstance(delivery, NotesErrors)  # it is optional, and every kind of apressure does
+            if notes_errors:
+                await fails(TypeError, delivery.nack(1))
+                assert not delivery.settled
+                delivery.note_error("a text")
+            await (delivery.nack(error) if notes_errors else delivery.nack())
+            assert delivery.settled
+        assert await drained(queue) == ITEMS[:1]
 
     async def test_a_message_that_fails_too_often_becomes_a_dead_letter(self, open_queue: Opener) -> None:
         queue = await open_queue(max_attempts=2)

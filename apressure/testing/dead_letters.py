@@ -69,14 +69,3 @@ class DeadLetterContract:
         await fails(TypeError, queue.requeue(ids=second.id))
         assert await queue.requeue() == 1
         assert await queue.dead_letters() == []
-
-    async def test_an_error_must_be_one(self, open_queue: Opener) -> None:
-        queue = await open_queue()
-        await queue.create()
-        await queue.put(b"0")
-        delivery = await in_time(queue.receive())
-        await fails(TypeError, delivery.nack(1))
-        assert not delivery.settled
-        delivery.note_error("a text")
-        await delivery.nack()
-        assert await drained(queue) == ITEMS[:1]

@@ -377,9 +377,27 @@ def without_asyncio(
     orders: AsyncQueue[bytes], texts: FileQueue[str], events: EventQueue[str], tasks: TaskQueue[str]
 ) -> None:
     with sync.Queue(orders) as queue:
-        assert_type(queue, sync.Queue[bytes])
-        assert_type(queue.receive().item, bytes)
+        assert_type(queue, sync.BlockingQueue[bytes])
+        assert_type(queue.receive(deadline=5.0).item, bytes)
+        assert_type(queue.get(), bytes)
+        assert_type(queue.get_many(5, timeout=1.0), list[bytes])
+        assert_type(list(queue), list[bytes])
+        assert_type(queue.statistics(), QueueStatistics)
         queue.put("text")  # type: ignore[arg-type]
+        queue.put(b"bytes", timout=1.0)  # type: ignore[call-arg]
+        with queue.producer(exclusive=True) as producer:
+            producer.put("text")  # type: ignore[arg-type]
+    with sync.Queue(events) as clicks:
+        assert_type(clicks.put("text", id="1"), str)
+        with clicks.consumer("manual") as deliveries:
+            for delivery in deliveries:
+                assert_type(delivery, sync.Delivery[str])
+    with sync.Queue(texts) as files:
+        files.get()  # type: ignore[attr-defined]
+        assert_type(files.receive(), sync.BlockingFileDelivery[str])
+    with sync.Queue(tasks) as work:
+        assert_type(work.receive(), sync.BlockingTaskDelivery[str])
+        assert_type(next(work.tasks("pending")).status, str | None)
     for each in (sync.Queue(texts), sync.Queue(events), sync.Queue(tasks)):
         with each as other, other.consumer(shared=True) as items:
             for item in items:

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
+from apressure import dead_letters
 from apressure.connection.counts import Counts
 from apressure.connection.leases import arguments
 from apressure.connection.leases.clock import since_boot
@@ -140,15 +141,29 @@ class RemoteEventDelivery(Generic[T]):
         self._begin("acknowledged")
         await self._settle(redo=False)
 
-    async def nack(self) -> None:
+    def note_error(self, error: BaseException | str) -> None:
+        """Check the error, and drop it: okq has neither dead letters nor a place for errors.
+
+        Raises:
+            TypeError: The error is neither an exception nor a text.
+        """
+        dead_letters.encode(error)
+
+    async def nack(self, error: BaseException | str | None = None) -> None:
         """Give the event back, first in line (specification: QACK with REDO).
+
+        Args:
+            error: Why, as on the other kinds of queue. okq keeps no errors, so this one is dropped.
 
         Raises:
             LeaseLostError: Its lease has ended, so it has gone back by itself.
             OutcomeUnknownError, RuntimeError: As for `ack`.
+            TypeError: The error is neither an exception nor a text. The event stays in flight.
 
         Cancelled, it waits for the outcome, then raises: the event is given back or in flight.
         """
+        if error is not None:
+            self.note_error(error)
         self._begin("given back")
         if not self.certain:
             raise self.lost("given back")

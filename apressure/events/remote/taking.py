@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
 from apressure import logs, validation
 from apressure.codecs import codec_for
 from apressure.concurrency.deadline import within
+from apressure.concurrency.handover import note_taken
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Pair
 from apressure.events.remote.core import RemoteCore
@@ -128,6 +130,8 @@ class RemoteTaking(RemoteCore, Generic[T]):
             taken = max(1, len(items))  # a first item that cannot be decoded is in the error
             ours = await self._client.step(self._confirm(events, taken), self._return)
             self._done.deleted_count += len(ours)
+            if ours:
+                note_taken(functools.partial(self._return, ours))
             if ours and not items and broken is not None:
                 raise broken
             if ours:  # otherwise the leases have ended already, and others get the events

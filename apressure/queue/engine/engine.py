@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from apressure import validation
 from apressure.concurrency import background
+from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.connection.counts import Counts
@@ -121,6 +122,7 @@ class Engine(QueueObject[Client, Block]):
         self.check("consumer")
         messages = await self.get(max_items, timeout, now)
         items: list[T] = []
+        kept = len(messages)
         try:
             codec.decode_into(items, messages)
         except DecodeError:
@@ -133,7 +135,9 @@ class Engine(QueueObject[Client, Block]):
                 await wait_shielded(giving, patience)
                 raise
             if not items:
+                note_taken(lambda: self.give_back(messages, 0, kept))
                 raise
+        note_taken(lambda: self.give_back(messages, 0, kept))
         return items
 
     def check(self, role: Role | None = None) -> None:

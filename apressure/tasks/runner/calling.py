@@ -2,7 +2,7 @@
 
 It reads `{"function": "module:function", "parameters": …, "path": […], "check": false}` from its standard input, and
 writes the result to the descriptor for reports (see reports.py). With `"check": true` it only imports the function. It
-imports nothing but the standard library and the function's module.
+imports nothing but the standard library and the function's module; in a trace, also OpenTelemetry, if it is installed.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def main() -> int | str:
         return failed(f"the function {order['function']} cannot be imported: {error!r}")
     if order["check"]:
         return 0
+    continue_trace()
     try:
         result = function(order["parameters"])
         if isinstance(result, types.CoroutineType):
@@ -61,6 +62,19 @@ def find(name: str) -> Callable[[Any], Any]:
     if not callable(found):
         raise TypeError(f"{name} is a {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]
+
+
+def continue_trace() -> None:
+    """Make the span of the task the parent of those that the function makes, if its Runner has one (`Tracing`)."""
+    if "TRACEPARENT" not in os.environ:
+        return
+    try:
+        from opentelemetry import context
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+    except ImportError:
+        return
+    headers = {name.lower(): os.environ[name] for name in ("TRACEPARENT", "TRACESTATE") if name in os.environ}
+    context.attach(TraceContextTextMapPropagator().extract(headers))
 
 
 def failed(reason: str) -> int:

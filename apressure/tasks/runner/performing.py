@@ -9,7 +9,7 @@ import enum
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from apressure import logs
@@ -94,6 +94,7 @@ class Performance:
 
     Attributes:
         delivery: As given.
+        variables: What its process has in its environment besides what every task has.
         error: Why the task is not complete, for observers; None while it runs, and if it is.
     """
 
@@ -105,6 +106,7 @@ class Performance:
         on_output: OnOutput | None,
     ) -> None:
         self.delivery = delivery
+        self.variables: Mapping[str, str] = {}
         self.error: BaseException | None = None
         self._begin = begin
         self._limits = limits
@@ -129,6 +131,7 @@ class Performance:
                 f"the task {delivery.id}",
                 delivery.item,
                 {
+                    **self.variables,
                     "APRESSURE_TASK_ID": delivery.id,
                     "APRESSURE_TASK_QUEUE": delivery.task.queue or "",
                     "APRESSURE_TASK_ATTEMPT": str(delivery.attempts),

@@ -20,7 +20,7 @@ from apressure.concurrency import background
 from apressure.concurrency.backoff import Backoff
 from apressure.concurrency.signals import listening
 from apressure.exceptions import PressureError
-from apressure.protocols import DEFAULT_LEASE, Observer, ObservesCalls, Tally
+from apressure.protocols import DEFAULT_LEASE, CarriesContext, Observer, ObservesCalls, Tally
 from apressure.tasks.runner.command import Command, Function
 from apressure.tasks.runner.performing import Ending, Limits, OnOutput, Performance, Reason
 from apressure.tasks.runner.work import Order, Running, TaskCoroutine, TaskProcess
@@ -229,6 +229,8 @@ class Runner:
     async def _perform(self, performance: Performance) -> None:
         began, observe = time.perf_counter(), self._observe
         call = observe.call(performance.delivery) if isinstance(observe, ObservesCalls) else None
+        if isinstance(call, CarriesContext):
+            performance.variables = call.environment()
         try:
             with call or contextlib.nullcontext():
                 self._endings[await performance.run()] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from apressure import EventQueue, FileQueue, TaskQueue
 from apressure.embedded import EmbeddedServer
 from tests.integration.commands import Commands
 from tests.integration.conftest import Opener
+from tests.integration.events.remote.conftest import serving
 
 
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)
@@ -54,6 +56,25 @@ async def test_every_kind_of_queue_can_be_probed(cli: Commands, url: str, tmp_pa
     assert b"name one queue" in cli("health", code=2).stderr
     assert b"name one queue" in cli("health", "jobs", "--tasks", "encode", code=2).stderr
     assert b"a directory does not say who consumes" in cli("health", "--files", "x", "--consumed", code=2).stderr
+
+
+@pytest.mark.leaves_keys
+async def test_a_queue_on_an_okq_server_can_be_probed(url: str) -> None:
+    async with serving(url) as okq, EventQueue("clicks", url=okq) as clicks:
+        cli = Commands(okq)
+
+        async def health(*options: str, code: int = 0) -> bytes:
+            done = await asyncio.to_thread(cli, "health", "--events", "clicks", *options, code=code)
+            return done.stdout or done.stderr
+
+        assert (await health()).startswith(b"healthy: clicks answered in ")  # there, every queue exists
+        await clicks.put(b"1")
+        assert (await health()).startswith(b"healthy: clicks answered in ")
+        assert await health("--max-length", "0", code=1) == b"unhealthy: clicks has 1 items, more than 0\n"
+        assert b"has no consumer" in await health("--consumed", code=1)
+        async with clicks.consumer():
+            assert b"healthy" in await health("--consumed")
+    assert await health(code=7)
 
 
 def test_a_server_that_does_not_answer_is_an_error(make_server: Callable[..., EmbeddedServer]) -> None:

@@ -107,6 +107,24 @@ async def test_what_cannot_be_decoded(open_queue: Open) -> None:
     await delivery.ack()
 
 
+async def test_a_get_that_is_cancelled_while_it_gives_back_loses_nothing(
+    open_queue: Open,
+) -> None:
+    queue, raw = await open_queue(codec="json"), await open_queue()
+    await raw.put_many([b"1", b"no", b"3"])
+    give_back = queue._pops.give_back
+
+    def cancelling(*arguments: Any) -> Any:
+        getting.cancel()
+        return give_back(*arguments)
+
+    queue._pops.give_back = cancelling  # type: ignore[method-assign]
+    getting = asyncio.create_task(queue.get_many(3))
+    with pytest.raises(asyncio.CancelledError):
+        await getting
+    assert [await raw.get(timeout=0) for _ in range(3)] == [b"1", b"no", b"3"]
+
+
 async def test_large_events_come_in_chunks(queue: EventQueue[bytes]) -> None:
     await queue.put_many([b"x" * 400_000] * 8)
     assert [len(await queue.get_many(8)) for _ in range(4)] == [2, 2, 2, 2]

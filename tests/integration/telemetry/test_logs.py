@@ -258,6 +258,44 @@ async def test_a_client_of_an_okq_server_tells_of_the_same(
     assert {"QLPUSH", "QRPOP", "QEXTEND"} <= set(commands)
 
 
+@on_valkey
+async def test_each_operation_of_a_file_queue_and_of_a_client_of_okq_logs_its_step(
+    url: str, tmp_path: Path, said: Said
+) -> None:
+    async with (
+        cleared(url),
+        serving(url) as okq,
+        FileQueue(tmp_path / "files") as files,
+        EventQueue("events", url=okq) as events,
+    ):
+
+        async def told(step: str, operation: Any) -> Any:
+            before = len(said("step"))
+            result = await in_time(operation)
+            assert step in {one.operation for one in said("step")[before:]}  # type: ignore[attr-defined]
+            return result
+
+        await told("create", files.create())
+        for queue, steps in (
+            (files, ("commit_together", "take", "rename", "take", "rename", "delete", "read")),
+            (events, ("QLPUSH", "QRPOP", "QACK", "QRPOP", "QEXTEND", "QACK", "QRPEEK")),
+        ):
+            put, receive, nack, again, extend, ack, peek = steps
+            await told(put, queue.put(b"1"))
+            delivery: Any = await told(receive, queue.receive())
+            await told(nack, delivery.nack())
+            delivery = await told(again, queue.receive())
+            await told(extend, delivery.extend(20.0))
+            await told(ack, delivery.ack())
+            await queue.put(b"1")
+            await told(peek, queue.peek())
+            await told("delete" if queue is files else "QFLUSH", queue.purge())
+        await told("QSTATUS", events.statistics())
+        for step, operation in (("pause", files.pause), ("resume", files.resume), ("close_queue", files.close)):
+            await told(step, operation())
+        await told("delete", files.delete())
+
+
 async def taken_over(other: EventQueue[bytes], db: redis.Redis) -> None:
     """End the lease of the event in flight, and have another client receive it, and give it back."""
     db.delete(*db.scan_iter("queue:{events}:lock:*"))

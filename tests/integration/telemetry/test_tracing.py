@@ -27,7 +27,7 @@ from apressure import (
     pipe,
     serve,
 )
-from apressure.tasks import Runner
+from apressure.tasks import Command, Runner
 from apressure.telemetry import Metrics, Tracing
 from tests.integration.conftest import Opener, in_time
 from tests.integration.events.remote.conftest import serving
@@ -218,6 +218,27 @@ async def test_each_attempt_of_a_runner_is_a_span_of_the_trace_that_put_the_task
     assert "secret" not in "".join(span.to_json() for span in found)
     (handled,) = [one.value for one in metrics.readings() if one.family.name == "handler_handled_messages"]
     assert handled == 2
+
+
+@pytest.mark.leaves_keys
+@pytest.mark.parametrize("work", ["span", "span_later", "command"])
+async def test_processes_of_a_runner_continue_the_trace(url: str, work: str) -> None:
+    spans = Spans()
+    functions = "tests.integration.tasks.runner.functions"
+    command = Command(["sh", "-c", "echo $TRACEPARENT"], parameters="stdin")
+    what: Command | str = command if work == "command" else f"{functions}:{work}"
+    async with TaskClient(url) as client:
+        queue = client.queue("kind")
+        await queue.enqueue("x")
+        await queue.close()
+        runner = Runner(client, "kind", what, signals=(), observer=spans.tracing)
+        assert (await in_time(runner.run())).complete == 1
+        (task,) = [task async for task in queue.tasks("complete")]
+    made = spans.one("process kind").get_span_context()
+    assert made is not None
+    trace_id, span_id = f"{made.trace_id:032x}", f"{made.span_id:016x}"
+    found = task.result.split("-")[1:3] if work == "command" else task.result
+    assert found == [trace_id, span_id]
 
 
 async def test_an_envelope_needs_an_envelope_and_damage_is_refused(open_queue: Opener) -> None:

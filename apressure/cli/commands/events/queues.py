@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -14,14 +13,8 @@ from apressure.cli.commands.queues.pause import set_paused
 from apressure.cli.commands.queues.requeue import report
 from apressure.cli.exits import UsageError
 from apressure.cli.options import Common, Interval, Most, Name, Timeout, Watch, seconds_between
-from apressure.cli.show import print_statistics, printable
+from apressure.cli.show import of_the_queue, print_statistics, printable
 from apressure.exceptions import QueueDoesNotExistError
-
-_OWN: Final = (
-    "waiting_putters", "waiting_receivers", "blocked", "late_renewals", "put_count", "received_count", "deleted_count",
-    "dead_lettered_count",
-)  # fmt: skip
-"""What statistics say of the command's own object."""
 
 
 async def stat(common: Common, name: Name, watch: Watch = False, interval: Interval = None) -> None:
@@ -30,8 +23,7 @@ async def stat(common: Common, name: Name, watch: Watch = False, interval: Inter
     async with common.events(name) as queue:
         while True:
             await _must_exist(queue)
-            found = dataclasses.asdict(await queue.statistics())
-            shown = {key: value for key, value in found.items() if key not in _OWN}
+            shown = of_the_queue(await queue.statistics())
             watched = ("length", "in_flight", "consumers", "dead_letters") if watch else None
             print_statistics(shown, watched, as_json=common.json)
             if not watch:

@@ -6,6 +6,8 @@ import asyncio
 import os
 from typing import Any
 
+from opentelemetry import trace
+
 from apressure.tasks.runner.reports import report_progress
 
 PLACE = "no function"
@@ -32,3 +34,12 @@ def returns_a_set(_: Any) -> set[int]:
 
 def returns_nan(_: Any) -> float:
     return float("nan")
+
+
+def span(_: Any) -> list[str]:
+    current = trace.get_current_span().get_span_context()
+    return [f"{current.trace_id:032x}", f"{current.span_id:016x}"]
+
+
+async def span_later(parameters: Any) -> list[str]:
+    return span(parameters)

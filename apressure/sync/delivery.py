@@ -1,0 +1,87 @@
+"""A message in flight, for code without asyncio."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from apressure import protocols
+from apressure.concurrency.loop_thread import LoopThread
+from apressure.protocols import NotesErrors
+
+T = TypeVar("T")
+
+
+class Delivery(Generic[T]):
+    """A message in flight, to be acknowledged or given back."""
+
+    def __init__(self, delivery: protocols.Delivery[T], loop: LoopThread) -> None:
+        self._behind: Any = delivery
+        self._loop = loop
+
+    def __repr__(self) -> str:
+        return repr(self._behind)
+
+    @property
+    def id(self) -> str:
+        """The name of the delivery, for logs."""
+        return str(self._behind.id)
+
+    @property
+    def item(self) -> T:
+        """The message, decoded. Raises DecodeError where it cannot be decoded; the message stays in flight."""
+        item: T = self._behind.item
+        return item
+
+    @property
+    def raw(self) -> bytes:
+        """The encoded message."""
+        raw: bytes = self._behind.raw
+        return raw
+
+    @property
+    def attempts(self) -> int:
+        """How often the message has been delivered, this time included."""
+        return int(self._behind.attempts)
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it was delivered before, and not acknowledged."""
+        return bool(self._behind.redelivered)
+
+    @property
+    def settled(self) -> bool:
+        """Whether `ack` or `nack` has been called."""
+        return bool(self._behind.settled)
+
+    def ack(self) -> None:
+        """Acknowledge the message: it never comes again. Raises LeaseLostError where it has gone back meanwhile."""
+        self._loop.call(self._behind.ack)
+
+    def ack_soon(self) -> None:
+        """Acknowledge the message with the next step that leaves. If that fails, the consumer says so.
+
+        Raises:
+            LeaseLostError: It is known already that the message has gone back.
+        """
+        self._loop.run(self._behind.ack_soon)
+
+    def nack(self, error: BaseException | str | None = None) -> None:
+        """Give the message back, first in line. Raises LeaseLostError where it has gone back meanwhile.
+
+        Args:
+            error: Why, for dead letters; None keeps no error of this attempt.
+        """
+        self._loop.call(lambda: self._behind.nack() if error is None else self._behind.nack(error))
+
+    def note_error(self, error: BaseException | str) -> None:
+        """Keep why this attempt failed, however the message goes back, on kinds of queue that keep it.
+
+        Raises:
+            TypeError: The error is neither an exception nor a text.
+        """
+        if isinstance(self._behind, NotesErrors):
+            self._loop.run(lambda: self._behind.note_error(error))
+
+    def extend(self, seconds: float) -> None:
+        """Keep the message in flight for at least `seconds` from now."""
+        self._loop.call(lambda: self._behind.extend(seconds))

@@ -1,0 +1,96 @@
+"""`TaskQueue` for code without asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from apressure.sync.blocks import Producer
+from apressure.sync.calls import block, blocking, iterating, receiving, receiving_many
+from apressure.sync.delivery import Delivery
+from apressure.sync.queue import Queue
+from apressure.tasks import producer as producers
+from apressure.tasks.delivery import TaskDelivery
+from apressure.tasks.queue import TaskQueue
+from apressure.tasks.task import Task
+
+T = TypeVar("T")
+
+
+class BlockingTaskDelivery(Delivery[T]):
+    """A task in hand; see `TaskDelivery`."""
+
+    complete = blocking(TaskDelivery[T].complete)
+    fail = blocking(TaskDelivery[T].fail)
+    progress = blocking(TaskDelivery[T].progress)
+    release = blocking(TaskDelivery[T].release)
+    start = blocking(TaskDelivery[T].start)
+    wait_cancel_requested = blocking(TaskDelivery[T].wait_cancel_requested)
+
+    def on_lost(self, callback: Callable[[], object]) -> None:
+        """Have `callback()` called, once, when the task is found to be lost: in another thread, so briefly."""
+        self._loop.run(lambda: self._behind.on_lost(callback))
+
+    def on_cancel(self, callback: Callable[[], object]) -> None:
+        """Have `callback()` called, once, when somebody asks to cancel the task: in another thread, so briefly."""
+        self._loop.run(lambda: self._behind.on_cancel(callback))
+
+    @property
+    def task(self) -> Task:
+        """The task, as it was when it was reserved."""
+        task: Task = self._behind.task
+        return task
+
+    @property
+    def lease_left(self) -> float:
+        """Seconds for which no other node certainly gets it; below 0 where another one may have it."""
+        return float(self._behind.lease_left)
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether somebody has asked to cancel it; renewals and `extend` find out."""
+        return bool(self._behind.cancel_requested)
+
+
+class BlockingTaskProducer(Producer[T]):
+    """The producing end of a `BlockingTaskQueue`; see `TaskProducer`."""
+
+    put = blocking(producers.TaskProducer[T].put)  # type: ignore[assignment] # (its item is called `parameters`)
+
+
+class BlockingTaskQueue(Queue[T]):
+    """A `TaskQueue` for code without asyncio. Its methods are those of `TaskQueue`, and wait for the result.
+
+    Where their documentation says what a cancellation leaves behind, Ctrl-C leaves the same. `tasks()` gives snapshots.
+    """
+
+    bound = blocking(TaskQueue[T].bound)
+    cancel = blocking(TaskQueue[T].cancel)
+    close = blocking(TaskQueue[T].close)
+    closed = blocking(TaskQueue[T].closed)
+    create = blocking(TaskQueue[T].create)
+    dead_letters = blocking(TaskQueue[T].dead_letters)
+    delete = blocking(TaskQueue[T].delete)
+    delete_task = blocking(TaskQueue[T].delete_task)
+    enqueue = blocking(TaskQueue[T].enqueue)
+    exists = blocking(TaskQueue[T].exists)
+    pause = blocking(TaskQueue[T].pause)
+    peek = blocking(TaskQueue[T].peek)
+    peek_newest = blocking(TaskQueue[T].peek_newest)
+    producer = block(TaskQueue[T].producer, BlockingTaskProducer[T])
+    purge = blocking(TaskQueue[T].purge)
+    put = enqueue  # type: ignore[assignment] # (its item is called `parameters`, as there)
+    put_nowait = blocking(TaskQueue[T].put_nowait)
+    qsize = blocking(TaskQueue[T].qsize)
+    receive = receiving(TaskQueue[T].receive, BlockingTaskDelivery[T])
+    receive_many = receiving_many(TaskQueue[T].receive_many, BlockingTaskDelivery[T])
+    requeue = blocking(TaskQueue[T].requeue)
+    resume = blocking(TaskQueue[T].resume)
+    retry = blocking(TaskQueue[T].retry)
+    schedule = blocking(TaskQueue[T].schedule)
+    statistics = blocking(TaskQueue[T].statistics)
+    tasks = iterating(TaskQueue[T].tasks)
+    unblock = blocking(TaskQueue[T].unblock)
+    wait_closed = blocking(TaskQueue[T].wait_closed)
+
+    _delivery: Any = BlockingTaskDelivery
