@@ -128,7 +128,7 @@ class _Connection(asyncio.Protocol):
             if isinstance(item, bytes):
                 last += dice.seconds(2)
                 loop.call_later(last, self._arrives_late, item)
-        loop.call_later(last + dice.seconds(8), self._socket.end)
+        loop.call_later(last + 0.001 + dice.seconds(8), self._socket.end)
 
     def _arrives_late(self, data: bytes) -> None:
         if not self._server.over:

@@ -110,9 +110,12 @@ async def given_up(sim: Sim) -> None:
         failing.poisonous = False
         failing.ledger.begin_again(again)
         failing.crowd.add("administrator", failing.requeue)
+        resets = 5
         while failing.crowd.alive("administrator"):
-            await asyncio.sleep(sim.seconds(0.1))
-            failing.crowd.trouble(("reset",))
+            await asyncio.sleep(sim.seconds(0.2))
+            if resets:
+                resets -= 1
+                failing.crowd.trouble(("reset",))
         await failing.emptied()
         dead = await failing.dead()
     async with AsyncQueue[bytes](NAME, url=URL) as queue:
