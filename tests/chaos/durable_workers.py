@@ -1,7 +1,7 @@
 """Members that wait for replicas, and are there to be killed: `python -m tests.chaos.durable_workers URL`.
 
-As in `workers`, which forks, kills and notes. The kind of a worker is one of `WAYS`. What too few servers have confirmed
-may be lost, so it is not noted: the acknowledgement may be undone, and its message comes again, marked.
+As in `workers`, which forks, kills and notes. The kind of a worker is one of `WAYS`. An acknowledgement that too few
+servers have confirmed is not noted: a failover may undo it, and the message comes again, marked.
 """
 
 from __future__ import annotations

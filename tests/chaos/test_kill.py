@@ -99,7 +99,8 @@ async def kill_in_turn(
 ) -> tuple[list[Path], int]:
     """Let one worker of a kind live after the other. Returns their logs, and how many were stuck.
 
-    One that has noted nothing after `patience` seconds is stuck. The queue is called as the kind, or by `name`; the workers as the kind with their number, or with `prefix` too.
+    One that has noted nothing after `patience` seconds is stuck. The queue is called as the kind, or by `name`; the
+    workers as the kind with their number, or with `prefix` too.
     Half of the workers stand still for up to `still` seconds before, and go on for a moment.
     """
     logs: list[Path] = []

@@ -71,7 +71,9 @@ class Ledger:
         assert not strangers, f"never put: {sorted(strangers)}"
         for message, attempts in self._attempts.items():
             acked = self._acked.get(message)
-            assert acked is None or max(attempts, default=0) <= acked, f"{message!r}, acknowledged as {acked}, came: {attempts}"
+            assert acked is None or max(attempts, default=0) <= acked, (
+                f"{message!r}, acknowledged as {acked}, came: {attempts}"
+            )
 
 
 def _place(message: bytes) -> tuple[bytes, int]:

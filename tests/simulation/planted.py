@@ -148,4 +148,4 @@ FAULTS: Final = (
         "was put into a closed queue",
     ),
 )
-"""What matters most, each in another place: a repeat, leases, tokens, permits, ends, members, dead letters, the order."""
+"""Repeats, leases, tokens, permits, ends, members, dead letters, marks and the order, each in a place of its own."""

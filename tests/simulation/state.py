@@ -61,7 +61,9 @@ class _Watched:
         return (
             self._puts(int(bound), waiting)
             or self._roles()
-            or ("" if self._by_steps else self._permits(int(bound), waiting) or self._flying(waiting) or self._members())
+            or (
+                "" if self._by_steps else self._permits(int(bound), waiting) or self._flying(waiting) or self._members()
+            )
         )
 
     def _puts(self, bound: int, waiting: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+
 from apressure import AsyncQueue, LeaseLostError, QueueClosedError
 from tests.simulation.crowd import Crowd
 from tests.simulation.ledger import Ledger, check_left

@@ -146,7 +146,10 @@ class Sim:
 
 @contextlib.asynccontextmanager
 async def connected(**options: Any) -> AsyncIterator[Client]:
-    """Open a client that outlasts a process that stands still. One whose very first connection breaks fails, and is begun again, as a supervisor would do it."""
+    """Open a client that outlasts a process that stands still.
+
+    One whose very first connection breaks fails, and is begun again, as a supervisor would do it.
+    """
     while True:
         client = Client(**{"url": URL, "retry_timeout": 60.0, **options})
         try:

@@ -1,4 +1,7 @@
-"""The faults that the simulation must find still fit the source. Whether it finds them: `nox -s simulate -- --planted`."""
+"""The faults that the simulation must find still fit the source.
+
+`nox -s simulate -- --planted` proves that it finds them.
+"""
 
 from __future__ import annotations
 

@@ -274,9 +274,7 @@ async def test_a_lost_reply_moves_nothing_twice(open_queue: Opener, db: redis.Re
     assert (here.produced_messages, there.consumed_messages, there.produced_messages) == (7, 7, 7)
 
 
-async def test_after_a_lost_reply_it_leaves_what_died_meanwhile(
-    open_queue: Opener, db: redis.Redis, url: str
-) -> None:
+async def test_after_a_lost_reply_it_leaves_what_died_meanwhile(open_queue: Opener, db: redis.Redis, url: str) -> None:
     watcher, dead = await both(open_queue, 0)
     assert await watcher.requeue() == 0  # now the server knows the script
     await dead.put_many(items(3))
