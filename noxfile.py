@@ -128,11 +128,12 @@ def chaos(session: nox.Session) -> None:
 def simulate(session: nox.Session) -> None:
     """Run clients in a simulated world, one run for each seed. `nox -s simulate -- --seeds 2000` takes half an hour.
 
-    `nox -s simulate -- --seed 17 -k pipe` repeats the run of a seed.
+    `nox -s simulate -- --seed 17 -k pipe` repeats the run of a seed. `nox -s simulate -- --planted` proves that it
+    finds faults that are planted in a copy of the package.
     """
     install_wheel(session, group("simulation"), spark=False)
     session.env["PYTHONHASHSEED"] = "0"  # the order of sets follows from it
-    seeds = [] if any(word.startswith("--seed") for word in session.posargs) else ["--seeds=200"]
+    seeds = [] if any(word.startswith(("--seed", "--planted")) for word in session.posargs) else ["--seeds=200"]
     run_pytest(session, "tests/simulation", "-n", "auto", *seeds)
 
 

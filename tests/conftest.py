@@ -134,6 +134,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulation", "the simulated world of tests/simulation")
     group.addoption("--seeds", type=int, default=0, help="how many simulated runs; 0 leaves the simulation out")
     group.addoption("--seed", type=int, default=None, help="repeat the run of one seed")
+    group.addoption("--planted", action="store_true", help="prove that the simulation finds faults that are planted")
 
 
 def pytest_report_header() -> list[str]:
@@ -169,5 +170,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line("everything ran")
     elif REQUIRE_ALL:
         terminalreporter.line("APRESSURE_REQUIRE_ALL is set: the run fails for what was left out", red=True)
-    if not config.getoption("seeds") and config.getoption("seed") is None:
+    if not (config.getoption("seeds") or config.getoption("planted")) and config.getoption("seed") is None:
         terminalreporter.line("not part of this run: the simulation (nox -s simulate, with Python 3.12 or later)")

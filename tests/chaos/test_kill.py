@@ -96,10 +96,12 @@ async def kill_in_turn(
     name: str | None = None,
     prefix: str = "",
     still: float = 0.0,
+    patience: float = PATIENCE,
 ) -> tuple[list[Path], int]:
     """Let one worker of a kind live after the other. Returns their logs, and how many were stuck.
 
-    The queue is called as the kind, or by `name`; the workers as the kind with their number, or with `prefix` too.
+    One that has noted nothing after `patience` seconds is stuck. The queue is called as the kind, or by `name`; the
+    workers as the kind with their number, or with `prefix` too.
     Half of the workers stand still for up to `still` seconds before, and go on for a moment.
     """
     logs: list[Path] = []
@@ -113,7 +115,7 @@ async def kill_in_turn(
             await asyncio.sleep(rng.uniform(0, 0.08))  # while it connects, takes the role, begins
         else:
             # The one before it died with the role: it must be free again, at the latest when the lease has ended.
-            stuck += not await _grows(log)
+            stuck += not await _grows(log, patience)
             await asyncio.sleep(rng.uniform(0, 0.03))
         if still and rng.random() < 0.5:
             await nursery.stand_still(worker, rng.uniform(0, still))
@@ -124,8 +126,8 @@ async def kill_in_turn(
     return logs, stuck
 
 
-async def _grows(log: Path) -> bool:
-    deadline = asyncio.get_running_loop().time() + PATIENCE
+async def _grows(log: Path, patience: float) -> bool:
+    deadline = asyncio.get_running_loop().time() + patience
     while not log.stat().st_size:
         if asyncio.get_running_loop().time() > deadline:
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 
 from apressure import AsyncQueue, PressureError
 from tests.simulation.world import URL, Sim
@@ -12,12 +13,17 @@ from tests.simulation.world import URL, Sim
 class Ledger:
     """Who was handed out which message, and which acknowledgements were confirmed.
 
+    Args:
+        in_order: One consumer follows the other, and messages say in which order each producer put them: `number`, or
+            `producer.number`.
+
     Attributes:
         put: The messages that were put for certain.
         perhaps: Those whose put ended with an error that leaves it open.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, in_order: bool = False) -> None:
+        self._in_order = in_order
         self.put: set[bytes] = set()
         self.perhaps: set[bytes] = set()
         self.doubts = 0
@@ -25,12 +31,27 @@ class Ledger:
         self._attempts: dict[bytes, list[int]] = {}
         self._acked: dict[bytes, int] = {}
 
+    @property
+    def acknowledged(self) -> set[bytes]:
+        """The messages whose acknowledgement was confirmed."""
+        return set(self._acked)
+
+    def begin_again(self, messages: Iterable[bytes]) -> None:
+        """They are put anew, and their attempts begin at 1."""
+        for message in messages:
+            self._attempts[message] = []
+
     def handed_out(self, message: bytes, attempts: int) -> None:
         """A consumer has it."""
         before = self._attempts.setdefault(message, [])
         assert attempts > max(before, default=0), f"{message!r} came as attempt {attempts} after {before}"
         assert message not in self._acked, f"{message!r} came as attempt {attempts} after it was acknowledged"
         before.append(attempts)
+        if self._in_order:
+            producer, number = _place(message)
+            unseen = self.put - self._attempts.keys()
+            passed = [one for one in unseen if _place(one)[0] == producer and _place(one)[1] < number]
+            assert not passed, f"{message!r} came before {sorted(passed)}"
 
     def acked(self, message: bytes, attempts: int) -> None:
         """The server has confirmed an acknowledgement."""
@@ -50,7 +71,14 @@ class Ledger:
         assert not strangers, f"never put: {sorted(strangers)}"
         for message, attempts in self._attempts.items():
             acked = self._acked.get(message)
-            assert acked is None or max(attempts) <= acked, f"{message!r}, acknowledged as {acked}, came: {attempts}"
+            assert acked is None or max(attempts, default=0) <= acked, (
+                f"{message!r}, acknowledged as {acked}, came: {attempts}"
+            )
+
+
+def _place(message: bytes) -> tuple[bytes, int]:
+    producer, _, number = message.rpartition(b".")
+    return producer, int(number)
 
 
 async def check_left(sim: Sim, **messages: int | None) -> None:
@@ -77,5 +105,5 @@ async def check_left(sim: Sim, **messages: int | None) -> None:
                 await queue.delete()
 
     await sim.process("the one who looks", look)
-    left = sim.lasting_keys()
+    left = sim.server.lasting_keys()
     assert not left, f"keys left: {left}"

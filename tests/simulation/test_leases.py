@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
 
 from apressure import AsyncQueue, LeaseLostError, QueueClosedError
+from tests.simulation.crowd import Crowd
 from tests.simulation.ledger import Ledger, check_left
 from tests.simulation.world import URL, Sim, connected, run
 
@@ -15,9 +15,9 @@ NAME = "jobs"
 
 async def taken_over(sim: Sim) -> None:
     """Consumers follow each other in the role, since each one has trouble; messages are handled in order."""
-    sim.names = (NAME.encode(),)
-    lease, ledger, count = 1 + sim.seconds(2), Ledger(), 5 + sim.draw(15)
-    tasks: dict[str, asyncio.Task[Any]] = {}
+    sim.server.state.watch(NAME)
+    lease, ledger, count = 1 + sim.seconds(2), Ledger(in_order=True), 5 + sim.draw(15)
+    crowd = Crowd(sim, lease)
 
     async def consume() -> None:
         prefetch, by_hand = (None, 1, 3)[sim.draw(3)], sim.draw(3) == 0
@@ -64,44 +64,23 @@ async def taken_over(sim: Sim) -> None:
                             await asyncio.sleep(sim.seconds(0.5))
             await queue.close()
 
-    def begin() -> None:
-        name = f"consumer {len(tasks) + 1}"
-        tasks[name] = sim.process(name, consume)
-
     async with AsyncQueue[bytes](NAME, url=URL) as queue:
         await queue.create((0, 1, 5)[sim.draw(3)])
-    tasks["producer"] = sim.process("producer", put)
-    background = []
+    crowd.add("producer", put)
     for _ in range(2 + sim.draw(8)):
-        while len([name for name in tasks if sim.alive(name)]) < 2 + sim.draw(2):
-            begin()
+        while len(crowd.alive()) < 2 + sim.draw(2):
+            crowd.add("consumer", consume)
         await asyncio.sleep(sim.seconds(1.5))
-        alive = [name for name in tasks if sim.alive(name)]
-        if not alive:
-            continue
-        name, what = alive[sim.draw(len(alive))], sim.draw(6)
-        if what <= 1 and name != "producer":
-            sim.crash(name)
-        elif what <= 3:
-            background.append(asyncio.create_task(sim.stop(name, sim.seconds(3 * lease))))
-        elif what == 4:
-            background.append(asyncio.create_task(sim.stop(name, sim.seconds(3 * lease), threads=False)))
-        else:
-            sim.reset(name)
-    begin()
-    await asyncio.gather(*background)
-    while waiting := [task for name, task in tasks.items() if sim.alive(name)]:
-        await asyncio.wait(waiting, timeout=1)
-    for task in tasks.values():
-        if task.done():
-            task.result()
+        crowd.trouble(("crash", "crash", "stop", "stop", "block", "reset", "reset"), spared="producer")
+    crowd.add("consumer", consume)
+    await crowd.ended()
     ledger.check()
     await check_left(sim, jobs=None)
 
 
 async def blocked(sim: Sim) -> None:
     """A handler that blocks the event loop keeps its lease, however long it takes."""
-    sim.names = (NAME.encode(),)
+    sim.server.state.watch(NAME)
     # Time for the lease thread to connect, and to send a script.
     lease, shared = 1 + sim.seconds(2) + 20 * sim.latency, sim.draw(2) == 0
     began = {name: asyncio.Event() for name in ("one", "two")}

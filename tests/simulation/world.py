@@ -4,7 +4,7 @@
   blocked. A crash ends both, without any cleanup.
 * A process that stands still (SIGSTOP, a suspended machine) runs nothing for a while, and then everything that came
   meanwhile. Time goes on for it. A process that blocks does the same, but its lease thread goes on.
-* The server is fakeredis behind a socket: connections break, and replies are lost.
+* The server is in `server`: connections break, replies are lost, and a replica takes over that is behind.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Final
 
-import fakeredis
-import redis.asyncio
 import simloom
-from fakeredis._helpers import SimpleError, SimpleString
-from fakeredis._socket import AsyncFakeSocket
 from fakeredis.commands_mixins import scripting_mixin
 from simloom._context import current_host
 
 from apressure import Client, ServerUnavailableError
 from apressure.connection.leases import renewer
 from apressure.connection.leases.clock import since_boot
+from tests.simulation.server import Server
 
 URL: Final = "redis://server:6379"
 END: Final = 600.0
@@ -40,25 +37,18 @@ class Sim:
         world: Of simloom.
 
     Attributes:
-        store: What the server holds.
+        server: The server.
         faults: How often each fault has come.
+        latency: The longest time, in seconds, that something is on its way.
     """
 
     def __init__(self, world: simloom.World) -> None:
-        self.store = fakeredis.FakeServer()
+        self.server = Server(self)
         self.faults: dict[str, int] = {}
         self.latency = 0.0
-        """The longest time, in seconds, that something is on its way."""
-        self.names: tuple[bytes, ...] = ()
-        """The queues whose bounds are watched."""
-        self.blocked: list[tuple[_Socket, bytes, list[bytes]]] = []
-        """The connections that wait, the longest first: for which key, and what they do then."""
-        self.over = False
-        self.broken = ""
-        """What the server has seen to be wrong."""
         self._world = world
         self._loop: Any = world._loop
-        self._server = world.host("server")
+        self._home = world.host("server")
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._stopped: dict[int, dict[int, asyncio.Handle]] = {}
         self._is_crashed = self._loop._is_crashed_context
@@ -71,9 +61,9 @@ class Sim:
         self._world.net.set_latency(0.0001, self.latency)
 
         async def serve() -> None:
-            await asyncio.get_running_loop().create_server(lambda: _Connection(self), "server", 6379)
+            await asyncio.get_running_loop().create_server(self.server.connection, "server", 6379)
 
-        await self._server.spawn(serve, name="server")
+        await self._home.spawn(serve, name="server")
 
     def draw(self, bound: int) -> int:
         """Return a number from 0 to bound - 1, which follows from the seed."""
@@ -103,7 +93,7 @@ class Sim:
         """Break all connections of a process."""
         self._note("connections broken")
         for host in self._hosts(name):
-            self._world.net.reset_connections(host, self._server)
+            self._world.net.reset_connections(host, self._home)
 
     async def stop(self, name: str, seconds: float, threads: bool = True) -> None:
         """Have a process stand still; without `threads` only its event loop, as if a handler blocked it."""
@@ -115,18 +105,22 @@ class Sim:
         for host in hosts:
             self._go_on(host)
 
-    def serve_blocked(self) -> None:
-        """Serve connections that wait, as long as there is something for one of them."""
-        while (found := next((one for one in self.blocked if one[0].has(one[1])), None)) is not None:
-            found[0].serve(found[2])
+    def fail_over(self) -> None:
+        """The server dies, and its replica takes over. All connections break."""
+        self._note("failovers")
+        self.server.fail_over()
+        for host in (None, *self._world.hosts):
+            self._world.net.reset_connections(host, self._home)
 
-    def lasting_keys(self) -> list[bytes]:
-        """The keys of the server that do not expire."""
-        return [key for key, item in self.store.dbs[0]._dict.items() if item.expireat is None]
+    def raise_failures(self) -> None:
+        """Raise what a process has raised."""
+        for task in self._tasks.values():
+            if task.done() and not task.cancelled():
+                task.result()
 
     def end(self) -> None:
         """Let everything go on, so that it can be cancelled."""
-        self.over = True
+        self.server.over = True
         for host in self._world.hosts:
             self._go_on(host)
 
@@ -150,160 +144,14 @@ class Sim:
         return crashed
 
 
-class _Connection(asyncio.Protocol):
-    """The server's end of a connection."""
-
-    def __init__(self, sim: Sim) -> None:
-        self._sim = sim
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._socket = _Socket(self._sim, transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._socket.sendall(data)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._sim.over:
-            return
-        # A server may learn late that a connection is dead. Until then it serves it.
-        late = error is not None and self._sim.draw(3) == 0
-        asyncio.get_running_loop().call_later(self._sim.seconds(8) if late else 0, self._socket.end)
-
-
-class _Socket(AsyncFakeSocket):
-    """fakeredis, as it is for one connection; its replies go to a transport.
-
-    Commands that block are served as by Redis: after each command, those that have waited longest first. (fakeredis
-    answers BLMOVE with nothing as soon as anything changes, and serves in any order.)
-    """
-
-    def __init__(self, sim: Sim, transport: Any) -> None:
-        super().__init__(sim.store, 0, client_class=redis.asyncio.Redis, client_info={"resp": 2})
-        self._sim = sim
-        self._transport = transport
-        self._timer: asyncio.TimerHandle | None = None
-
-    def end(self) -> None:
-        """The connection was lost: what it waits for, it waits for no more."""
-        self._unblock()
-        self.close()
-
-    def put_response(self, msg: Any) -> None:
-        self._transport.write(_encoded(msg))
-
-    def _decode_result(self, result: Any) -> Any:
-        return result
-
-    def _process_command(self, fields: list[bytes]) -> None:
-        name = fields[0].upper()
-        if name not in {b"BLMOVE", b"BRPOP"}:
-            before = self._produced()
-            super()._process_command(fields)
-            self._check_bounds(before)
-        else:
-            key, blocked = fields[1], self._sim.blocked
-            move = [b"LMOVE", *fields[1:-1]] if name == b"BLMOVE" else [b"RPOP", key]
-            if self._length(key):
-                super()._process_command(move)
-            else:
-                blocked.append((self, key, move))
-                self.pause()
-                if seconds := float(fields[-1]):
-                    self._timer = asyncio.get_running_loop().call_later(seconds, self._give_up)
-        self._sim.serve_blocked()
-
-    def _get_server_runtime(self, server: Any) -> Any:
-        """All worlds share one Lua, which compiles each script once: that halves the time of a run."""
-        if not _lua:
-            compiled = _Compiled(super()._get_server_runtime(server))
-            _lua.update({name: value for name, value in vars(server).items() if name.startswith("_lua_")})
-            _lua["_lua_runtime"] = compiled
-        vars(server).update(_lua)
-        return server._lua_runtime
-
-    def serve(self, move: list[bytes]) -> None:
-        """There is what this connection waits for."""
-        self._unblock()
-        super()._process_command(move)
-        asyncio.get_running_loop().call_soon(self.resume)  # the commands that came meanwhile
-
-    def has(self, key: bytes) -> bool:
-        """Whether the list has elements."""
-        return self._length(key) > 0
-
-    def _give_up(self) -> None:
-        self._unblock()
-        self.put_response(None)
-        self.resume()
-
-    def _unblock(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._sim.blocked = [one for one in self._sim.blocked if one[0] is not self]
-
-    def _check_bounds(self, before: dict[bytes, int]) -> None:
-        """A put must leave no more messages than the bound allows."""
-        for name, count in self._produced().items():
-            if count > before.get(name, 0):
-                bound, length = int(self._string(name + b":bound") or 0), self._length(name)
-                if 0 < bound < length:
-                    self._sim.broken = f"{length} messages wait after a put, the bound is {bound}"
-
-    def _produced(self) -> dict[bytes, int]:
-        """How many messages were put into each queue."""
-        keys = (b"__pressure__:%b:stats:produced_messages" % name for name in self._sim.names)
-        return {key[: key.index(b":stats:")]: int(self._string(key) or 0) for key in keys}
-
-    def _string(self, key: bytes) -> bytes:
-        found = self._db.get(key)
-        return b"" if found is None else found.value
-
-    def _length(self, key: bytes) -> int:
-        found = self._db.get(key)
-        return 0 if found is None else len(found.value)
-
-
-_lua: dict[str, Any] = {}
-"""What fakeredis notes about its Lua on a server."""
-
-
-class _Compiled:
-    """A Lua runtime that compiles each script once."""
-
-    def __init__(self, runtime: Any) -> None:
-        self._runtime = runtime
-        self._scripts: dict[Any, Callable[[], Any]] = {"collectgarbage()": lambda: None}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runtime, name)
-
-    def execute(self, script: Any) -> Any:
-        """Run a script."""
-        if script not in self._scripts:
-            self._scripts[script] = self._runtime.compile(script)
-        return self._scripts[script]()
-
-
-def _encoded(reply: Any) -> bytes:
-    if isinstance(reply, bytes):
-        return b"$%d\r\n%b\r\n" % (len(reply), reply)
-    if isinstance(reply, SimpleString):
-        return b"+%b\r\n" % reply.value
-    if isinstance(reply, SimpleError):
-        return b"-%b\r\n" % reply.value.encode()
-    if reply is None:
-        return b"$-1\r\n"
-    if isinstance(reply, int):
-        return b":%d\r\n" % reply
-    assert isinstance(reply, (list, tuple)), reply
-    return b"*%d\r\n" % len(reply) + b"".join(map(_encoded, reply))
-
-
 @contextlib.asynccontextmanager
-async def connected() -> AsyncIterator[Client]:
-    """Open a client. One whose very first connection breaks fails, and is begun again, as a supervisor would do it."""
+async def connected(**options: Any) -> AsyncIterator[Client]:
+    """Open a client that outlasts a process that stands still.
+
+    One whose very first connection breaks fails, and is begun again, as a supervisor would do it.
+    """
     while True:
-        client = Client(URL)
+        client = Client(**{"url": URL, "retry_timeout": 60.0, **options})
         try:
             await client.__aenter__()
             break
@@ -358,7 +206,11 @@ def simulated() -> Iterator[None]:
         since_boot.__setstate__(clock)  # type: ignore[attr-defined]
 
 
-def run(work: Callable[[Sim], Coroutine[Any, Any, Any]], seed: int) -> dict[str, int]:
+Work = Callable[[Sim], Coroutine[Any, Any, Any]]
+"""What happens in a world."""
+
+
+def run(work: Work, seed: int) -> dict[str, int]:
     """Run some work in a world of its own, and return how often each fault came.
 
     Raises:
@@ -370,9 +222,14 @@ def run(work: Callable[[Sim], Coroutine[Any, Any, Any]], seed: int) -> dict[str,
         sim = Sim(world)
         await sim.start()
         try:
-            async with asyncio.timeout(END):
-                await work(sim)
-            assert not sim.broken, sim.broken
+            try:
+                async with asyncio.timeout(END):
+                    await work(sim)
+            except TimeoutError:
+                sim.raise_failures()  # others may wait for what it left
+                raise
+            finally:
+                assert not sim.server.state.wrong, sim.server.state.wrong
             complaints = world._loop.unhandled_exceptions
             assert not complaints, complaints
             faults.update(sim.faults)

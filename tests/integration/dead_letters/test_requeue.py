@@ -21,7 +21,7 @@ from apressure import (
     ScriptingRefusedError,
     ServerError,
 )
-from apressure.testing.proxy import Proxy
+from apressure.testing.proxy import Proxy, Trouble
 from tests.integration.conftest import Opener, blocked, blocking, cancelled, eventually, everything, fails, in_time
 from tests.integration.dead_letters.test_dead_letters import lose_one
 from tests.reference import ReferenceQueue, connect
@@ -272,6 +272,22 @@ async def test_a_lost_reply_moves_nothing_twice(open_queue: Opener, db: redis.Re
     assert await watcher.get_many(10) == [b"0", *items(6)]
     here, there = await watcher.statistics(), await dead.statistics()
     assert (here.produced_messages, there.consumed_messages, there.produced_messages) == (7, 7, 7)
+
+
+async def test_after_a_lost_reply_it_leaves_what_died_meanwhile(open_queue: Opener, db: redis.Redis, url: str) -> None:
+    watcher, dead = await both(open_queue, 0)
+    assert await watcher.requeue() == 0  # now the server knows the script
+    await dead.put_many(items(3))
+    async with Proxy(url, random.Random(1)) as line, AsyncQueue("jobs", url=line.url) as queue:
+        await queue.exists()
+        line.trouble = Trouble(lose=1.0)
+        requeuing = asyncio.create_task(queue.requeue())
+        await eventually(lambda: line.cuts and db.llen("__pressure__:jobs:dead") == 0)
+        await dead.put(b"new")
+        line.trouble = Trouble()
+        assert await in_time(requeuing) == 3
+    assert await dead.get() == b"new"
+    assert await watcher.get_many(10) == items(3)
 
 
 async def test_it_refuses_what_makes_no_sense(open_queue: Opener) -> None:

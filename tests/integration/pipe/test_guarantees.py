@@ -19,6 +19,7 @@ from apressure import (
     QueueDoesNotExistError,
     ServerUnavailableError,
 )
+from apressure.connection.wire.reconnecting import ReconnectingConnection
 from tests.integration.acl_roles import PASSWORD, documented
 from tests.integration.conftest import Opener, in_time
 from tests.integration.pipe.conftest import Pair, Pipe, begun, drained, items, same, tidy
@@ -40,6 +41,27 @@ async def test_one_server_is_recognized(
         done = await in_time(pipe(source, same, AsyncQueue("out", url=other), exactly_once=True))
     assert done == Piped(3, 3, 0, exactly_once=True)
     assert "the pipe from 'in' to 'out' works exactly once" in caplog.text
+    assert await drained(destination) == items(3)
+
+
+async def test_a_replica_that_takes_over_meanwhile_is_no_other_server(
+    pipe: Pipe, two: Pair, db: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not heard of the key by which the two clients recognize their server."""
+    source, destination = await two(3)
+    ask = ReconnectingConnection.ask
+    lost: list[Any] = []
+
+    async def forgetful(connection: ReconnectingConnection, *command: Any, **options: Any) -> Any:
+        answer = await ask(connection, *command, **options)
+        if command[0] == b"SET" and not lost:
+            lost.append(db.delete(command[1]))
+        return answer
+
+    monkeypatch.setattr(ReconnectingConnection, "ask", forgetful)
+    done = await in_time(pipe(source, same, destination, exactly_once=True))
+    assert lost == [1]
+    assert done == Piped(3, 3, 0, exactly_once=True)
     assert await drained(destination) == items(3)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+
 import pytest
 import redis
 
-from apressure import QueueDoesNotExistError, QueueInUseError
-from tests.integration.conftest import Opener, blocking, fails, in_time, open_two
+from apressure import AsyncQueue, QueueDoesNotExistError, QueueInUseError
+from apressure.testing.proxy import Proxy, Trouble
+from tests.integration.conftest import Opener, blocking, eventually, fails, in_time, open_two
 
 
 async def test_messages_that_wait_are_deleted_and_count_as_consumed(open_queue: Opener, scripting: bool) -> None:
@@ -102,3 +106,20 @@ async def test_a_missing_queue_is_told(open_queue: Opener, scripting: bool) -> N
     queue = await open_queue(create=False, scripting=scripting)
     with pytest.raises(QueueDoesNotExistError):
         await queue.purge()
+
+
+async def test_after_a_lost_reply_it_leaves_what_was_put_meanwhile(
+    open_queue: Opener, db: redis.Redis, url: str
+) -> None:
+    watcher = await open_queue()
+    assert await watcher.purge() == 0  # now the server knows the script
+    await watcher.put_many([b"1", b"2", b"3"])
+    async with Proxy(url, random.Random(1)) as line, AsyncQueue("jobs", url=line.url) as queue:
+        await queue.exists()
+        line.trouble = Trouble(lose=1.0)
+        purging = asyncio.create_task(queue.purge())
+        await eventually(lambda: line.cuts and db.llen("__pressure__:jobs") == 0)
+        await watcher.put(b"new")
+        line.trouble = Trouble()
+        assert await in_time(purging) == 3
+    assert await watcher.get() == b"new"

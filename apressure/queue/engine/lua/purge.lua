@@ -4,8 +4,8 @@
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 the most messages to delete
 -- Returns: {'ok', number deleted, number of messages left} | {'missing'} | {'corrupt', why} |
 --          {'busy', role, holder, -1} (a client that works step by step has the role, and may be taking a message)
-local before = recall_number(ARGV[1], ARGV[2])
-if before then return {'ok', before, call('LLEN', LIST)} end
+local before = recall_rest(ARGV[1], ARGV[2])
+if before then return before end
 local bound, wrong = check(CONSUMER)
 if wrong then return refuse(wrong, CONSUMER, '0', '', bound) end
 survey(bound)
@@ -21,5 +21,6 @@ local reasons = holds_reasons(KEYS[24]) and call('HLEN', KEYS[24]) > 0
 for i = 1, reasons and #chunks or 0 do drop_reason(KEYS[24], chunks[i]) end
 count(CONSUMER, messages, bytes)
 normalise(bound, nil, nil, true)
-record(ARGV[1], messages)
-return {'ok', messages, call('LLEN', LIST)}
+local left = call('LLEN', LIST)
+record(ARGV[1], messages .. ':' .. left)
+return {'ok', messages, left}

@@ -18,8 +18,8 @@ local function finish(answer)
   return answer
 end
 
-local before = recall_number(ARGV[2], ARGV[3])
-if before then return {'ok', before, call('LLEN', KEYS[24])} end
+local before = recall_rest(ARGV[2], ARGV[3])
+if before then return before end
 local bound, wrong = check(PRODUCER)
 if wrong then
   refuse(wrong, PRODUCER, '0', '', bound)
@@ -86,5 +86,5 @@ call('SET', KEYS[HOLDER + PRODUCER], uid)
 push('LPUSH', LIST, messages, 1, #messages)
 count(PRODUCER, #messages, bytes)
 normalise(bound)
-record(ARGV[2], #messages)
+record(ARGV[2], #messages .. ':' .. left - #messages)
 return finish({'ok', #messages, left - #messages})

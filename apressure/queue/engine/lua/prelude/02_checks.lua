@@ -31,6 +31,15 @@ local function recall_number(sequence, repeated)
   return result and (natural(result) or 0)
 end
 
+-- As `recall`, for results that say how many were handled, and how many were left then.
+-- Returns: nil | {'ok', handled, left}, both 0 for a step that comes too late
+local function recall_rest(sequence, repeated)
+  local result = recall(sequence, repeated)
+  if not result then return nil end
+  local handled, left = string.match(result, '^(%d+):(%d+)$')
+  return {'ok', natural(handled) or 0, natural(left) or 0}
+end
+
 -- Has this step arrived after its own repeat? For steps without a record of their own: their repeat sees what they did.
 local function too_late(sequence, repeated)
   return recall(sequence, repeated) and repeated ~= '1'

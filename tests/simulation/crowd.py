@@ -1,0 +1,71 @@
+"""Processes that have trouble, one at a time or several together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Literal
+
+from tests.simulation.world import Sim
+
+Trouble = Literal["crash", "stop", "block", "reset", "cancel", "failover"]
+
+USUAL: Final[tuple[Trouble, ...]] = ("crash", "crash", "stop", "stop", "block", "reset", "cancel")
+
+
+class Crowd:
+    """Processes.
+
+    Args:
+        sim: The world.
+        lease: Seconds; processes stand still for up to three times as long.
+
+    Attributes:
+        tasks: What each process does, by its name.
+    """
+
+    def __init__(self, sim: Sim, lease: float) -> None:
+        self.sim = sim
+        self.lease = lease
+        self.tasks: dict[str, asyncio.Task[Any]] = {}
+        self._background: list[asyncio.Task[Any]] = []
+
+    def add(self, kind: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Start a process."""
+        name = f"{kind} {len(self.tasks) + 1}"
+        self.tasks[name] = self.sim.process(name, work)
+
+    def alive(self, kind: str = "") -> list[str]:
+        """The names of the processes that live, of one kind or all."""
+        return [name for name in self.tasks if name.startswith(kind) and self.sim.alive(name)]
+
+    def trouble(self, kinds: tuple[Trouble, ...] = USUAL, spared: str = "nobody") -> None:
+        """Let something happen to one process, if any lives.
+
+        Args:
+            kinds: What may happen, the more often it is named the more likely.
+            spared: The kind of processes that neither crash nor are cancelled.
+        """
+        sim, alive = self.sim, self.alive()
+        if not alive:
+            return
+        name, what = alive[sim.draw(len(alive))], kinds[sim.draw(len(kinds))]
+        if what == "failover":
+            sim.fail_over()
+        elif what == "reset" or (what in {"crash", "cancel"} and name.startswith(spared)):
+            sim.reset(name)
+        elif what == "crash":
+            sim.crash(name)
+        elif what == "cancel":
+            self.tasks[name].cancel()
+        else:
+            still = sim.stop(name, sim.seconds(3 * self.lease), threads=what == "stop")
+            self._background.append(asyncio.create_task(still))
+
+    async def ended(self) -> None:
+        """Wait for all who live, and see that none of them failed."""
+        await asyncio.gather(*self._background)
+        while waiting := [self.tasks[name] for name in self.alive()]:
+            await asyncio.wait(waiting, timeout=1)
+            self.sim.raise_failures()
+        self.sim.raise_failures()

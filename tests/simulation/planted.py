@@ -1,0 +1,151 @@
+"""Faults that are planted in a copy of the package, one at a time: the simulation must find each of them.
+
+`nox -s simulate -- --planted` looks for them. The table is checked with the other unit tests, too: a line that no
+longer fits the source fails there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Final
+
+SEEDS: Final = 2000
+"""Within so many runs each fault must be found."""
+
+
+class StaleError(Exception):
+    """The text that a fault replaces is not in the source, or more than once."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        name: What goes wrong.
+        path: The file, below the package.
+        old: What the fault replaces: a text that is there once.
+        new: What it is replaced by.
+        shows: A regular expression for how it is found; so an error that the planting made itself is none.
+    """
+
+    name: str
+    path: str
+    old: str
+    new: str
+    shows: str
+
+    def planted_in(self, text: str) -> str:
+        """Return the text of the file with the fault."""
+        if (count := text.count(self.old)) != 1:
+            raise StaleError(f"{self.name}: the text to replace is {count} times in {self.path}, not once: {self.old}")
+        return text.replace(self.old, self.new)
+
+    def plant(self, package: Path) -> None:
+        """Plant it in a package."""
+        path = package / self.path
+        path.write_text(self.planted_in(path.read_text()))
+
+
+def copy_of(package: Path, place: Path) -> Path:
+    """Copy a package into a directory."""
+    return Path(shutil.copytree(package, place / package.name, ignore=shutil.ignore_patterns("__pycache__")))
+
+
+FAULTS: Final = (
+    Fault(
+        "a repeated put is stored twice",
+        "queue/engine/lua/put.lua",
+        "if before then return before end\nlocal bound, wrong, length, permits",
+        "local bound, wrong, length, permits",
+        r"came as attempt 1 after \[1|after it was acknowledged",
+    ),
+    Fault(
+        "a move does not test whether the message is in flight",
+        "queue/engine/lua/move.lua",
+        "local there = all_in_flight(first, last, oldest, next_number) and (not shared or owns(me, first, last))",
+        "local there = true",
+        "lost or doubled|messages produced",
+    ),
+    Fault(
+        "a lease is settled without its token",
+        "queue/engine/lua/settle.lua",
+        "if lease[1] ~= ARGV[1] or not natural(lease[2]) then",
+        "if not natural(lease[2]) then",
+        "came as attempt|was acknowledged twice|lost",
+    ),
+    Fault(
+        "an acknowledgement frees the messages before it, too",
+        "queue/engine/lua/prelude/06_messages.lua",
+        "        set_apart(oldest, first)\n        oldest = first\n",
+        "",
+        "lost|messages produced",
+    ),
+    Fault(
+        "a token that a client did not use comes back twice",
+        "queue/engine/lua/prelude/05_healing.lua",
+        "    call('DEL', KEYS[CLAIM + role], KEYS[CLAIM_UNTIL + role])\n    release(role)\n",
+        "    release(role)\n",
+        "2 clients may have the (producer|consumer) role",
+    ),
+    Fault(
+        "not_full is not normalised after a receive",
+        "queue/engine/lua/receive.lua",
+        "  normalise(bound, usual and length - taken or nil, usual and permits or nil, taken > 0)\n",
+        "",
+        "permits to put",
+    ),
+    Fault(
+        "the claim of a dead client is never returned",
+        "queue/engine/lua/prelude/05_healing.lua",
+        "      call('DEL', KEYS[CLAIM + role], KEYS[CLAIM_UNTIL + role])\n      release(role)\n",
+        "      call('DEL', KEYS[CLAIM + role], KEYS[CLAIM_UNTIL + role])\n",
+        "0 clients may have the (producer|consumer) role",
+    ),
+    Fault(
+        "a stage ends at the close, with a batch in hand",
+        "service/stages/stage.py",
+        "            if all_settled:\n                return\n",
+        "            return\n",
+        "lost or doubled",
+    ),
+    Fault(
+        "the deliveries of a dead member are not given back",
+        "queue/engine/lua/prelude/09_members.lua",
+        "returned = complete and put_back(numbers_in(ranges, alive)) or return_orphans(alive)",
+        "returned = 0",
+        "how many members have them",
+    ),
+    Fault(
+        "a dead letter is copied instead of moved",
+        "queue/engine/lua/prelude/08_dead_letters.lua",
+        "if to == kept then attempts[#attempts + 1] = tried[i] else died[#died + 1] = tried[i] - 1 end",
+        "if to == dead then died[#died + 1], kept[#kept + 1] = tried[i] - 1, all[i] end\n"
+        "        attempts[#attempts + 1] = tried[i]",
+        "messages produced|is a dead letter|came as attempt",
+    ),
+    Fault(
+        "what comes again is not marked",
+        "queue/engine/lua/prelude/04_deliveries.lua",
+        "  push('RPUSH', REDELIVERED, tried, 1, #tried)\n  push('HDEL', APART, sequences, 1, #sequences)\n",
+        "  push('HDEL', APART, sequences, 1, #sequences)\n",
+        r"came as attempt 1 after \[1",
+    ),
+    Fault(
+        "what is given back goes to the end of the queue",
+        "queue/engine/lua/prelude/04_deliveries.lua",
+        "push('RPUSH', LIST, payloads, 1, #payloads)",
+        "push('LPUSH', LIST, payloads, 1, #payloads)",
+        r"came before \[|came as attempt",
+    ),
+    Fault(
+        "a message is put into a closed queue",
+        "queue/engine/lua/put.lua",
+        "if closed == 1 then return {'closed'} end",
+        "",
+        "was put into a closed queue",
+    ),
+)
+"""Repeats, leases, tokens, permits, ends, members, dead letters, marks and the order, each in a place of its own."""

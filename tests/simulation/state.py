@@ -1,0 +1,130 @@
+"""What must be true of the queues on a server after each command, whatever clients do."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from apressure.exceptions import ROLES
+from apressure.queue.engine.keys import Keys
+
+SHARED: Final = b"shared:1"
+"""The token of a lease that has members."""
+MEMBER: Final = b"member:"
+"""How the fields begin that have their records."""
+
+
+class State:
+    """Looks at queues, and remembers the first thing that is wrong.
+
+    Args:
+        database: Of fakeredis.
+
+    Attributes:
+        wrong: What is wrong; empty if nothing is.
+    """
+
+    def __init__(self, database: Any) -> None:
+        self.wrong = ""
+        self._database = database
+        self._watched: list[_Watched] = []
+
+    def watch(self, *names: str, by_steps: bool = False) -> None:
+        """Look at these queues. `by_steps`: some of their clients work step by step, so less is certain in between."""
+        self._watched += [_Watched(self._database, Keys("__pressure__", name), by_steps) for name in names]
+
+    def look(self) -> None:
+        """A command has been executed."""
+        if not self.wrong:
+            self.wrong = next(filter(None, (watched.complaint() for watched in self._watched)), "")
+
+
+class _Watched:
+    """One queue."""
+
+    def __init__(self, database: Any, keys: Keys, by_steps: bool) -> None:
+        self._database = database
+        self._keys = keys
+        self._by_steps = by_steps
+        self._produced = 0
+        self._closed = False
+        self._messages: list[bytes] = []
+        self._tokens = [
+            (role, keys.free(role), keys.claim(role), keys.lease(role), keys.messages_count(role)) for role in ROLES
+        ]
+
+    def complaint(self) -> str:
+        """Return what is wrong, if anything."""
+        bound = self._value(self._keys.bound)
+        if bound is None:
+            return ""  # it is being deleted
+        waiting = self._length(self._keys.messages)
+        return (
+            self._puts(int(bound), waiting)
+            or self._roles()
+            or (
+                "" if self._by_steps else self._permits(int(bound), waiting) or self._flying(waiting) or self._members()
+            )
+        )
+
+    def _puts(self, bound: int, waiting: int) -> str:
+        """A put respects the bound, and the end."""
+        produced, before = self._number(self._keys.messages_count("producer")), self._produced
+        closed, closed_before = self._keys.closed in self._database, self._closed
+        messages, there = self._value(self._keys.messages) or [], self._messages
+        self._produced, self._closed, self._messages = produced, closed, list(messages)
+        if produced > before and closed and closed_before:
+            return "a message was put into a closed queue"
+        # What is given back comes to the other end, and may exceed the bound.
+        put = messages[1:] == there if self._by_steps else produced > before
+        if put and 0 < bound < waiting:
+            return f"{waiting} messages wait after a put, the bound is {bound}"
+        return ""
+
+    def _permits(self, bound: int, waiting: int) -> str:
+        permits = self._length(self._keys.not_full)
+        if permits != (bound == 0 or waiting < bound):
+            return f"{permits} permits to put, {waiting} messages wait, the bound is {bound}"
+        return ""
+
+    def _roles(self) -> str:
+        for role, free, claim, lease, _ in self._tokens:
+            tokens = self._length(free) + self._length(claim) + (lease in self._database)
+            if tokens > 1 or (tokens == 0 and not self._by_steps):
+                return f"{tokens} clients may have the {role} role"
+        return ""
+
+    def _flying(self, waiting: int) -> str:
+        """Every message that was put and not consumed waits, or is in flight under a lease."""
+        flying = self._length(self._keys.inflight) + self._length(self._keys.apart)
+        if flying and self._keys.lease("consumer") not in self._database:
+            return f"{flying} messages are in flight without a lease"
+        produced, consumed = (self._number(count) for *_, count in self._tokens)
+        if produced - consumed != waiting + flying:
+            return f"{produced} messages produced, {consumed} consumed, {waiting} wait, {flying} are in flight"
+        return ""
+
+    def _members(self) -> str:
+        """Each message in flight belongs to one member of those that share the role."""
+        lease = self._value(self._keys.lease("consumer"))
+        if lease is None or lease.get(b"token") != SHARED:
+            return ""
+        owners: dict[int, int] = dict.fromkeys(map(int, self._value(self._keys.apart) or ()), 0)
+        for field in lease:
+            if field.startswith(MEMBER):
+                for text in lease.get(field).split(b":")[6].split():
+                    first, last = map(int, text.split(b"-"))
+                    for number in owners.keys() & range(first, last + 1):
+                        owners[number] += 1
+        wrong = {number: count for number, count in owners.items() if count != 1}
+        return f"messages in flight, and how many members have them: {wrong}" if wrong else ""
+
+    def _value(self, key: bytes) -> Any:
+        found = self._database.get(key)
+        return None if found is None else found.value
+
+    def _length(self, key: bytes) -> int:
+        found = self._database.get(key)
+        return 0 if found is None else len(found.value)
+
+    def _number(self, key: bytes) -> int:
+        return int(self._value(key) or 0)
