@@ -113,7 +113,8 @@ class Instance:
         known = Path(f"/proc/self/fd/{directory}")
         watch = self._inotify.add_watch(known if known.exists() else path, _MASK)
         self._watches[watch.wd] = watch
-        self._watchers[watch.wd] = (*self._watchers.get(watch.wd, ()), weakref.ref(watcher))
+        others = (ref for ref in self._watchers.get(watch.wd, ()) if ref() is not None)
+        self._watchers[watch.wd] = (*others, weakref.ref(watcher))
         if not self._listening:
             self._rest()
         return int(watch.wd)
@@ -213,8 +214,12 @@ class Instance:
         self._due |= self._attending
 
     def _wake(self) -> None:
-        while self._due:
-            self._due.pop().wake()
+        try:
+            while self._due:
+                self._due.pop().wake()
+        finally:
+            if self._due and (loop := self._loop()) is not None:  # one of them has raised
+                loop.call_soon(self._wake)
 
     def _readable(self) -> None:
         self._read()

@@ -268,6 +268,11 @@ async def test_a_queue_that_is_dropped_ends_its_watch_when_its_directory_changes
         (tmp_path / "q" / "1").touch()
         await kept.statistics()
         assert watching.watches() == before + 1
+        for _ in range(20):
+            await fresh(tmp_path, "kept").put(b"")
+            gc.collect()
+        (told,) = inotify.instance_of(asyncio.get_running_loop())._watchers.values()
+        assert len(told) <= 2
 
 
 def test_event_loops_that_end_leave_their_instance_to_the_next_one(tmp_path: Path) -> None:
