@@ -38,10 +38,13 @@ for _signal, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_remembered() -> Iterator[None]:
     """Reset what the process remembers of other tests: which warnings were logged often, and the length of previews."""
-    monkeypatch.setattr(apressure.logs, "_limit", apressure.logs.Limit())
-    monkeypatch.setattr(apressure.logs, "_previewed", 0)
+    # Not with the fixture `monkeypatch`: a test's own patches would last until other fixtures have ended.
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(apressure.logs, "_limit", apressure.logs.Limit())
+        patches.setattr(apressure.logs, "_previewed", 0)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ LONGEST_FIRST = (
     "tests/integration/shared/",
     "tests/integration/",
 )
-OWN_JAVA = ("tests/spark/test_kills.py", "tests/spark/test_pipeline.py")
+OWN_JAVA = tuple(f"tests/spark/test_{name}.py" for name in ("kills", "pipeline", "connect", "local_cluster"))
 """These start Spark in processes of their own. All other files of tests/spark share one session."""
 
 
@@ -34,9 +34,11 @@ def workers(cores: int) -> int:
 
 
 def unit_of(nodeid: str) -> str:
-    """Return what one worker runs as a whole: a file, or all files that share a Spark session."""
+    """Return what one worker runs as a whole: a file, all files that share a Spark session, or a test with its own."""
     file = nodeid.partition("::")[0]
-    return "tests/spark/" if file.startswith("tests/spark/") and file not in OWN_JAVA else file
+    if file in OWN_JAVA:
+        return nodeid
+    return "tests/spark/" if file.startswith("tests/spark/") else file
 
 
 def node_of(unit: str) -> int:

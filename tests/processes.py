@@ -81,7 +81,9 @@ class Output:
         return (f"written by: {self._what}", text) if text.strip() else None
 
     def close(self) -> None:
-        """Delete the file."""
+        """Delete the file, and close the pipes that the test has left open."""
+        for pipe in self._pipes:
+            pipe.close()
         self._file.close()
 
 

@@ -20,7 +20,7 @@ from tests.benchmarks import compare, imports, show
 from tests.benchmarks.cases import CASES
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.libraries import DIFFERENCE, LIBRARIES, Library, Program, install
-from tests.servers import SERVERS, CannotRun, binary_of
+from tests.servers import KINDS, CannotRun, binary_of
 
 
 def main() -> None:
@@ -125,7 +125,7 @@ def installed(plan: Plan, environments: Path | None, left_out: list[str]) -> Ite
 
 def servers(left_out: list[str]) -> Iterator[EmbeddedServer]:
     """Run the servers of this machine."""
-    for kind in SERVERS:
+    for kind in KINDS:
         try:
             binary = binary_of(kind)
         except CannotRun as missing:

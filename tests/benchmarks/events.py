@@ -36,7 +36,7 @@ from tests.benchmarks import show
 from tests.benchmarks.figures import RATE, Figure, figure
 from tests.benchmarks.files import machine
 from tests.benchmarks.table import short
-from tests.servers import SERVERS, CannotRun, binary_of
+from tests.servers import KINDS, CannotRun, binary_of
 
 CONTENTS = b"x" * 100
 DEPTH = 50
@@ -68,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.events", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less of everything")
     parser.add_argument("--repetitions", type=int, metavar="N", help="5 by default")
-    parser.add_argument("--server", choices=SERVERS, help="what the events are in; each one by default")
+    parser.add_argument("--server", choices=KINDS, help="what the events are in; each one by default")
     parser.add_argument("--libraries", help=argparse.SUPPRESS)  # the session gives it to all benchmarks
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file, too")
     parser.add_argument("--table", type=Path, metavar="FILE", help="print the results of a run as a table, and exit")
@@ -82,7 +82,7 @@ def main() -> None:
     left_out: list[str] = []
     memory: dict[str, float] = {}
     cpu: dict[str, dict[str, float]] = {}
-    for kind in [options.server] if options.server else SERVERS:
+    for kind in [options.server] if options.server else KINDS:
         try:
             storage = EmbeddedServer(binary=binary_of(kind), tcp=True)
         except CannotRun as missing:

@@ -21,7 +21,7 @@ import redis
 from apressure import AsyncQueue, Client, pipe
 from apressure.embedded import EmbeddedServer
 from tests.benchmarks.cases import MESSAGE
-from tests.servers import SERVERS, CannotRun, admin, binary_of
+from tests.servers import KINDS, CannotRun, admin, binary_of
 
 GOAL = 20
 Queue = AsyncQueue[bytes]
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=1)
     parser.add_argument("--shared", action="store_true", help="the stage shares its source, though with no other")
     options = parser.parse_args()
-    for kind in SERVERS:
+    for kind in KINDS:
         try:
             program = binary_of(kind)
         except CannotRun as missing:

@@ -30,7 +30,7 @@ from apressure.embedded import EmbeddedServer
 from apressure.queue.engine.keys import Keys
 from tests.benchmarks.__main__ import machine
 from tests.benchmarks.cases import LIST, MESSAGE, NAME
-from tests.servers import SERVERS, CannotRun, admin, binary_of
+from tests.servers import KINDS, CannotRun, admin, binary_of
 
 IDLE_SECONDS = 60  # long enough to include what happens once a minute
 IN_FLIGHT = 10_000
@@ -343,7 +343,7 @@ def main() -> None:
         print(json.dumps(asyncio.run(wait(what, url, int(count)))))
         return
     results: dict[str, list[dict[str, Any]]] = {}
-    for kind in SERVERS:
+    for kind in KINDS:
         try:
             binary = binary_of(kind)
         except CannotRun as missing:

@@ -31,7 +31,7 @@ from tests.benchmarks.figures import RATE, Figure, figure
 from tests.benchmarks.files import machine
 from tests.blueque import NAME, REQUIREMENTS, Release
 from tests.environments import environment
-from tests.servers import SERVERS, CannotRun, admin, binary_of
+from tests.servers import KINDS, CannotRun, admin, binary_of
 
 PARAMETERS = json.dumps({"file": "a" * 80})
 BATCH = 1000
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="less of everything")
     parser.add_argument("--repetitions", type=int, metavar="N", help="5 by default")
     parser.add_argument("--libraries", type=Path, metavar="DIRECTORY", help="install blueque there", required=True)
-    parser.add_argument("--server", choices=SERVERS, action="append", help="only this one")
+    parser.add_argument("--server", choices=KINDS, action="append", help="only this one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file, too")
     options = parser.parse_args()
     repetitions = options.repetitions or (1 if options.quick else 5)
@@ -70,7 +70,7 @@ def main() -> None:
     figures: list[Figure] = []
     times: dict[str, dict[str, float]] = {}
     left_out: list[str] = []
-    for kind in options.server or SERVERS:
+    for kind in options.server or KINDS:
         try:
             storage = EmbeddedServer(binary=binary_of(kind), tcp=True)
         except CannotRun as missing:

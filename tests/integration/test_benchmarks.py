@@ -88,7 +88,8 @@ def test_a_quick_run_of_events(tmp_path: Path) -> None:
     assert {*events.GOALS, *events.RATES} <= {one.case for one in figures}
     assert all(f"{one.ours:,.0f}/s" in done.stdout and one.ours > 0 and one.theirs > 0 for one in figures)
     shown = processes.run([*command, "--table", str(file)], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert shown.stdout.count("\n") == len(figures) + 3
+    assert shown.stdout.count("\n| ") == len(figures) + 1 + shown.stdout.count("\n| CPU of the server, ") + 1
+    assert shown.stdout.count("\n| CPU of the server, ") == 2
     assert f"{next(iter(results['bytes_of_an_idle_connection'].values())):,} bytes" in shown.stdout
 
 
