@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -45,7 +46,7 @@ class Output:
         self._what = shown if len(shown) <= 200 else f"{shown[:200]}…"
         self._file = tempfile.NamedTemporaryFile(prefix="apressure-test-", buffering=0)  # noqa: SIM115 - see `close`
         self._read = bytearray()
-        self._pipes: list[Recorded] = []
+        self._pipes: list[weakref.ref[Recorded]] = []  # one that is dropped is closed at once, and not in a cycle
         self.path = self._file.name
         self.ended: Callable[[], bool] = lambda: True
         _outputs.append(self)
@@ -67,13 +68,15 @@ class Output:
             return io.TextIOWrapper(self.recorded(pipe.detach()), encoding, errors)
         if isinstance(pipe, io.BufferedReader):
             return io.BufferedReader(self.recorded(pipe.detach()))
-        self._pipes.append(recorder := Recorded(pipe, self))
+        recorder = Recorded(pipe, self)
+        self._pipes.append(weakref.ref(recorder))
         return recorder
 
     def show(self) -> tuple[str, str] | None:
         """Return a section of a report; None if there is nothing to show."""
-        for pipe in self._pipes:
-            pipe.look()
+        for reference in self._pipes:
+            if (pipe := reference()) is not None:
+                pipe.look()
         written = Path(self.path).read_bytes()
         text = b"\n".join(filter(None, (written[-_MOST:], bytes(self._read[-_MOST:])))).decode(
             errors="backslashreplace"
@@ -81,9 +84,7 @@ class Output:
         return (f"written by: {self._what}", text) if text.strip() else None
 
     def close(self) -> None:
-        """Delete the file, and close the pipes that the test has left open."""
-        for pipe in self._pipes:
-            pipe.close()
+        """Delete the file."""
         self._file.close()
 
 
