@@ -119,7 +119,8 @@ def test_of_a_process_that_several_tests_share(shared, turn):
 def test_what_a_process_has_written_is_shown_when_the_test_fails(tmp_path: Path) -> None:
     (tmp_path / "test_loud.py").write_text(TESTS)
     done = processes.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.processes", "-p", "no:cacheprovider", "-p", "no:randomly", "-q", "test_loud.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "tests.processes", "-p", "no:cacheprovider", "-p", "no:randomly",
+         "test_loud.py"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{ROOT}"}, capture_output=True, text=True,
     )  # fmt: skip
     assert "1 passed" in done.stdout
