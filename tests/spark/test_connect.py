@@ -38,6 +38,7 @@ AFTERWARDS = """
 print(source["numInputRows"], source["latestOffset"])
 spark.streams.removeListener(listener)  # when it has had all events
 print({lag.queue for lag in lags})
+spark.conf.set("spark.sql.shuffle.partitions", "1")  # of 200, each batch would start 200 tasks
 from pyspark.sql import functions as f
 where = dict(url=URL, queue="sold")
 days = spark.range(1, 4).selectExpr("to_json(struct(concat('2013-01-0', id, 'T05:00:00Z') AS t, 1 AS n)) AS body")
