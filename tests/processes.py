@@ -37,6 +37,7 @@ class Output:
     Attributes:
         path: The file for what is not read by the test.
         ended: Whether the process has ended.
+        left_open: Its pipes, if an event loop reads them: the loop may end before it has read their end.
     """
 
     def __init__(self, what: object) -> None:
@@ -47,6 +48,7 @@ class Output:
         self._file = tempfile.NamedTemporaryFile(prefix="apressure-test-", buffering=0)  # noqa: SIM115 - see `close`
         self._read = bytearray()
         self._pipes: list[weakref.ref[Recorded]] = []  # one that is dropped is closed at once, and not in a cycle
+        self.left_open: tuple[Any, ...] = ()
         self.path = self._file.name
         self.ended: Callable[[], bool] = lambda: True
         _outputs.append(self)
@@ -84,7 +86,9 @@ class Output:
         return (f"written by: {self._what}", text) if text.strip() else None
 
     def close(self) -> None:
-        """Delete the file."""
+        """Delete the file, and close the pipes that an event loop has left open."""
+        for pipe in self.left_open:
+            pipe.close()
         self._file.close()
 
 
@@ -183,6 +187,8 @@ async def start(*command: Any, **options: Any) -> asyncio.subprocess.Process:
     output.streams(options)
     process = await asyncio.create_subprocess_exec(*command, **options)
     output.ended = lambda: process.returncode is not None
+    popen: subprocess.Popen[bytes] = process._transport.get_extra_info("subprocess")  # type: ignore[attr-defined]
+    output.left_open = tuple(pipe for pipe in (popen.stdout, popen.stderr) if pipe is not None)
     for reader in (process.stdout, process.stderr):
         if reader is not None:
             output.add(bytes(reader._buffer))  # type: ignore[attr-defined]
