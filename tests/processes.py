@@ -93,10 +93,14 @@ class Output:
 
 
 class Recorded(io.RawIOBase):
-    """A pipe that notes what is read from it, and what is left when it is closed."""
+    """A pipe that notes what is read from it, and what is left when it is closed.
+
+    It is a bare descriptor: a file object in a cycle of garbage would warn that nobody closed it.
+    """
 
     def __init__(self, raw: io.RawIOBase, output: Output) -> None:
-        self._raw = raw
+        self._fd = os.dup(raw.fileno())
+        raw.close()
         self._output = output
         self._seen = b""
 
@@ -104,17 +108,22 @@ class Recorded(io.RawIOBase):
         return True
 
     def fileno(self) -> int:
-        return self._raw.fileno()
+        if self.closed:
+            raise ValueError("the pipe is closed")
+        return self._fd
 
     def readinto(self, buffer: Any) -> int | None:
         if self._seen:
             count = min(len(buffer), len(self._seen))
             buffer[:count], self._seen = self._seen[:count], self._seen[count:]
             return count
-        count = self._raw.readinto(buffer)
-        if count:
-            self._output.add(bytes(buffer[:count]))
-        return count
+        try:
+            data = os.read(self._fd, len(buffer))
+        except BlockingIOError:
+            return None
+        buffer[: len(data)] = data
+        self._output.add(data)
+        return len(data)
 
     def look(self) -> None:
         """Note what nobody has read yet. It can still be read."""
@@ -127,7 +136,7 @@ class Recorded(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             self.look()
-            self._raw.close()
+            os.close(self._fd)
         super().close()
 
 

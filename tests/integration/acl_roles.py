@@ -373,6 +373,8 @@ async def cancel_a_wait(stage: Stage, operation: Callable[[], Awaitable[Any]]) -
         await eventually(lambda: task.done() or stage.db.info("clients")["blocked_clients"] > 0)
         task.cancel()
         await asyncio.wait((task,))
+        # A busy machine may unblock it, or be refused that, after `settle_timeout`.
+        await eventually(lambda: failures or stage.db.info("clients")["blocked_clients"] == 0)
     finally:
         loop.set_exception_handler(None)
     if not task.cancelled():

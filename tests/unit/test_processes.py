@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests import processes
 
@@ -133,6 +137,23 @@ def test_what_a_process_has_written_is_shown_when_the_test_fails(tmp_path: Path)
         assert re.search("^loud out$", written, re.MULTILINE), (name, report)
         assert "loud error" in written, (name, report)
     assert "ZeroDivisionError" in failed["test_run"]
+
+
+def test_a_pipe_that_is_garbage_in_a_cycle_is_closed_without_a_warning() -> None:
+    process = processes.Popen(["true"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.wait()
+    assert process.stdout and process.stderr
+    descriptors = [process.stdout.fileno(), process.stderr.fileno()]
+    del process
+    processes.pytest_runtest_setup()  # as before the next test
+    with pytest.MonkeyPatch.context() as patch:
+        complaints: list[object] = []
+        patch.setattr(sys, "unraisablehook", complaints.append)
+        gc.collect()
+    assert not complaints
+    for descriptor in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
 
 
 def test_all_tests_start_their_processes_there() -> None:
