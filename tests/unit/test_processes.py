@@ -142,7 +142,8 @@ def test_what_a_process_has_written_is_shown_when_the_test_fails(tmp_path: Path)
 def test_a_pipe_that_is_garbage_in_a_cycle_is_closed_without_a_warning() -> None:
     process = processes.Popen(["true"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.wait()
-    assert process.stdout and process.stderr
+    assert process.stdout
+    assert process.stderr
     descriptors = [process.stdout.fileno(), process.stderr.fileno()]
     del process
     processes.pytest_runtest_setup()  # as before the next test
