@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
 from apressure.events.server.outcomes import Outcome
+from apressure.events.server.polling import Polling
 from apressure.events.server.session import UNAUTHENTICATED, Session
 from apressure.events.server.settings import ConnectionLimits
 from apressure.events.server.wire.replies import ErrorReply, Reply, encode
@@ -85,9 +86,11 @@ class Host(Protocol):
 
     Attributes:
         limits: What the client may use.
+        polling: Is told of each command.
     """
 
     limits: ConnectionLimits
+    polling: Polling
 
     @property
     def commands(self) -> Executor:
@@ -156,6 +159,7 @@ class Connection(asyncio.Protocol):
         if self._parted:
             return
         self.last_seen = asyncio.get_running_loop().time()
+        self._host.polling.command()
         self._parser.feed(data)
         self._read_commands()
         self._go_on()

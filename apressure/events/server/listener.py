@@ -11,6 +11,7 @@ from typing import Final
 
 from apressure.events.server.commands import Commands
 from apressure.events.server.connection import READ_AHEAD, Connection, peer_of
+from apressure.events.server.polling import Polling
 from apressure.events.server.session import Session
 from apressure.events.server.settings import Address, ServerSettings, Tls
 
@@ -30,6 +31,7 @@ class Listener:
     Attributes:
         commands: Carries commands out; set before `open`.
         limits: What a client may use.
+        polling: Keeps the event loop awake after a command.
         address: Where it listens; the port is the real one.
     """
 
@@ -37,6 +39,7 @@ class Listener:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.limits = settings.limits
+        self.polling = Polling()
         self.address = settings.listen
         self._settings = settings
         self._connections: set[Connection] = set()
