@@ -139,7 +139,7 @@ class MemoryQueue:
         return self._exists
 
     def consumer(
-        self, ack: Literal["manual"], *, prefetch: int | None = None, lease: float | None = None
+        self, ack: Literal["manual"], *, prefetch: int | None = None, lease: float | None = None, shared: bool = True
     ) -> MemoryConsumer:
         assert ack == "manual"
         if prefetch == 99:

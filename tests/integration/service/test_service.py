@@ -859,14 +859,39 @@ async def test_a_second_service_waits_and_takes_over(open_queue: Opener, db: red
     active, standby = await open_two(open_queue)
     first, second = Work(b"0"), Work()
     await active.put_many([b"0", b"1"])
-    with serving(first, active) as one:
+    with serving(first, active, shared=False) as one:
         await eventually(lambda: first.begun)
-        other = asyncio.create_task(serve(second, standby, signals=()))
+        other = asyncio.create_task(serve(second, standby, shared=False, signals=()))
         await eventually(lambda: db.info("clients")["blocked_clients"] >= 1)
         await cancel(one)
         await standby.close()
         assert (await in_time(other)).handled == 2
     assert second.ended == [b"0", b"1"]
+
+
+async def test_two_services_share_a_queue(open_queue: Opener) -> None:
+    queues = await open_two(open_queue)
+    works = Work(b"0", b"1"), Work(b"0", b"1")
+    with serving(works[0], queues[0]) as one, serving(works[1], queues[1]) as other:
+        await queues[0].put_many([b"0", b"1"])
+        await eventually(lambda: works[0].begun and works[1].begun)  # each has one of the two, which nobody ends
+        for work in works:
+            await work.let_go(b"0", b"1")
+        await queues[0].close()
+        assert [(await in_time(service)).handled for service in (one, other)] == [1, 1]
+
+
+async def test_services_that_keep_the_order_of_keys_do_not_share(open_queue: Opener, db: redis.Redis) -> None:
+    active, standby = await open_two(open_queue)
+    first, second = Work(b"0"), Work()
+    await active.put_many([b"0", b"1"])
+    with serving(first, active, key=bytes) as one:
+        await eventually(lambda: first.begun)
+        other = asyncio.create_task(serve(second, standby, key=bytes, signals=()))
+        await eventually(lambda: db.info("clients")["blocked_clients"] >= 1)
+        await cancel(one)
+        await standby.close()
+        assert (await in_time(other)).handled == 2
 
 
 async def test_signals_belong_to_the_main_thread(open_queue: Opener, url: str) -> None:
