@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once, wait_for_answer
-from apressure.connection.consuming import Consuming
-from apressure.connection.leases.clock import Clock, since_boot
-from apressure.connection.waiting.waits import Wait
+from apressure.core.consuming import Consuming
+from apressure.core.leases.clock import Clock, since_boot
+from apressure.core.waiting import Wait
 from apressure.events.delivery import EventDelivery, Hand
 from apressure.events.engine.answers import Popped
 from apressure.events.engine.batching import note_popped

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from apressure import logs
 from apressure.concurrency.lifetime import IteratingTask
-from apressure.connection.leases.clock import since_boot
+from apressure.core.leases.clock import since_boot
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.delivery import Hand, RemoteEventDelivery
 from apressure.events.remote.notices import Misses, Notices

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from apressure.concurrency import background
-from apressure.connection.leases.in_hand import LeasesInHand
-from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.core.driver import Connection
+from apressure.core.leases.in_hand import LeasesInHand
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.delivery import Hand, RemoteEventDelivery
 from apressure.exceptions import LeaseLostError, PressureError
@@ -50,13 +50,11 @@ class Renewing(LeasesInHand[RemoteEventDelivery[Any], RemoteEventDelivery[Any]])
         token: bytes,  # noqa: ARG002
         milliseconds: int,
         on_answer: Callable[[Any], None],
-        connection: ReconnectingConnection | None,
+        connection: Connection | None,
     ) -> None:
         background.start(self._extend(milliseconds / 1000, on_answer, connection), "renewing leases of events")
 
-    async def _extend(
-        self, seconds: float, on_answer: Callable[[Any], None], connection: ReconnectingConnection | None
-    ) -> None:
+    async def _extend(self, seconds: float, on_answer: Callable[[Any], None], connection: Connection | None) -> None:
         until = self.clock() + seconds
         try:
             for name, deliveries in _by_queue(list(self._hand)):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once, wait_for_answer
-from apressure.connection.consuming import Consuming
-from apressure.connection.leases.clock import Clock, since_boot
-from apressure.connection.waiting.waits import Wait
+from apressure.core.consuming import Consuming
+from apressure.core.leases.clock import Clock, since_boot
+from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, PressureError
 from apressure.protocols import DEFAULT_MAX_HOLD
 from apressure.tasks.delivery import Hand, TaskDelivery
