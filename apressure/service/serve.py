@@ -30,7 +30,7 @@ _MOST_AHEAD: Final = 1000
 
 
 class ServeOptions(TypedDict, total=False):
-    """What `serve` takes besides the handler and the queue, whichever kind of handler that is. `serve` explains each."""
+    """What `serve` takes besides the handler and the queue, with each kind of handler. `serve` explains them."""
 
     concurrency: int
     prefetch: int | None

@@ -990,7 +990,8 @@ async def main():
     queue = AsyncQueue("jobs", url=sys.argv[1])
     say("ready")
     served = await serve(
-        handle, queue, deliveries=True, concurrency=2, prefetch=3, lease=0.5, shutdown_timeout=float(sys.argv[3])
+        handle, queue, deliveries=True, concurrency=2, prefetch=3, lease=0.5, shutdown_timeout=float(sys.argv[3]),
+        shared=sys.argv[4] == "shared",
     )
     say(served.handled, served.failed, served.signal.name if served.signal else "")
 
@@ -1001,9 +1002,9 @@ asyncio.run(main())
 class Service:
     """A service in a process of its own, whose handlers end when a file exists."""
 
-    def __init__(self, url: str, go: str, shutdown_timeout: float) -> None:
+    def __init__(self, url: str, go: str, shutdown_timeout: float, shared: bool) -> None:
         self.process = processes.Popen(
-            [sys.executable, "-c", WORKER, url, go, str(shutdown_timeout)],
+            [sys.executable, "-c", WORKER, url, go, str(shutdown_timeout), "shared" if shared else ""],
             env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -1056,8 +1057,8 @@ class TestProcesses:
     def start(self, url: str, go: Any) -> Iterator[Callable[..., Service]]:
         services: list[Service] = []
 
-        def start(shutdown_timeout: float = 60) -> Service:
-            services.append(Service(url, os.fspath(go), shutdown_timeout))
+        def start(shutdown_timeout: float = 60, shared: bool = True) -> Service:
+            services.append(Service(url, os.fspath(go), shutdown_timeout, shared))
             return services[-1]
 
         yield start
@@ -1107,9 +1108,9 @@ class TestProcesses:
     ) -> None:
         queue = await open_queue()
         await queue.put_many([b"%d" % n for n in range(6)])
-        active = start()
+        active = start(shared=False)
         await active.said("begun 0 1", "begun 1 1")
-        standby = start()
+        standby = start(shared=False)
         await standby.said("ready")
         await eventually(lambda: db.info("clients")["blocked_clients"] >= 1)  # it waits for the role
         active.process.kill()
