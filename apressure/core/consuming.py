@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
@@ -103,7 +103,7 @@ class Consuming(ABC, Generic[T, D]):
 
     Args:
         check: Raises if the queue object cannot be used.
-        blocks: The queue object's open blocks.
+        blocks: The open blocks of each queue object that it consumes from.
         settle_timeout: Seconds for which the end of the block goes on after a cancellation.
         manual: The program gets deliveries, and settles them.
         delete: Delete the queue when it is drained.
@@ -121,7 +121,7 @@ class Consuming(ABC, Generic[T, D]):
     def __init__(
         self,
         check: Callable[[], None],
-        blocks: set[Any],
+        blocks: Sequence[set[Any]],
         settle_timeout: float,
         *,
         manual: bool,
@@ -136,6 +136,7 @@ class Consuming(ABC, Generic[T, D]):
         self._delete = delete
         self._buffer: deque[D] = deque()
         self._registration: asyncio.Task[None] | None = None
+        self._inside = False
         self._current: D | None = None
         self._iterating = IteratingTask()
         self._failures = Failures()
@@ -164,22 +165,32 @@ class Consuming(ABC, Generic[T, D]):
     async def _return(self, unseen: list[D], seen: list[D]) -> None:
         """Give back what the program has not seen, and what it has; leave the queue."""
 
-    @abstractmethod
     async def _delete_drained(self) -> None:
         """Delete the queue if it is closed, and has nothing left."""
 
+    async def _assure(self, delivery: D) -> None:  # noqa: ARG002
+        """Renew the lease of a delivery that may have ended; if it has, it is in hand no more."""
+        await self._renewing.assure()
+
     # The block.
 
-    def _open(self, registration: asyncio.Task[None]) -> None:
+    def _check_new(self) -> None:
+        """Raise if the block has begun before."""
+        if self._inside or self._left:
+            raise RuntimeError("this consumer's block has begun already: make one for each block")
+
+    def _open(self, registration: asyncio.Task[None] | None = None) -> None:
         """The block begins; `registration` gives signs of life until it ends."""
-        self._blocks.add(self)
+        for blocks in self._blocks:
+            blocks.add(self)
+        self._inside = True
         self._registration = registration
         self._log("role_taken")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._registration is None:
+        if not self._inside:
             return  # closing the queue object gave everything back
         finished = False
         try:
@@ -203,12 +214,14 @@ class Consuming(ABC, Generic[T, D]):
 
         Cancelled, that goes on, for up to `settle_timeout` seconds; then the cancellation is raised.
         """
-        registration, self._registration = self._registration, None
+        inside, self._inside = self._inside, False
         self._renewing.end()
-        self._blocks.discard(self)
-        if registration is None:
+        for blocks in self._blocks:
+            blocks.discard(self)
+        if not inside:
             return
-        registration.cancel()
+        if self._registration is not None:
+            self._registration.cancel()
         self._log("role_released")
         work = background.start(self._give_back(), "giving back what a consumer has in hand")
         try:
@@ -306,7 +319,7 @@ class Consuming(ABC, Generic[T, D]):
     def _begin(self) -> None:
         """An iteration begins: acknowledge the item before."""
         self._check()
-        if self._registration is None:
+        if not self._inside:
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
         if self._iterating.check():
             self._renewing.note_task()
@@ -326,7 +339,7 @@ class Consuming(ABC, Generic[T, D]):
                 return None
         delivery = self._buffer[0]
         if delivery.claim in self.hand and not self._renewing.certain(delivery):
-            await self._renewing.assure()  # if this is cancelled, it stays prefetched
+            await self._assure(delivery)  # if this is cancelled, it stays prefetched
         if self._buffer and self._buffer[0] is delivery:
             self._buffer.popleft()
         return delivery if delivery.claim in self.hand else None

@@ -124,6 +124,11 @@ class RemoteEventDelivery(Generic[T]):
         return self.attempts > 1
 
     @property
+    def claim(self) -> RemoteEventDelivery[T]:
+        """What names it in its consumer's hand: itself."""
+        return self
+
+    @property
     def certain(self) -> bool:
         """Whether its lease has certainly not ended."""
         return since_boot() < self.certain_until

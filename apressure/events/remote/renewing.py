@@ -41,6 +41,14 @@ class Renewing(LeasesInHand[RemoteEventDelivery[Any], RemoteEventDelivery[Any]])
         super().__init__(hand, client.renewer, (), "events", name, seconds, max_hold, on_lost)
         self._client = client
 
+    async def assure(self) -> None:
+        """Renew all leases now, since some may have ended; what others have got is in hand no more."""
+        for name, deliveries in _by_queue(list(self._hand)):
+            sent = self.clock()
+            extending = self._client.commands.extend(name, [one.event for one in deliveries], self.term.seconds)
+            outcomes = await self._client.step(extending)
+            self._renewed(zip(deliveries, outcomes, strict=True), sent + self.term.seconds)
+
     def _give_back(self, lost: list[RemoteEventDelivery[Any]]) -> None:
         for name, deliveries in _by_queue(lost):
             self._client.soon(self._client.commands.put_back(name, [one.event for one in deliveries]))
