@@ -178,11 +178,9 @@ class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
     def _arrived(self, answer: Reservation, sent: float) -> None:
         queue = self._queue
         note_reserved(queue.steps, answer)
-        for reserved in answer.tasks:
-            delivery = queue.delivery(reserved, self.hand)
-            self._buffer.append(delivery)
-            self.hand[delivery.claim] = delivery
-            self._renewing.arrived(delivery, sent)
+        deliveries = [queue.delivery(reserved, self.hand) for reserved in answer.tasks]
+        self._buffer.extend(deliveries)
+        self._renewing.arrived([(one.claim, one) for one in deliveries], sent)
         if self._left:  # the block has ended meanwhile
             self._give_back_unseen()
 
