@@ -14,7 +14,7 @@ from apressure.concurrency.settle import set_result_once, wait_shielded
 from apressure.connection.wire.request import Request
 from apressure.core.lanes import Entry, Lane
 from apressure.core.putting import Putting, PuttingLane
-from apressure.core.waiting import EMPTY, FULL, Wait
+from apressure.core.waiting import EMPTY, Wait
 from apressure.events.engine.answers import Event, Popped
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps
 from apressure.events.engine.waits import EventWaits
@@ -38,9 +38,7 @@ class PushLane(PuttingLane[Push]):
         front: They push to the front.
     """
 
-    _wait_type = Wait
     _most = MAX_EVENTS
-    _full = FULL
     _steps: EventSteps
     _waits: EventWaits
 
@@ -84,7 +82,6 @@ class PopLane(Lane[Pop]):
     """
 
     _role = "consumer"
-    _wait_type = Wait
     _steps: EventSteps
     _waits: EventWaits
 

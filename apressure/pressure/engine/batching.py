@@ -13,13 +13,12 @@ from apressure import validation
 from apressure.concurrency.settle import note_sent, set_result_once
 from apressure.connection.waiting.waiter import SLICE
 from apressure.core.lanes import Entry, Lane
-from apressure.core.waiting import Parked
+from apressure.core.waiting import EMPTY, FULL, Parked, Wait
 from apressure.exceptions import DurabilityError, OutcomeUnknownError, PressureError
 from apressure.items import MAX_BYTES, Items, Progress
-from apressure.pressure.engine.answers import EMPTY, FULL
 from apressure.pressure.engine.notices import Notice
 from apressure.pressure.engine.steps import Steps
-from apressure.pressure.engine.waits import Wait, Waits
+from apressure.pressure.engine.waits import Waits
 
 T = TypeVar("T")
 
@@ -58,7 +57,6 @@ class PutLane(Lane[Put]):
     """
 
     _role = "producer"
-    _wait_type = Wait
     _steps: Steps
     _waits: Waits
 
@@ -187,7 +185,6 @@ class GetLane(Lane[Get]):
     """The gets of a client's tasks: at-most-once."""
 
     _role = "consumer"
-    _wait_type = Wait
     _steps: Steps
     _waits: Waits
 

@@ -11,6 +11,7 @@ from apressure import validation
 from apressure.concurrency import background
 from apressure.concurrency.settle import note_sent, wait_shielded
 from apressure.connection.client import Client
+from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter, Requeued
 from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError, Role
 from apressure.pressure.engine import requeueing, sending
@@ -19,7 +20,7 @@ from apressure.pressure.engine.dead_letters import DeadLetters, beside
 from apressure.pressure.engine.engine import Engine
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.steps import Steps
-from apressure.pressure.engine.waits import Wait, Waits
+from apressure.pressure.engine.waits import Waits
 
 if TYPE_CHECKING:
     from apressure.pressure.leases.lease import Lease

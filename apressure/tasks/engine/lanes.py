@@ -15,7 +15,7 @@ from apressure.concurrency.settle import set_result_once, wait_shielded
 from apressure.connection.wire.request import Request
 from apressure.core.lanes import Entry, Lane
 from apressure.core.putting import Putting, PuttingLane
-from apressure.core.waiting import EMPTY, FULL, Wait
+from apressure.core.waiting import EMPTY, Wait
 from apressure.exceptions import DurabilityError
 from apressure.items import MAX_BYTES
 from apressure.tasks.engine.answers import Reservation, Reserved, raw
@@ -32,9 +32,7 @@ class Put(Putting[New]):
 class PutLane(PuttingLane[Put]):
     """The puts of a client's tasks."""
 
-    _wait_type = Wait
     _most = MAX_TASKS
-    _full = FULL
     _steps: TaskSteps
 
     def _put(self, items: Sequence[New], expected: bool) -> Request:
@@ -67,7 +65,6 @@ class ReserveLane(Lane[Reserve]):
     """The reservations of a client's tasks, for `receive`."""
 
     _role = "consumer"
-    _wait_type = Wait
     _steps: TaskSteps
 
     def __init__(self, steps: TaskSteps, waits: TaskWaits) -> None:
