@@ -189,17 +189,19 @@ class Lane(ABC, Generic[E]):
         """Undo the result of an entry whose caller was cancelled; returns a future that completes when it is undone."""
 
     def _flush(self) -> None:
+        if self._busy:
+            return  # the answer sees to the others
         parked, self._parked = self._parked, None
         if parked is not None:
             parked.cancel()
         while self._entries and (first := self._first).future.cancelled():
             del self._entries[first]  # its caller runs in this turn of the event loop
-        if self._entries and not self._busy:
+        if self._entries:
             self._noted = self._waits.note()
             self._sent += 1
             self._busy = True
             self._send()
-        if not self._entries:
+        else:
             self._waits.hand_back(self._role)
 
     def _answered(self, answer: Any) -> None:
