@@ -19,6 +19,7 @@ from apressure.events.delivery import EventDelivery, Hand
 from apressure.events.engine.answers import Popped
 from apressure.events.engine.batching import note_popped
 from apressure.events.engine.mending import Mender
+from apressure.events.engine.steps import Want
 from apressure.events.renewing import Renewing
 from apressure.exceptions import DurabilityError, PressureError
 
@@ -173,10 +174,9 @@ class EventConsumer(Consuming[T, EventDelivery[Any]]):
                 queue._steps.give_back_soon(answer.answer.events)
             set_result_once(done, answer)
 
-        queue._steps.send_pop(
-            self._series, most, int(self._renewing.term.seconds * 1000), place, queue.max_attempts or 0,
-            self._expected, len(self.hand), most > 1, on_answer,
-        )  # fmt: skip
+        lease, limit = int(self._renewing.term.seconds * 1000), queue.max_attempts or 0
+        want = Want(lease, limit, self._expected, len(self.hand), share=most > 1)
+        queue._steps.send_pop(self._series, most, want, place, on_answer)
         return done
 
     async def _answer_to(self, done: asyncio.Future[Any]) -> Any:

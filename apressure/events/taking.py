@@ -137,23 +137,23 @@ class Taking(Administration, Generic[T]):
         if deadline is not None:
             return await within(deadline, self.name, self.get_many(max_items, timeout))
         validation.whole(max_items, "max_items")
-        events = await self._pop(max_items, timeout, 0)
+        taken = await self._pop(max_items, timeout, 0)
         items: list[T] = []
+        kept = len(taken)
         try:
-            self._items.decode_into(items, [event.contents for event in events])
+            self._items.decode_into(items, [event.contents for event in taken])
         except DecodeError:
-            events, behind = events[: max(1, len(items))], events[max(1, len(items)) :]
-            patience = self._steps.settle_timeout
+            kept, patience = max(1, len(items)), self._steps.settle_timeout
             try:
-                if behind:
-                    await wait_for_answer(self._pops.give_back(behind, 0), None, patience)
+                if behind := taken[kept:]:
+                    await wait_for_answer(self._pops.give_back(behind, taken.order), None, patience)
             except asyncio.CancelledError:  # then the caller gets none of them
-                await wait_shielded(self._pops.give_back(events, 0), patience)
+                await wait_shielded(self._pops.give_back(taken[:kept], taken.order), patience)
                 raise
             if not items:
-                note_taken(lambda: asyncio.wait((self._pops.give_back(events, 0),)))
+                note_taken(lambda: asyncio.wait((self._pops.give_back(taken[:kept], taken.order),)))
                 raise
-        note_taken(lambda: asyncio.wait((self._pops.give_back(events, 0),)))
+        note_taken(lambda: asyncio.wait((self._pops.give_back(taken[:kept], taken.order),)))
         return items
 
     def __aiter__(self) -> AsyncIterator[T]:

@@ -15,6 +15,7 @@ from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
 from apressure.core.leases.arguments import lease_of
 from apressure.core.leases.clock import since_boot
+from apressure.core.taking import Take
 from apressure.core.waiting import Wait
 from apressure.exceptions import QueueEmptyError
 from apressure.items import Items, Progress
@@ -22,7 +23,7 @@ from apressure.tasks.codec import TaskCodec, UTF8Codec
 from apressure.tasks.contents import Contents
 from apressure.tasks.delivery import Hand, TaskDelivery
 from apressure.tasks.engine.answers import Reserved, text
-from apressure.tasks.engine.lanes import Put, Reserve
+from apressure.tasks.engine.lanes import Put
 from apressure.tasks.engine.steps import MAX_TASKS, New
 from apressure.tasks.nodes.consumer import TaskConsumer
 from apressure.tasks.options import DEFAULT_RESULT_TTL, refuse_unfit, time_of, ttl_of
@@ -280,8 +281,8 @@ class TaskQueue(Contents[T], Generic[T]):
         self.check()
         listener = await self.listener()
         sent = since_boot()
-        reserve = Reserve(min(max_items, MAX_TASKS), self.policy(seconds), listener, self._expected)
-        tasks: list[Reserved] = await self._reservations.run(reserve, timeout, False)
+        take = Take(min(max_items, MAX_TASKS), self.want(seconds, listener, self._expected))
+        tasks: list[Reserved] = await self._reservations.run(take, timeout, False)
         deliveries = [self.delivery(one) for one in tasks]
         for delivery in deliveries:
             delivery.certain_until = sent + seconds

@@ -55,18 +55,25 @@ class Change(NamedTuple):
     fields: Mapping[str, str] = {}
 
 
-class Policy(NamedTuple):
-    """How tasks are reserved.
+class Want(NamedTuple):
+    """What a reservation asks for, beside tasks.
 
     Attributes:
         lease: Milliseconds after which they are taken from a node that gives no sign of life.
         limit: How often a task is tried at most; 0 for no limit.
         on_orphan: What happens to a task whose node dies.
+        listener: For which listener.
+        expected: The queue must have been created.
+        in_hand: With this, a closed and empty queue answers `Wait("draining")` while others have tasks: so many are the
+            caller's own.
     """
 
     lease: int
-    limit: int = 0
-    on_orphan: Literal["retry", "fail"] = "retry"
+    limit: int
+    on_orphan: Literal["retry", "fail"]
+    listener: bytes
+    expected: bool = False
+    in_hand: int | None = None
 
 
 class TaskSteps(StepSender):
@@ -105,25 +112,11 @@ class TaskSteps(StepSender):
         arguments: list[Argument] = [series.next(), b"0", _flag(expected), *itertools.chain.from_iterable(tasks)]
         return self._send(series.call("enqueue"), arguments, on_answer, 1)
 
-    def send_reserve(
-        self,
-        series: Series,
-        most: int,
-        policy: Policy,
-        listener: bytes,
-        expected: bool,
-        in_hand: int | None,
-        on_answer: OnAnswer,
-    ) -> Request:
-        """Reserve tasks for a listener. Answers with a `Reservation` or a `Wait`.
-
-        With `in_hand`, a closed and empty queue answers `Wait("draining")` while others have tasks: so many are the
-        caller's own.
-        """
-        number = series.next()
+    def send_reserve(self, series: Series, most: int, want: Want, on_answer: OnAnswer) -> Request:
+        """Reserve up to `most` tasks. Answers with a `Reservation` or a `Wait`."""
         arguments: list[Argument] = [
-            number, b"0", most, policy.lease, series.token, listener, policy.limit, policy.on_orphan, _flag(expected),
-            b"" if in_hand is None else in_hand,
+            series.next(), b"0", most, want.lease, series.token, want.listener, want.limit, want.on_orphan,
+            _flag(want.expected), b"" if want.in_hand is None else want.in_hand,
         ]  # fmt: skip
         return self._send(series.call("reserve"), arguments, on_answer, 1)
 

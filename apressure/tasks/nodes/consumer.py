@@ -161,10 +161,8 @@ class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
                 queue.steps.give_back_soon(answer.answer.tasks)
             set_result_once(done, answer)
 
-        queue.steps.send_reserve(
-            self._series, most, queue.policy(self._renewing.term.seconds), self._listener, self._expected,
-            len(self.hand), on_answer,
-        )  # fmt: skip
+        want = queue.want(self._renewing.term.seconds, self._listener, self._expected, len(self.hand))
+        queue.steps.send_reserve(self._series, most, want, on_answer)
         await wait_for_answer(done, None, queue.steps.settle_timeout)
         answer = done.result()
         if isinstance(answer, Exception):
