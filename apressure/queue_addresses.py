@@ -78,6 +78,18 @@ def read(address: str, default: Kind = "queue", url: str | None = None) -> Queue
     return QueueAddress(kind, _unquoted(name), server)
 
 
+def read_pattern(pattern: str, url: str | None = None) -> list[QueueAddress]:
+    """Return what the address of several queues, such as `orders*` or `events:*`, may mean: one for each kind.
+
+    Without a kind, it is about every kind that is on a server. The names are the patterns.
+
+    Raises:
+        TypeError, ValueError: As for `read`.
+    """
+    on_servers: tuple[Kind, ...] = ("queue", "events", "tasks")
+    return list(dict.fromkeys(read(pattern, kind, url) for kind in on_servers))
+
+
 def _kind_of(queue: str, default: Kind, url: str | None) -> tuple[Kind, str]:
     """Return the kind and the name that an address without its server says."""
     prefix, colon, name = queue.partition(":")
