@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from apressure.events.queue import EventQueue
     from apressure.files.options import FileQueueOptions
     from apressure.files.queue import FileQueue
-    from apressure.queue.queue import AsyncQueue
+    from apressure.pressure.queue import AsyncQueue
     from apressure.tasks.queue import TaskQueue
 
     # Here, since it would bring all of the room `files` to programs that use a server.
@@ -112,6 +112,6 @@ def make(address: QueueAddress, options: dict[str, Any]) -> Any:
         from apressure.tasks.queue import TaskQueue
 
         return TaskQueue(address.name, **options)
-    from apressure.queue.queue import AsyncQueue
+    from apressure.pressure.queue import AsyncQueue
 
     return AsyncQueue(address.name, **options)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from apressure.cli.show import plain, printable
-from apressure.queue.statistics import QueueStatistics, RoleStatistics
+from apressure.pressure.statistics import QueueStatistics, RoleStatistics
 from apressure.queue_addresses import Kind, QueueAddress
 
 if TYPE_CHECKING:

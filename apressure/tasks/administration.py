@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from apressure import logs, validation
-from apressure.connection.waiting.waits import Wait
+from apressure.core.waiting import Wait
 from apressure.exceptions import QueueDoesNotExistError
 from apressure.tasks.core import Core
 from apressure.tasks.engine.answers import Status
