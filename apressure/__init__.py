@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from apressure.events.several import EventConsumers
     from apressure.events.statistics import EventQueueStatistics
     from apressure.files import FileDelivery, FileQueue, FileQueueOptions, FileQueueStatistics
+    from apressure.opening import open_queue
     from apressure.pressure.consumer import Consumer
     from apressure.pressure.delivery import Delivery
     from apressure.pressure.doctor import recovery
@@ -145,6 +146,7 @@ __all__ = [
     "TaskStatusError",
     "TaskUnfinishedError",
     "TypedCodec",
+    "open_queue",
     "pipe",
     "recovery",
     "serve",
@@ -176,6 +178,7 @@ _LATER = {
     "Served": "apressure.service.service",
     "TaskClient": "apressure.tasks.client",
     "TaskQueue": "apressure.tasks.queue",
+    "open_queue": "apressure.opening",
     "pipe": "apressure.service.pipe",
     "recovery": "apressure.pressure.doctor.recovery",
     "serve": "apressure.service.serve",

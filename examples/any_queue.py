@@ -1,16 +1,14 @@
-"""Run one program on every kind of queue: one line decides which.
+"""Run one program on every kind of queue: the address decides which.
 
-python any_queue.py [server|files|events|tasks]
+python any_queue.py [embedded:///orders|embedded:///events:orders|embedded:///tasks:orders|files:spool/orders|...]
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
-from pathlib import Path
 
-from apressure import AsyncQueue, EventQueue, FileQueue, TaskQueue
+from apressure import open_queue
 from apressure.protocols import Destination, Source
 
 
@@ -29,25 +27,15 @@ async def work(orders: Source[str]) -> None:
             await delivery.ack()
 
 
-async def main(kind: str) -> None:
+async def main(address: str) -> None:
     """Feed and work at the same time."""
-    with tempfile.TemporaryDirectory() as directory:
-        queue: AsyncQueue[str] | EventQueue[str] | FileQueue[str] | TaskQueue[str]
-        if kind == "files":
-            queue = FileQueue(Path(directory) / "orders", codec="text")  # this line,
-        elif kind == "events":
-            queue = EventQueue("orders", url="embedded://", codec="text")  # this one,
-        elif kind == "tasks":
-            queue = TaskQueue("orders", url="embedded://", codec="text")  # this one,
-        else:
-            queue = AsyncQueue("orders", url="embedded://", codec="text")  # or this one
-        async with queue:
-            await queue.create(bound=3)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(feed(queue))
-                group.create_task(work(queue))
-            await queue.delete()
+    async with open_queue(address, codec="text") as queue:
+        await queue.create(bound=3)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(feed(queue))
+            group.create_task(work(queue))
+        await queue.delete()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "server"))
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "embedded:///orders"))

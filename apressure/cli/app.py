@@ -25,17 +25,15 @@ _WrongUsage: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 
 _CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 
-_QUEUES: Final = (
-    "create", "put", "get", "dead", "requeue", "ls", "stat", "pause", "resume", "close", "delete", "doctor", "health",
+_ALONE: Final = (
+    "create", "put", "get", "peek", "ls", "stat", "pause", "resume", "purge", "dead", "requeue", "close", "delete",
+    "doctor", "health", "metrics", "demo", "pipeline", "explain",
 )  # fmt: skip
-_OTHERS: Final = ("metrics", "demo", "pipeline", "explain")
 _TASKS: Final = (
-    "create", "enqueue", "schedule", "run", "ls", "show", "wait", "stat", "cancel", "retry", "purge", "pause", "resume",
-    "close", "delete", "listen", "complete", "fail", "progress",
+    "schedule", "run", "ls", "show", "wait", "cancel", "purge", "listen", "complete", "fail", "progress",
 )  # fmt: skip
-_FILES: Final = ("pump", "sink", "stat", "pause", "resume", "dead", "requeue", "purge")
-_EVENT_SERVER: Final = ("serve", "health")
-_EVENT_QUEUES: Final = ("stat", "pause", "resume", "dead", "requeue")
+_FILES: Final = ("pump", "sink", "give_back")
+_EVENTS: Final = ("serve", "health")
 
 
 class _Commands(TyperGroup):
@@ -43,7 +41,7 @@ class _Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (Click passes it)
         """Return the names in the order of `apressure --help`."""
-        return [*_QUEUES, *_OTHERS, "tasks", "files", "events"]
+        return [*_ALONE, "tasks", "files", "events"]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, or None if there is none of this name."""
@@ -54,18 +52,14 @@ def _made(name: str) -> Any:
     """Make a command, or a group of commands."""
     if name == "tasks":
         tasks = [command(function, prefix=False) for function in _functions(name, _TASKS)]
-        return _group(name, "Very long tasks, in the format of Blueque.", tasks)
+        return _group(name, "What only tasks have: schedules, nodes, status and results.", tasks)
     if name == "files":
         files = [command(function, server=False) for function in _functions(name, _FILES)]
-        return _group(name, "Queues in directories, without a server, in the format of vsqs.", files)
+        return _group(name, "The commands of vsqs for queues in directories.", files)
     if name == "events":
-        events = [
-            *(command(one, server=False, new_loop=new_fast_loop) for one in _functions(name, _EVENT_SERVER)),
-            *(command(one, prefix=False) for one in _functions(name, _EVENT_QUEUES)),
-        ]
-        return _group(name, "Event queues for Redis clients in any language, in the format of okq.", events)
-    module = name if name in _OTHERS else f"queues.{name}"
-    (function,) = _functions(module, (name,))
+        events = [command(one, server=False, new_loop=new_fast_loop) for one in _functions(name, _EVENTS)]
+        return _group(name, "The okq server: event queues for Redis clients in any language.", events)
+    (function,) = _functions(name, (name,))
     alone = typer.Typer(name=name, add_completion=False, rich_markup_mode="rich")
     alone.command(epilog=_SEE)(command(function, server=name != "explain"))
     return typer.main.get_command(alone)
@@ -90,7 +84,7 @@ def _group(name: str, help: str, commands: Iterable[Callable[..., None]]) -> Any
 app = typer.Typer(
     name="apressure",
     cls=_Commands,
-    help="Queues between processes, over Redis or Valkey, that behave like a bounded asyncio.Queue.",
+    help="Queues between processes that behave like a bounded asyncio.Queue, over Redis, Valkey or in directories.",
     epilog=_EPILOG,
     add_completion=True,
     no_args_is_help=False,

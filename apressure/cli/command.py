@@ -11,7 +11,7 @@ from typing import Any, Final
 import typer
 
 from apressure.cli.options import Common, Json, Prefix, Url
-from apressure.cli.running import NewLoop, execute
+from apressure.cli.running import NewLoop, errors_printed, execute
 
 _ANY: Final = inspect.Parameter.KEYWORD_ONLY
 _CONTEXT: Final = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
@@ -39,7 +39,8 @@ def command(
         context: typer.Context, url: str | None = None, prefix: str | None = None, json: bool = False, **options: Any
     ) -> None:
         common = Common.of(context, url, prefix, json)
-        running = function(common, **options)
+        with errors_printed(common):
+            running = function(common, **options)
         if inspect.iscoroutine(running):
             execute(common, running, new_loop=new_loop)
 

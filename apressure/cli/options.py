@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from apressure import AsyncQueue, Client, Durability, validation
+from apressure import Client, Durability, opening, queue_addresses, validation
 from apressure.cli.exits import UsageError
 from apressure.cli.show import printable
 from apressure.cli.streams.framing import Framing
+from apressure.queue_addresses import Kind, QueueAddress
 
 if TYPE_CHECKING:
-    from apressure import EventQueue
     from apressure.tasks import TaskClient
 
 _SERVER_PANEL: Final = "Server and output"
@@ -48,13 +48,23 @@ def replicas_of(given: str | int) -> int | Literal["all"]:
     return int(text)
 
 
-Name = Annotated[str, typer.Argument(help="The queue's name, without the prefix.", show_default=False)]
+Address = Annotated[
+    str,
+    typer.Argument(
+        metavar="QUEUE",
+        help="The queue: orders, events:orders, tasks:orders, files:spool/orders, or a URL such as "
+        "redis://host:6379/0/events:orders.",
+        show_default=False,
+    ),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.", show_default=False)]
 Url = Annotated[
     str | None,
     typer.Option(
         "--url",
         metavar="URL",
-        help="The server: redis://, rediss://, redis+sentinel://, redis+cluster://, unix:// or embedded:///DIR. "
+        help="The server of queues whose address names none: redis://, rediss://, redis+sentinel://, redis+cluster://, "
+        "unix:// or embedded:///DIR. "
         "Default: APRESSURE_URL, or REDIS_SERVER, REDIS_PORT and REDIS_DB.",
         show_default=False,
         callback=_not_empty,
@@ -153,6 +163,14 @@ MaxAttempts = Annotated[
     ),
 ]
 Most = Annotated[int | None, typer.Option("--max", metavar="N", min=1, help="Move at most N.", show_default="all")]
+Pattern = Annotated[
+    bool,
+    typer.Option(
+        "--pattern",
+        help="The names are patterns: 'orders*' for queues of every kind on the server, 'events:orders*' for those of "
+        "one kind, 'files:spool/*' for those in a directory.",
+    ),
+]
 Progress = Annotated[
     bool | None,
     typer.Option("--progress/--no-progress", help="Show the progress on standard error.", show_default=False),
@@ -200,49 +218,63 @@ class Common:
             json=json or before.json,
         )
 
-    def client(self) -> Client:
-        """Return a new client of the server."""
-        self._check_url()
-        return Client(self.url, prefix=self.prefix)
+    def read(self, address: str, default: Kind = "queue") -> QueueAddress:
+        """Return what an address says. The server is that of `--url` or of the environment, unless it names one."""
+        return self._checked(queue_addresses.read(address, default, self.url))
 
-    def queue(
-        self,
-        name: str,
-        max_attempts: int | None = None,
-        dead_letters: str | None = None,
-        durability: Durability | None = None,
-    ) -> AsyncQueue[bytes]:
-        """Return the queue `name` with a client of its own."""
-        self._check_url()
-        return AsyncQueue(
-            name,
-            max_attempts=max_attempts,
-            dead_letters=dead_letters,
-            url=self.url,
-            prefix=self.prefix,
-            durability=durability,
-        )
+    def read_pattern(self, pattern: str) -> list[QueueAddress]:
+        """Return what the address of several queues may mean, such as `orders*` or `events:*`."""
+        return [self._checked(found) for found in queue_addresses.read_pattern(pattern, self.url)]
 
-    def tasks(self) -> TaskClient:
-        """Return a new client of the server, for queues of tasks."""
+    def open(self, address: QueueAddress, **options: Any) -> Any:
+        """Return the queue of an address, with a client of its own. Options that are None are left out.
+
+        Items are bytes, also those of a queue of tasks.
+        """
+        given = {name: value for name, value in options.items() if value is not None}
+        if given.get("dead_letters") is not None:
+            check_source(address, "--dead-letters")
+        if self.prefix is not None and address.kind != "files":
+            given["prefix"] = self.prefix
+        return opening.make(address, {"codec": "raw", **given})
+
+    def client(self, url: str | None = None) -> Client:
+        """Return a new client of a server; None for the usual one."""
+        self._check_url(url or self.url)
+        return Client(url or self.url, prefix=self.prefix)
+
+    def tasks(self, url: str | None = None) -> TaskClient:
+        """Return a new client of a server, for queues of tasks; None for the usual one."""
         from apressure.tasks import TaskClient
 
-        self._check_url()
-        return TaskClient(self.url)
+        self._check_url(url or self.url)
+        return TaskClient(url or self.url)
 
-    def events(self, name: str) -> EventQueue[bytes]:
-        """Return the queue of events `name` with a client of its own."""
-        from apressure import EventQueue
+    def _checked(self, address: QueueAddress) -> QueueAddress:
+        self._check_url(address.url)
+        return address
 
-        self._check_url()
-        return EventQueue(name, url=self.url)
-
-    def _check_url(self) -> None:
-        if self.url == "embedded://":
+    def _check_url(self, url: str | None) -> None:
+        if url == "embedded://":
             raise UsageError(
                 "embedded:// starts a server that ends with this command, and its queues with it. "
                 "Use embedded:///some/dir, which keeps the queues, or the URL of a server"
             )
+
+
+def durability_of(address: QueueAddress, replicas: int | Literal["all"], fsync: bool) -> Durability | None:
+    """Return what `--replicas` and `--fsync` ask for. A queue in a directory is on the disk anyway."""
+    if address.kind == "files":
+        if replicas:
+            raise UsageError("--replicas needs a server: a queue in a directory has no replicas. Leave it out")
+        return None
+    return Durability(replicas, fsync) if replicas or fsync else None
+
+
+def check_source(address: QueueAddress, option: str) -> None:
+    """Refuse the name of a dead-letter queue where dead letters stay in their queue."""
+    if address.kind not in ("queue", "files"):
+        raise UsageError(f"{option} is not for {address}: its dead letters stay in the queue. Leave {option} out")
 
 
 def complain(line: str) -> None:

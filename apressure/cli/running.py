@@ -55,9 +55,15 @@ def execute(
         remains: Called after an error or a signal. Its result is printed on the same line.
         new_loop: Makes the event loop.
     """
+    with errors_printed(common, remains), _log_printed(common):
+        return _run(coroutine, insist, new_loop)
+
+
+@contextlib.contextmanager
+def errors_printed(common: Common, remains: Callable[[], Remains | None] = lambda: None) -> Iterator[None]:
+    """Print an error on one line, and end the process with its exit code."""
     try:
-        with _log_printed(common):
-            return _run(coroutine, insist, new_loop)
+        yield
     except _StoppedBySignalError as stopped:
         code = Exit(128 + stopped.signum)
         left = remains()

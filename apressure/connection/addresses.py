@@ -47,7 +47,7 @@ _MANY = ("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 _PORTS = {"sentinels": 26379, "cluster": 6379}
 _SCHEMES = "redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// (rediss+… for TLS) or embedded://"
 _ELSEWHERE = "credentials go into username= and password="
-_QUOTE = "write special characters of a password as %XX (/ as %2F, # as %23, ? as %3F, @ as %40)"
+QUOTE = "write special characters of a password as %XX (/ as %2F, # as %23, ? as %3F, @ as %40)"
 _ADDRESS = "an address must be host:port, and the port a number"
 
 # The options of the user's client that ours takes over. All others (retries, timeouts of replies, decoding, maintenance
@@ -288,7 +288,7 @@ def _parsed(url: str) -> ParseResult:
     except ValueError:  # its text contains the part with the password
         parts = None
     if parts is None:  # raised outside of `except`, where the other error would be its context
-        raise ValueError(f"the URL is not valid: {_QUOTE}")
+        raise ValueError(f"the URL is not valid: {QUOTE}")
     scheme = parts.scheme
     if scheme not in ("redis", "rediss", "unix", *_MANY):
         raise ValueError(f"the URL must begin with {_SCHEMES}, not {scheme or url.rsplit('@', maxsplit=1)[-1][:40]!r}")
@@ -297,7 +297,7 @@ def _parsed(url: str) -> ParseResult:
         and "@" not in parts.netloc
         and "@" in parts.path + parts.fragment + parts.query.partition("=")[0]
     ):
-        raise ValueError(f"the URL is not valid: {_QUOTE}")
+        raise ValueError(f"the URL is not valid: {QUOTE}")
     return parts
 
 

@@ -41,6 +41,7 @@ from apressure import (
     TaskClient,
     TaskQueue,
     TypedCodec,
+    open_queue,
     pipe,
     protocols,
     recovery,
@@ -91,6 +92,36 @@ def the_codec_decides_what_items_are(client: Client) -> None:
     assert_type(AsyncQueue("q", codec=PydanticCodec(list[Invoice])), AsyncQueue[list[Invoice]])
     assert_type(AsyncQueue("q", codec=Hexadecimal()), AsyncQueue[int])
     assert_type(AsyncQueue("q", codec=Order, max_attempts=3, dead_letters="failed"), AsyncQueue[Order])
+
+
+async def an_address_leaves_the_kind_open(address: str, client: Client) -> None:
+    async def handle(item: str) -> str:
+        return item
+
+    assert_type(open_queue(address), AsyncQueue[bytes] | EventQueue[bytes] | FileQueue[bytes] | TaskQueue[Any])
+    assert_type(
+        open_queue(address, codec="raw", client=client),
+        AsyncQueue[bytes] | EventQueue[bytes] | FileQueue[bytes] | TaskQueue[bytes],
+    )
+    assert_type(
+        open_queue(address, codec="json", bound=3), AsyncQueue[Any] | EventQueue[Any] | FileQueue[Any] | TaskQueue[Any]
+    )
+    open_queue(address, maxattempts=3)  # type: ignore[call-overload]
+    async with open_queue(address, codec="text", url="redis://h", max_attempts=3) as queue:
+        assert_type(queue, AsyncQueue[str] | EventQueue[str] | FileQueue[str] | TaskQueue[str])
+        destination: Destination[str] = queue
+        source: Source[str] = queue
+        await serve(handle, queue)
+        await pipe(source, handle, destination)
+        await queue.create(bound=5)
+        await queue.put("text")
+        await queue.put(b"bytes")  # type: ignore[arg-type]
+        if isinstance(queue, AsyncQueue):
+            await queue.put("text", force=True)
+        if isinstance(queue, EventQueue):
+            assert_type(await queue.put("text", id="1"), str)
+    async with open_queue(address, codec=Order) as typed:
+        await typed.put(Order(1))
 
 
 async def bytes_go_in_and_come_out() -> None:

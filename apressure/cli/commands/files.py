@@ -1,9 +1,8 @@
-"""`apressure files`: queues in directories, with no server."""
+"""`apressure files`: the commands of vsqs, and what only directories have."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import os
 from collections.abc import Iterable, Iterator
@@ -13,63 +12,37 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from apressure.cli.commands.queues.dead import Limit, show
-from apressure.cli.commands.queues.pause import set_paused
-from apressure.cli.commands.queues.requeue import report
 from apressure.cli.exits import UsageError
 from apressure.cli.options import (
     Close,
     Common,
     Follow,
-    Interval,
     Items,
     Lease,
     LengthPrefixed,
     MaxAttempts,
     MaxSize,
-    Most,
     Name,
     Null,
     Number,
     Progress,
     Timeout,
-    Watch,
     complain,
     framing_of,
-    seconds_between,
 )
 from apressure.cli.running import Remains, execute
-from apressure.cli.show import answer, print_json, print_statistics
+from apressure.cli.show import answer, print_json
 from apressure.cli.streams.framing import DEFAULT_LIMIT, Framing, decoder
 from apressure.cli.streams.meter import Meter, is_shown
 from apressure.cli.streams.pipes import Input, Output
-from apressure.dead_letters import Requeued
 from apressure.exceptions import LeaseLostError, QueueClosedError, QueueEmptyError
-from apressure.files import FileDelivery, FileQueue, FileQueueStatistics
-from apressure.files.options import SUFFIX
+from apressure.files import FileDelivery, FileQueue
 from apressure.protocols import DEFAULT_LEASE
 
 _CHUNK = 64
 _READ = 64 * 1024
-_SHOWN = (
-    "name",
-    "path",
-    "length",
-    "bound",
-    "closed",
-    "paused",
-    "in_flight",
-    "unfinished",
-    "oldest",
-    "next_expiry",
-    "notified",
-)
 
 Node = Annotated[Path, typer.Option("-d", "--dir", metavar="DIR", help="The directory that the queue is in.")]
-Dead = Annotated[
-    str | None,
-    typer.Option("--from", metavar="DEAD", help="The name of the dead-letter queue.", show_default="NAME.dead"),
-]
 Poll = Annotated[
     bool,
     typer.Option("--poll", help="Look for changes every moment. Needed if other machines change the directory, too."),
@@ -253,118 +226,11 @@ async def _write(delivery: FileDelivery[bytes], output: Output, framing: Framing
     await delivery.ack()
 
 
-async def stat(
-    common: Common,
-    name: Name,
-    directory: Node = Path(),
-    watch: Watch = False,
-    interval: Interval = None,
-    poll: Poll = False,
-) -> None:
-    """Show how full a queue is: one line for each value, or with --watch one line each time."""
-    seconds = seconds_between(interval, watch)
+async def give_back(common: Common, name: Name, directory: Node = Path(), poll: Poll = False) -> None:
+    """Give back all items in flight, those of consumers that work included, instead of waiting for their leases."""
     async with FileQueue(name, directory=directory, notify=False if poll else None) as queue:
-        while True:
-            shown = as_dict(await queue.statistics())
-            watched = ("length", "in_flight", "unfinished", "oldest") if watch else None
-            print_statistics(shown, watched, as_json=common.json)
-            if not watch:
-                return
-            await asyncio.sleep(seconds)
-
-
-async def pause(common: Common, name: Name, directory: Node = Path()) -> None:
-    """Pause a queue: its consumers take no further item until `files resume`. Items can still be put."""
-    await set_paused(common, FileQueue(name, directory=directory, notify=False), name, paused=True)
-
-
-async def resume(common: Common, name: Name, directory: Node = Path()) -> None:
-    """Resume a paused queue: its consumers go on."""
-    await set_paused(common, FileQueue(name, directory=directory, notify=False), name, paused=False)
-
-
-async def dead(
-    common: Common,
-    name: Name,
-    directory: Node = Path(),
-    source: Dead = None,
-    limit: Limit = 100,
-    max_size: MaxSize = DEFAULT_LIMIT,
-) -> None:
-    """Show dead letters and why each is one, the oldest first. Nothing is moved.
-
-    The columns are the id (for `requeue --id`), the time, the attempts, the error, and the start of the item.
-    """
-    async with FileQueue(name, directory=directory, notify=False, max_message_size=max_size) as queue:
-        letters = await queue.dead_letters(limit, source)
-        if not letters and not await queue.exists():  # perhaps the name is wrong
-            await FileQueue(name + SUFFIX if source is None else source, directory=directory, notify=False).qsize()
-    show(letters, as_json=common.json)
-
-
-async def requeue(
-    common: Common,
-    name: Name,
-    directory: Node = Path(),
-    in_flight: Annotated[
-        bool,
-        typer.Option("--in-flight", help="Give back all items in flight, instead of moving dead letters."),
-    ] = False,
-    source: Dead = None,
-    ids: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--id",
-            metavar="ID",
-            help="Move the dead letter that `apressure files dead` shows with this id.",
-            show_default="all",
-        ),
-    ] = None,
-    most: Most = None,
-    bound: Bound = None,
-    timeout: Timeout = None,
-    poll: Poll = False,
-) -> None:
-    """Move dead letters back to the end of their queue, the oldest first.
-
-    However the command ends, each dead letter is in one of the two queues. If no dead letter has one of the ids, the
-    others are moved, and the exit code is 1.
-    """
-    if in_flight and (source is not None or most is not None or ids):
-        raise UsageError("--in-flight gives back everything: give it without --from, --id and --max")
-    if ids and most is not None:
-        raise UsageError("give either --id or --max, not both")
-    async with FileQueue(name, directory=directory, bound=bound, notify=False if poll else None) as queue:
-        if in_flight:
-            done = Requeued(await queue.give_back_in_flight())
-        else:
-            done = await queue.requeue(most, timeout, source, ids=ids or None)
-    result = {"name": name, "requeued": int(done)}
-    report(common, name, result, f"requeued {int(done)} in {name}", done.not_found if ids else None)
-
-
-async def purge(
-    common: Common,
-    name: Name,
-    directory: Node = Path(),
-    in_flight: Annotated[
-        bool, typer.Option("--in-flight", help="Also delete items that were received and not acknowledged.")
-    ] = False,
-    poll: Poll = False,
-) -> None:
-    """Delete all items that wait. The queue stays."""
-    async with FileQueue(name, directory=directory, notify=False if poll else None) as queue:
-        done = await queue.purge(in_flight)
-    answer({"name": name, "purged": done}, f"purged {done} from {name}", as_json=common.json)
-
-
-def as_dict(statistics: FileQueueStatistics) -> dict[str, Any]:
-    """Return what `stat` prints. Times are ISO 8601, in UTC."""
-    found = dataclasses.asdict(statistics)
-    return {
-        key: value.isoformat(timespec="milliseconds") if isinstance(value := found[key], datetime) else value
-        for key in _SHOWN
-    }
+        done = await queue.give_back_in_flight()
+    answer({"name": name, "given_back": done}, f"gave back {done} in {name}", as_json=common.json)
 
 
 def _chunks(items: Iterator[Any]) -> Iterable[tuple[Any, ...]]:

@@ -4,45 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fnmatch
 import math
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from apressure import AsyncQueue, EventQueue, FileQueue
-from apressure.cli.exits import Exit, UsageError
-from apressure.cli.options import Common
+from apressure.cli.exits import Exit
+from apressure.cli.finding import Finder
+from apressure.cli.options import Common, Pattern
 from apressure.cli.show import answer, print_json
-from apressure.events.engine.steps import active_queues
-from apressure.events.remote.address import is_okq
 from apressure.exceptions import PressureError
+from apressure.queue_addresses import QueueAddress
 from apressure.telemetry import Metrics
 
 _REST: Final = 30.0
 """Seconds between two searches for queues that match a pattern: a search looks at all keys of the server."""
 
 
-def _names(option: str, help: str, metavar: str = "NAME") -> Any:
-    return typer.Option(option, metavar=metavar, help=help, show_default=False)
-
-
 async def metrics(
     common: Common,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="The queues.", show_default=False)] = None,
-    events: Annotated[list[str] | None, _names("--events", "An event queue. May be repeated.")] = None,
-    tasks: Annotated[list[str] | None, _names("--tasks", "A queue of tasks. May be repeated.")] = None,
-    files: Annotated[
-        list[Path] | None, _names("--files", "The directory of a file queue. May be repeated.", "PATH")
-    ] = None,
-    pattern: Annotated[
-        bool,
-        typer.Option("--pattern", help="The names are patterns, such as 'orders*'. New queues are found every 30 s."),
-    ] = False,
+    queues: Annotated[
+        list[str],
+        typer.Argument(metavar="QUEUE...", help="The queues, such as orders, events:clicks or files:spool/orders."),
+    ],
+    pattern: Pattern = False,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0 for a free port.")] = 9100,
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="The address. 0.0.0.0 opens it to other machines.")
@@ -55,13 +42,15 @@ async def metrics(
     """Serve the metrics of queues to Prometheus, at /metrics, until Ctrl-C. /healthz says whether it runs.
 
     While a server cannot be reached, apressure_up is 0 for its queues. With --once, the exit code is 7 in that case.
+    With --pattern, new queues are found every 30 s.
     """
-    if not (queues or events or tasks or files):
-        raise UsageError("nothing to show: name a queue, or give --events, --tasks or --files")
     async with contextlib.AsyncExitStack() as stack:
         shown = Metrics(interval=interval, port=None if once else port, host=host, local=False)
-        exporter = _Exporter(common, shown, stack, pattern=pattern)
-        await exporter.show(queues or (), events or (), tasks or (), files or ())
+        finder = await stack.enter_async_context(Finder(common))
+        for queue in queues:
+            target: Any = QueuePattern(queue, shown, finder) if pattern else finder.open(common.read(queue))
+            stack.push_async_callback(target.aclose)
+            shown.add(target)
         if once:
             await _print(shown, common, twice=pattern)
             return
@@ -99,111 +88,38 @@ async def _print(shown: Metrics, common: Common, *, twice: bool) -> None:
         raise typer.Exit(int(Exit.SERVER))
 
 
-class _Exporter:
-    """Opens the queues to show.
-
-    Args:
-        common: The options of all commands.
-        shown: The metrics.
-        stack: Closes what was opened.
-        pattern: The names are patterns.
-    """
-
-    def __init__(self, common: Common, shown: Metrics, stack: contextlib.AsyncExitStack, *, pattern: bool) -> None:
-        self._common = common
-        self._shown = shown
-        self._stack = stack
-        self._pattern = pattern
-
-    async def show(
-        self, queues: Sequence[str], events: Sequence[str], tasks: Sequence[str], files: Sequence[Path]
-    ) -> None:
-        """Show these queues; the server need not be reachable."""
-        if queues:
-            client = self._common.client()
-            self._stack.push_async_callback(client.aclose)
-            self._add(queues, client.queues, lambda name: AsyncQueue(name, client=client))
-        if tasks:
-            task_client = self._common.tasks()
-            self._stack.push_async_callback(task_client.aclose)
-            self._add(tasks, task_client.queues, task_client.queue)
-        if events and is_okq(self._common.url):  # one okq server, a client for each queue
-            if self._pattern:
-                raise UsageError("--pattern needs the server's Redis, not okq://: give its URL, or name each queue")
-            for name in events:
-                self._open(self._common.events(name))
-        elif events:
-            event_client = self._common.client()
-            self._stack.push_async_callback(event_client.aclose)
-
-            async def find_events() -> list[str]:
-                return await active_queues(event_client, created=True)
-
-            self._add(events, find_events, lambda name: EventQueue(name, client=event_client))
-        for path in files:
-            parent = path.absolute().parent
-
-            def make(name: str, parent: Path = parent) -> Any:
-                return FileQueue(name, directory=parent)
-
-            async def find(parent: Path = parent) -> list[str]:
-                return await asyncio.to_thread(_directories, parent)
-
-            self._add((path.name,), find, make)
-
-    def _add(self, names: Sequence[str], find: Callable[[], Awaitable[list[str]]], make: Callable[[str], Any]) -> None:
-        for name in names:
-            if self._pattern:
-                found = QueuePattern(name, self._shown, find, make)
-                self._stack.push_async_callback(found.aclose)
-                self._shown.add(found)
-            else:
-                self._open(make(name))
-
-    def _open(self, queue: Any) -> None:
-        self._stack.push_async_callback(queue.aclose)
-        self._shown.add(queue)
-
-
-def _directories(parent: Path) -> list[str]:
-    return [each.name for each in parent.iterdir() if each.is_dir()]
-
-
 class QueuePattern:
     """A pattern as something to look at: each look shows the queues whose names match.
 
     Args:
-        name: The pattern.
+        pattern: The pattern.
         shown: The metrics that show the queues.
-        find: Returns the names of all queues.
-        make: Returns the queue of a name.
+        finder: Finds and opens them.
 
     Attributes:
-        name: As given.
+        name: The pattern without its server, whose URL may have a password.
     """
 
-    def __init__(
-        self, name: str, shown: Metrics, find: Callable[[], Awaitable[list[str]]], make: Callable[[str], Any]
-    ) -> None:
-        self.name = name
+    def __init__(self, pattern: str, shown: Metrics, finder: Finder) -> None:
+        self.name = str(finder.read(pattern)[0])
+        self._pattern = pattern
         self._shown = shown
-        self._find = find
-        self._make = make
-        self._queues: dict[str, Any] = {}
+        self._finder = finder
+        self._queues: dict[QueueAddress, Any] = {}
         self._found_at = -math.inf
 
     async def statistics(self) -> object:
         """Show the queues that match now."""
         if time.monotonic() - self._found_at < _REST:
             return self
-        names = set(fnmatch.filter(await self._find(), self.name))
+        found = set(await self._finder.find(self._pattern))
         self._found_at = time.monotonic()
-        for name in names - self._queues.keys():
+        for address in found - self._queues.keys():
             with contextlib.suppress(ValueError):  # no name of a queue
-                self._queues[name] = self._make(name)
-                self._shown.add(self._queues[name])
-        for name in self._queues.keys() - names:
-            queue = self._queues.pop(name)
+                self._queues[address] = self._finder.open(address)
+                self._shown.add(self._queues[address])
+        for address in self._queues.keys() - found:
+            queue = self._queues.pop(address)
             self._shown.discard(queue)
             await queue.aclose()
         return self

@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
 
-from apressure import AsyncQueue
+from apressure.cli.asking import verb
 from apressure.cli.options import complain
 from apressure.cli.streams.framing import Framing, fits
 from apressure.cli.streams.meter import Meter
 from apressure.cli.streams.pipes import Output
 from apressure.exceptions import QueueClosedError, QueueEmptyError
 
+_MOMENT: Final = 0.05
+"""Seconds for an answer that is on its way."""
+
 
 class Drain:
     """Writes items to an output.
 
     Args:
-        queue: The queue to get items from.
+        queue: The queue to get items from, of any kind.
         output: The output to write them to.
         meter: Counts the items.
         framing: How the items are separated.
+        convert: Makes an item of a message.
         number: How many items to get; None for all.
         follow: Wait for more items while the queue is empty; False to end then.
         timeout: Seconds to wait for the next item, and for another consumer to leave; None to wait for ever.
         delete: Delete the queue when it is closed and drained.
-        shared: Share the consumer role.
+        shared: Share the consumer role of an `AsyncQueue`. Consumers of the other kinds always compete.
     """
 
     def __init__(
         self,
-        queue: AsyncQueue[bytes],
+        queue: Any,
         output: Output,
         meter: Meter,
         framing: Framing,
+        convert: Callable[[bytes], bytes],
         *,
         number: int | None = None,
         follow: bool = True,
@@ -45,11 +51,12 @@ class Drain:
         self._output = output
         self._meter = meter
         self._framing = framing
+        self._convert = convert
         self._number = number
         self._follow = follow
         self._timeout = timeout
         self._delete = delete
-        self._shared = shared
+        self._shared = {"shared": True} if shared else {}
         self._warned = False
 
     async def at_least_once(self) -> None:
@@ -63,7 +70,8 @@ class Drain:
             QueueInUseError: Another consumer had the role until the timeout.
         """
         with self._output.noticing_the_reader():
-            block = self._queue.consumer(delete=self._delete, timeout=self._timeout, shared=self._shared)
+            deleted = {"delete": True} if self._delete else {}
+            block = self._queue.consumer(timeout=self._timeout, **deleted, **self._shared)
             async with block as consumer:
                 items = aiter(consumer)
                 while not self._satisfied:
@@ -76,7 +84,7 @@ class Drain:
                         if self._follow:
                             raise
                         break
-                    await self._output.write_item(item, self._framing)
+                    await self._output.write_item(self._convert(item), self._framing)
                     self._meter.add(1, len(item))
 
     async def at_most_once(self) -> None:
@@ -93,11 +101,11 @@ class Drain:
         with self._output.noticing_the_reader():
             while not self._satisfied:
                 try:
-                    item = await self._queue.get(self._timeout if self._follow else 0)
+                    item = self._convert(await verb(self._queue, "get")(self._timeout if self._follow else 0))
                 except QueueClosedError:
                     self._end()
                     if self._delete:
-                        await self._queue.delete(self._timeout)
+                        await verb(self._queue, "delete")(self._timeout)
                     break
                 except QueueEmptyError:
                     if self._follow:
@@ -125,13 +133,25 @@ class Drain:
         timeout = self._timeout if self._follow else 0
         if timeout is None:
             return await anext(items)
-        # If an item comes at the same moment as the timeout, the second attempt returns it without waiting.
-        for seconds in (timeout, 0):
-            try:
-                async with asyncio.timeout(seconds) as patience:
-                    return await anext(items)
-            except TimeoutError:
-                if not patience.expired():
-                    raise
-        state = "paused" if (await self._queue.statistics()).paused else "empty"
-        raise QueueEmptyError(f"the queue {self._queue.name!r} is {state}", name=self._queue.name)
+        # The attempt goes on while we look, since a cancelled one gives back what it was about to get.
+        attempt = asyncio.ensure_future(anext(items))
+        try:
+            await asyncio.wait((attempt,), timeout=timeout)
+            state = ""
+            while not attempt.done() and not state:
+                state = await self._state()
+                # What it took before we looked comes before our answer, or in a moment.
+                await asyncio.wait((attempt,), timeout=_MOMENT)
+        finally:
+            attempt.cancel()
+            await asyncio.wait((attempt,))
+        if attempt.cancelled():
+            raise QueueEmptyError(f"the queue {self._queue.name!r} is {state}", name=self._queue.name)
+        return attempt.result()
+
+    async def _state(self) -> str:
+        """Return why no item comes: the queue is paused or empty. Nothing if one waits."""
+        statistics = await self._queue.statistics()
+        if getattr(statistics, "paused", False):
+            return "paused"
+        return "" if statistics.length else "empty"

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Coroutine, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, Protocol, runtime_checkable
 
-from apressure import AsyncQueue
 from apressure.cli.streams.framing import Decoder
 from apressure.cli.streams.meter import Meter
 from apressure.cli.streams.pipes import Input
@@ -27,23 +26,42 @@ _LARGEST: Final = 64 * 1024
 """The fewest and the most bytes in one read."""
 
 
+@runtime_checkable
+class Bounded(Protocol):
+    """A queue that may be full. Those on an okq server never are."""
+
+    async def bound(self) -> int:
+        """Return the most items that may wait; 0 for no bound."""
+
+
 class Feeder:
     """Puts items into a queue and counts them.
 
     Args:
-        queue: The queue to put items into.
+        queue: The queue to put items into, of any kind.
         meter: Counts the items that were put.
+        convert: Makes a message of an item.
         timeout: Seconds to wait for room, or for another producer, each time; None to wait for ever.
-        force: Put items even if the queue is full.
+        force: Put items even if the queue is full: an `AsyncQueue` can.
+        on_id: Is called with the id of each item; then each is put in a step of its own.
     """
 
     def __init__(
-        self, queue: AsyncQueue[bytes], meter: Meter, *, timeout: float | None = None, force: bool = False
+        self,
+        queue: Any,
+        meter: Meter,
+        convert: Callable[[bytes], bytes],
+        *,
+        timeout: float | None = None,
+        force: bool = False,
+        on_id: Callable[[str], None] | None = None,
     ) -> None:
         self._queue = queue
         self._meter = meter
+        self._convert = convert
         self._timeout = timeout
-        self._force = force
+        self._forced = {"force": True} if force else {}
+        self._on_id = on_id
         self._unput: deque[bytes] = deque()
         self._decoder: Decoder | None = None
         self._window = _BATCH
@@ -58,7 +76,7 @@ class Feeder:
     async def put_stream(self, source: Input, decoder: Decoder) -> None:
         """Put the items of `source` until it ends, each one as soon as it is complete."""
         self._decoder = decoder
-        bound = 0 if self._force else await self._queue.bound()
+        bound = await self._queue.bound() if isinstance(self._queue, Bounded) and not self._forced else 0
         size = _SMALLEST if bound else _LARGEST
         while data := await source.read(size):
             items = decoder.feed(data)
@@ -71,20 +89,22 @@ class Feeder:
 
     async def put(self, items: Iterable[bytes]) -> None:
         """Put some items in order, waiting for room."""
-        self._unput.extend(items)
+        self._unput.extend(map(self._convert, items))
+        while self._on_id is not None and self._unput:
+            await self._step(self._queue.put(self._unput[0], timeout=self._timeout))
         while self._unput:
             batch = list(itertools.islice(self._unput, self._window))
             before = self._meter.messages
             try:
-                await self._step(self._queue.put_many(batch, timeout=0, force=self._force))
+                await self._step(self._queue.put_many(batch, timeout=0, **self._forced))
                 self._window = min(_BATCH, 2 * self._window)
             except (QueueFullError, QueueInUseError):
                 # A queue that is nearly full takes few items, so send it few.
                 self._window = max(1, 2 * (self._meter.messages - before))
                 if self._unput:
-                    await self._step(self._queue.put(self._unput[0], timeout=self._timeout, force=self._force))
+                    await self._step(self._queue.put(self._unput[0], timeout=self._timeout, **self._forced))
 
-    async def _step(self, operation: Coroutine[Any, Any, int | None]) -> None:
+    async def _step(self, operation: Coroutine[Any, Any, int | str | None]) -> None:
         """Count the items that the operation puts. When cancelled, unblock the operation, so that it has a result."""
         task = asyncio.ensure_future(operation)
         try:
@@ -99,12 +119,15 @@ class Feeder:
             if task.done() and not task.cancelled():
                 self._count(task)
 
-    def _count(self, task: asyncio.Task[int | None]) -> None:
+    def _count(self, task: asyncio.Task[int | str | None]) -> None:
         error = task.exception()
-        # An error says how many items were put before it; `put` returns None for its one item.
+        # An error says how many items were put before it; `put` returns the id of its one item, if it has one.
         accepted = error.accepted if isinstance(error, PressureError) else 0
         if error is None:
-            accepted = task.result() or 1
+            result = task.result()
+            accepted = result if isinstance(result, int) else 1
+            if self._on_id is not None and isinstance(result, str):
+                self._on_id(result)
         elif isinstance(error, DurabilityError):  # the items are in the queue, and must not be put again
             self.unconfirmed = int(error.answer)
             accepted += self.unconfirmed

@@ -462,7 +462,7 @@ class TestExitCodes:
     @pytest.mark.parametrize(
         ("arguments", "hint"),
         [
-            (("put",), "Missing argument 'name'"),
+            (("put",), "Missing argument 'QUEUE'"),
             (("put", "orders", "--hurry"), "--hurry"),
             (("create", "orders", "--bound", "-1"), "--bound"),
             (("create", "orders", "--bound", "many"), "--bound"),
@@ -474,7 +474,7 @@ class TestExitCodes:
             (("get", "orders", "--url", "redis://localhost/x"), "database"),
             (("ls", "--prefix", ""), "prefix"),
             (("stat", "orders", "--interval", "2"), "--watch"),
-            (("files", "stat", "orders", "--interval", "2"), "--watch"),
+            (("ls", "--interval", "2"), "--watch"),
             (("doctor", "orders", "--interval", "2"), "--watch"),
             (("dance",), "dance"),
             (("demo", "--rows", "0"), "--rows"),
@@ -614,7 +614,7 @@ class TestLooking:
         cli.create("orders")
         with cli.running("stat", "orders", "--watch", "--interval", "0.05") as process:
             assert process.stdout is not None
-            assert process.stdout.readline() == b"orders\t0\t0\topen\n"
+            assert process.stdout.readline() == b"length 0  in_flight 0\n"
             cli.delete("orders")
             code, _, errors = ended(process)
         assert (code, errors) == (

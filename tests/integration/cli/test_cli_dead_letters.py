@@ -109,7 +109,7 @@ def test_dead_shows_why(cli: Commands) -> None:
     cli.create("orders")
     cli("dead", "missing", code=3)
     assert cli("dead", "orders").stdout == b""
-    cli("dead", "orders", "--from", "missing", code=0)
+    cli("dead", "orders", "--from", "missing", code=3)
     asyncio.run(_die(cli.url))
     (line, other) = cli("dead", "orders").stdout.decode().splitlines()
     name, when, attempts, error, start = line.split("\t")

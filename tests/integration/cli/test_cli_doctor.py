@@ -15,7 +15,8 @@ import redis
 from rich.console import Console
 
 from apressure import Client
-from apressure.cli import show
+from apressure.cli import figures
+from apressure.queue_addresses import QueueAddress
 from apressure.spark import sealed_batches
 from tests.integration.commands import Commands, stop, wait_until
 from tests.reference import ReferenceQueue
@@ -49,7 +50,7 @@ def test_a_healthy_queue(cli: Commands, queue: str) -> None:
     assert cli("doctor", queue).stdout == b"orders\thealthy\n"
     assert cli("doctor", "--all", "--repair").stdout == b"orders\thealthy\n"
     assert cli.json("doctor", queue) == {
-        "name": "orders", "exists": True, "healthy": True, "repaired": [], "findings": [],
+        "name": "orders", "address": "orders", "exists": True, "healthy": True, "repaired": [], "findings": [],
     }  # fmt: skip
 
 
@@ -215,7 +216,7 @@ def test_stat_shows_what_spark_has_in_flight(cli: Commands, queue: str, db: redi
 
     found = sealed_batches.all_groups(Client(cli.url).settings, queue)
     console = Console(file=io.StringIO(), width=120)
-    console.print(show.statistics_view(cli.stat(queue), None, found))
+    console.print(figures.statistics_view((QueueAddress("queue", queue), cli.stat(queue)), None, found))
     assert "nightly: 2 items, 2 bytes in flight in 1 batch for" in console.file.getvalue()
     db.execute_command("ACL", "SETUSER", "poor", "on", "nopass", "~*", "+@all", "-hkeys")
     poor = cli.json("stat", queue, "--url", cli.url.replace("://", "://poor:any@"))

@@ -7,12 +7,10 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from apressure import EventQueue, FileQueue, TaskQueue
+from apressure import EventQueue
 from apressure.embedded import EmbeddedServer
 from tests.integration.commands import Commands
 from tests.integration.conftest import Opener
@@ -33,44 +31,18 @@ async def test_a_queue_is_healthy_while_it_can_be_used(cli: Commands, open_queue
 
 
 @pytest.mark.leaves_keys
-async def test_every_kind_of_queue_can_be_probed(cli: Commands, url: str, tmp_path: Path) -> None:
-    folder = tmp_path / "uploads"
-    for option, name in (("--events", "clicks"), ("--tasks", "encode"), ("--files", str(folder))):
-        assert b"does not exist" in cli("health", option, name, code=3).stderr
-    async with (
-        EventQueue("clicks", url=url) as clicks, TaskQueue("encode", url=url) as encode, FileQueue(folder) as uploads,
-    ):  # fmt: skip
-        probes: list[tuple[Any, str, str]] = [(clicks, "--events", "clicks"), (encode, "--tasks", "encode")]
-        for queue, option, name in (*probes, (uploads, "--files", str(folder))):
-            await queue.create()
-            await queue.put("1" if queue is encode else b"1")
-            assert cli("health", option, name).stdout.startswith(f"healthy: {name} answered in ".encode())
-            told = json.loads(cli("health", option, name, "--max-length", "0", "--json", code=1).stdout)
-            assert (told["name"], told["healthy"], told["reason"]) == (name, False, "has 1 items, more than 0")
-        for queue, option, name in probes:
-            assert b"has no consumer" in cli("health", option, name, "--consumed", code=1).stdout
-            async with queue.consumer():
-                assert b"healthy" in cli("health", option, name, "--consumed").stdout
-            await queue.close()
-            assert b"is closed" in cli("health", option, name, code=1).stdout
-    assert b"name one queue" in cli("health", code=2).stderr
-    assert b"name one queue" in cli("health", "jobs", "--tasks", "encode", code=2).stderr
-    assert b"a directory does not say who consumes" in cli("health", "--files", "x", "--consumed", code=2).stderr
-
-
-@pytest.mark.leaves_keys
 async def test_a_queue_on_an_okq_server_can_be_probed(url: str) -> None:
     async with serving(url) as okq, EventQueue("clicks", url=okq) as clicks:
         cli = Commands(okq)
 
         async def health(*options: str, code: int = 0) -> bytes:
-            done = await asyncio.to_thread(cli, "health", "--events", "clicks", *options, code=code)
+            done = await asyncio.to_thread(cli, "health", "clicks", *options, code=code)
             return done.stdout or done.stderr
 
-        assert (await health()).startswith(b"healthy: clicks answered in ")  # there, every queue exists
+        assert (await health()).startswith(b"healthy: events:clicks answered in ")  # there, every queue exists
         await clicks.put(b"1")
-        assert (await health()).startswith(b"healthy: clicks answered in ")
-        assert await health("--max-length", "0", code=1) == b"unhealthy: clicks has 1 items, more than 0\n"
+        assert (await health()).startswith(b"healthy: events:clicks answered in ")
+        assert await health("--max-length", "0", code=1) == b"unhealthy: events:clicks has 1 items, more than 0\n"
         assert b"has no consumer" in await health("--consumed", code=1)
         async with clicks.consumer():
             assert b"healthy" in await health("--consumed")

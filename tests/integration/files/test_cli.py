@@ -1,9 +1,8 @@
-"""`apressure files` as people and scripts use it."""
+"""`apressure files` as people and scripts use it, and other commands on directories."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -15,8 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from apressure import FileQueue, QueueEmptyError
-from apressure.dead_letters import UNKNOWN
+from apressure import FileQueue
 from tests import processes
 from tests.integration.commands import Commands, ended, feed, stop, wait_until
 from tests.integration.files.conftest import listing
@@ -37,6 +35,10 @@ class Files(Commands):
     def run(self, command: str, *arguments: str, **options: Any) -> bytes:
         return self(*self.of(command, *arguments), **options).stdout
 
+    def on(self, command: str, *arguments: str) -> list[str]:
+        """A command of every kind of queue."""
+        return [command, f"files:{self.directory}/orders", *arguments]
+
     def queue(self, use: Callable[[FileQueue[bytes]], Awaitable[T]], **options: Any) -> T:
         async def main() -> T:
             async with FileQueue("orders", directory=self.directory, fsync=False, **options) as queue:
@@ -56,7 +58,7 @@ def files(tmp_path: Path) -> Files:
 def test_the_life_of_a_queue(files: Files) -> None:
     assert files.run("pump", "orders", "one", "two") == b""
     assert files.run("pump", "orders", input=b"three\n\nlast") == b""
-    lines = files.run("stat", "orders").decode().splitlines()
+    lines = files(*files.on("stat")).stdout.decode().splitlines()
     assert lines[0] == "name\torders"
     assert "length\t5" in lines
     assert "next_expiry\t-" in lines
@@ -70,7 +72,7 @@ def test_in_json(files: Files) -> None:
     pumped = json.loads(files.run("pump", "orders", "--count", "100", "--microseconds", "--no-fsync", "--json"))
     assert pumped == {"name": "orders", "put": 100, "bytes": 192}
     assert {len(name) for name in files.names()} == {16}
-    seen = json.loads(files.run("stat", "orders", "--json"))
+    seen = files.json(*files.on("stat"))
     assert (seen["length"], seen["in_flight"], seen["notified"]) == (100, 0, True)
     assert files.run("sink", "orders", "-n", "2", "--json") == b"1\n2\n"
     sunk = json.loads(files.run("sink", "orders", "--discard", "--no-follow", "--json"))
@@ -208,62 +210,23 @@ def test_an_item_that_does_not_fit_into_memory(files: Files) -> None:
     assert [name for name in listing(files.directory / "orders.dead") if name.isdigit()] == [large]
 
 
-def test_dead_shows_why(files: Files) -> None:
-    files(*files.of("dead", "orders"), code=3)
-    files(*files.of("dead", "orders", "--from", "missing"), code=3)
-
-    async def die(queue: FileQueue[bytes]) -> None:
-        for raw, error in ((b"a\tb\x1b[0m", ValueError("it\x1b[31m\nfailed")), (b"\xff", None)):
-            await queue.put(raw)
-            await (await queue.receive()).nack(error)
-            with contextlib.suppress(QueueEmptyError):
-                await queue.receive(timeout=0)
-
-    files.queue(die, max_attempts=1)
-    first, second = files.run("dead", "orders").decode().splitlines()
-    name, _, attempts, error, start = first.split("\t")
-    assert (attempts, error, start) == ("1", "ValueError: it [31m failed", "a b\\x1b[0m")
-    assert second.split("\t")[2:] == ["1", UNKNOWN, "\\xff"]
-    found = json.loads(files.run("dead", "orders", "--json"))
-    assert found[0]["id"] == name
-    assert found[0]["error"] == {"type": "ValueError", "message": "it [31m failed", "attempt": 1}
-    assert len(json.loads(files.run("dead", "orders", "--json", "--limit", "1"))) == 1
-    files(*files.of("dead", "orders", "--limit", "0"), code=2)
-    done = files(*files.of("requeue", "orders", "--id", name, "--id", "no\x1b"), code=1)
-    assert done.stdout == b"requeued 1 in orders\n"
-    assert done.stderr == b"apressure: no dead letter of orders has the id 'no\\\\x1b'\n"
-    assert json.loads(files.run("requeue", "orders", "--id", found[1]["id"], "--json")) == {
-        "name": "orders", "requeued": 1, "not_found": [],
-    }  # fmt: skip
-    assert files.run("dead", "orders") == b""
-    for wrong in (("--max", "1"), ("--in-flight",)):
-        files(*files.of("requeue", "orders", "--id", name, *wrong), code=2)
-
-
-def test_a_pause(files: Files) -> None:
-    files(*files.of("pause", "orders"), code=3)
-    files(*files.of("resume", "orders"), code=3)
+def test_a_pause_stops_a_sink(files: Files) -> None:
     files.run("pump", "orders", "a", "b", "--close")
-    assert files.run("resume", "orders") == b"orders is not paused\n"
-    assert files.run("pause", "orders") == b"paused orders\n"
-    assert files.run("pause", "orders") == b"orders is paused already\n"
-    assert b"\npaused\tyes\n" in files.run("stat", "orders")
+    files(*files.on("pause"))
     assert b"the queue 'orders' is paused" in files(*files.of("sink", "orders", "--timeout", "0"), code=6).stderr
     with files.running(*files.of("sink", "orders")) as process:
-        done = json.loads(files.run("resume", "orders", "--json"))
-        assert done == {"name": "orders", "paused": False, "changed": True}
+        assert files.json(*files.on("resume")) == {"name": "orders", "paused": False, "changed": True}
         assert ended(process)[:2] == (0, b"a\nb\n")
-    assert b"\npaused\tno\n" in files.run("stat", "orders")
 
 
-def test_operators(files: Files) -> None:
+def test_items_in_flight_are_given_back(files: Files) -> None:
     files.run("pump", "orders", "a", "b", "c")
     files.queue(lambda queue: queue.receive_many(2, lease=1000))
-    assert files.run("requeue", "orders", "--in-flight") == b"requeued 2 in orders\n"
+    assert files.run("give-back", "orders") == b"gave back 2 in orders\n"
+    assert json.loads(files.run("give-back", "orders", "--json")) == {"name": "orders", "given_back": 0}
     files.queue(lambda queue: queue.receive(lease=1000))
-    assert json.loads(files.run("purge", "orders", "--json")) == {"name": "orders", "purged": 2}
-    assert files.run("purge", "orders", "--in-flight") == b"purged 1 from orders\n"
-    files(*files.of("requeue", "orders", "--in-flight", "--max", "1"), code=2)
+    assert files.json(*files.on("purge")) == {"name": "orders", "purged": 2}
+    assert files.json(*files.on("stat"))["in_flight"] == 1
 
 
 def test_dead_letters(files: Files) -> None:
@@ -280,16 +243,18 @@ def test_dead_letters(files: Files) -> None:
         code, output, errors = ended(process)
     assert (code, output) == (0, b"")
     assert errors.count(b"became a dead letter at attempt 2") == 2
-    assert files.run("requeue", "orders", "--max", "1") == b"requeued 1 in orders\n"
-    assert files.run("requeue", "orders") == b"requeued 1 in orders\n"
+    address = files.on("requeue")[1]
+    moved = f"requeued 1 from orders.dead to {address}\n".encode()
+    assert files(*files.on("requeue", "--max", "1")).stdout == moved
+    assert files(*files.on("requeue")).stdout == moved
     assert files.run("sink", "orders", "--no-follow") == b"a\nb\n"
-    files(*files.of("requeue", "orders", "--from", "nothing"), code=3)
+    files(*files.on("requeue", "--from", "nothing"), code=3)
 
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("stat", "nothing"), 3), (("purge", "nothing"), 3), (("requeue", "nothing"), 3),
+        (("give-back", "nothing"), 3),
         (("pump", "../up", "a"), 2), (("sink", "/etc"), 2), (("pump", "orders", "a", "--count", "5"), 2),
         (("sink", "orders", "--timeout", "0"), 6), (("sink", "orders", "--dead-letters", "a"), 2),
     ],
@@ -308,7 +273,7 @@ def test_progress_and_a_look_again_and_again(files: Files) -> None:
         files.running(*files.of("sink", "orders", "--discard")),
     ):
         wait_until((files.directory / "orders").exists)
-        with files.running(*files.of("stat", "orders", "--watch", "--interval", "0.1")) as process:
+        with files.running(*files.on("stat", "--watch", "--interval", "0.1")) as process:
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(3)]
             assert all(line.startswith(b"length ") for line in lines)

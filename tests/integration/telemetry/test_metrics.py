@@ -382,16 +382,16 @@ def test_the_exporter_shows_queues_of_all_kinds_by_name_and_by_pattern(
                 await files.put(b"x")
 
     asyncio.run(prepare())
-    names = ("orders*", "--tasks", "enc*", "--events", "cl*", "--files", str(tmp_path / "up*"), "--pattern")
+    names = ("queue:orders*", "tasks:enc*", "events:cl*", f"files:{tmp_path}/up*", "--pattern")
     assert run(["metrics", *names, "--once", "--json", "--url", cli.url]) == 0
     found = json.loads(capsys.readouterr().out)
     up = [tuple(each["labels"].values()) for each in found if each["name"] == "apressure_up" and each["value"] == 1]
     assert sorted(up) == [
-        ("cl*", "QueuePattern"), ("clicks", "EventQueue"), ("enc*", "QueuePattern"), ("encode", "TaskQueue"),
-        ("orders", "AsyncQueue"), ("orders*", "QueuePattern"),
-        ("orders:dead", "AsyncQueue"), ("up*", "QueuePattern"), ("uploads", "FileQueue"),
+        ("clicks", "EventQueue"), ("encode", "TaskQueue"), ("events:cl*", "QueuePattern"),
+        (f"files:{tmp_path}/up*", "QueuePattern"), ("orders", "AsyncQueue"), ("orders*", "QueuePattern"),
+        ("orders:dead", "AsyncQueue"), ("tasks:enc*", "QueuePattern"), ("uploads", "FileQueue"),
     ]  # fmt: skip
-    more = ("--events", "clicks", "--tasks", "encode", "--files", str(tmp_path / "uploads"), "--interval", "0.1")
+    more = ("events:clicks", "tasks:encode", f"files:{tmp_path}/uploads", "--interval", "0.1")
     with cli.running("metrics", "orders", *more, "--port", "0", "--json") as process:
         assert process.stdout is not None
         port = int(json.loads(process.stdout.readline())["url"].rpartition(":")[2].partition("/")[0])
@@ -410,9 +410,13 @@ def test_the_exporter_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> 
     assert run(["metrics", "orders", *nowhere]) == 7
     assert 'apressure_up{kind="AsyncQueue",queue="orders"} 0.0' in capsys.readouterr().out
     assert run(["metrics"]) == 2
-    assert "nothing to show: name a queue" in capsys.readouterr().err
-    assert run(["metrics", "--events", "x*", "--pattern", "--url", "okq://127.0.0.1:1"]) == 2
-    assert "--pattern needs the server's Redis, not okq://" in capsys.readouterr().err
+    assert "Missing argument 'QUEUE" in capsys.readouterr().err
+    assert run(["metrics", "x*", "--pattern", "--url", "okq://127.0.0.1:1"]) == 2
+    assert "an okq server does not list its queues: give the URL of its Redis" in capsys.readouterr().err
+    assert run(["metrics", "redis://:secret@127.0.0.1:1/0/x*", "--pattern", *nowhere[2:]]) == 7
+    shown = capsys.readouterr()
+    assert 'apressure_up{kind="QueuePattern",queue="x*"} 0.0' in shown.out
+    assert "secret" not in shown.out + shown.err
     assert run(["metrics", "orders", "--port", "70000"]) == 2
 
 

@@ -1,6 +1,5 @@
-"""`apressure events`: the okq server, and queues of events."""
+"""`apressure events`: the okq server. The commands of every kind of queue are for queues of events, too."""
 
-from apressure.cli.commands.events.queues import dead, pause, requeue, resume, stat
 from apressure.cli.commands.events.server import health, serve
 
-__all__ = ["dead", "health", "pause", "requeue", "resume", "serve", "stat"]
+__all__ = ["health", "serve"]

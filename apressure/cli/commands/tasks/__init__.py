@@ -1,12 +1,11 @@
-"""`apressure tasks`: very long tasks, in the format of Blueque."""
+"""`apressure tasks`: what only tasks have. Everything else is in the commands of every kind of queue."""
 
-from apressure.cli.commands.tasks.look import ls, show, stat, wait
-from apressure.cli.commands.tasks.manage import cancel, close, create, delete, pause, purge, resume, retry
-from apressure.cli.commands.tasks.put import enqueue, schedule
+from apressure.cli.commands.tasks.look import ls, show, wait
+from apressure.cli.commands.tasks.manage import cancel, purge
 from apressure.cli.commands.tasks.run import run
+from apressure.cli.commands.tasks.schedule import schedule
 from apressure.cli.commands.tasks.work import complete, fail, listen, progress
 
 __all__ = [
-    "cancel", "close", "complete", "create", "delete", "enqueue", "fail", "listen", "ls", "pause", "progress", "purge",
-    "resume", "retry", "run", "schedule", "show", "stat", "wait",
+    "cancel", "complete", "fail", "listen", "ls", "progress", "purge", "run", "schedule", "show", "wait",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`apressure tasks ls`, `show`, `stat` and `wait`: what there is to do, what is being done, and what came of it."""
+"""`apressure tasks ls`, `show` and `wait`: what there is to do, what is being done, and what came of it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Annotated, Literal
 
 import typer
 
+from apressure.cli.asking import must_exist
 from apressure.cli.commands.tasks import views
-from apressure.cli.commands.tasks.options import Ids, Queue, must_exist
+from apressure.cli.commands.tasks.options import Ids, Queue, opened
 from apressure.cli.commands.tasks.watching import Bars, View
-from apressure.cli.exits import Exit, UsageError, message_of
+from apressure.cli.exits import Exit
 from apressure.cli.options import Common, Interval, Progress, Timeout, Watch, complain, seconds_between
-from apressure.cli.show import plain, print_json, printable
+from apressure.cli.show import plain, print_json
 from apressure.cli.streams.meter import is_shown
-from apressure.exceptions import ServerError
-from apressure.tasks import Task, TaskClient, TaskStatistics
+from apressure.tasks import Task, TaskClient
 
 Status = Literal["scheduled", "pending", "reserved", "started", "complete", "failed"]
 
 
 async def ls(
     common: Common,
-    queue: Annotated[str | None, typer.Argument(help="The queue whose tasks to list.", show_default=False)] = None,
+    queue: Queue,
     status: Annotated[
         Status | None, typer.Option("--status", help="Only tasks with this status.", show_default="all")
     ] = None,
@@ -33,23 +33,14 @@ async def ls(
     watch: Watch = False,
     interval: Interval = None,
 ) -> None:
-    """List the queues, or the tasks of one queue.
+    """List the tasks of a queue.
 
-    Into a pipe: one line for each, separated by tabs. For a queue: name, pending, scheduled, in flight, started,
-    complete, failed, listeners and state. For a task: id, status, attempts, node, time of the last change, progress and
-    parameters.
+    Into a pipe: one line for each, with id, status, attempts, node, time of the last change, progress and parameters,
+    separated by tabs.
     """
     seconds = seconds_between(interval, watch) if watch or interval is not None else None
-    if queue is None and status is not None:
-        raise UsageError("--status needs the name of a queue")
-    async with common.tasks() as client:
-        if queue is None:
-            damaged: set[str] = set()
-            await _queues(client, damaged).show(common, seconds)
-            if damaged:
-                raise typer.Exit(int(Exit.ERROR))
-        else:
-            await _tasks(client, queue, status, limit).show(common, seconds)
+    async with opened(common, queue) as (client, name):
+        await _tasks(client, name, status, limit).show(common, seconds)
 
 
 async def show(common: Common, ids: Ids, watch: Watch = False, interval: Interval = None) -> None:
@@ -67,27 +58,6 @@ async def show(common: Common, ids: Ids, watch: Watch = False, interval: Interva
             views.several,
             lambda found: all(task.finished for task in found),
         ).show(common, seconds)
-
-
-async def stat(common: Common, queue: Queue, watch: Watch = False, interval: Interval = None) -> None:
-    """Show how many tasks of a queue wait, run and have ended: one line for each value, with --watch one each time."""
-    seconds = seconds_between(interval, watch) if watch or interval is not None else None
-    async with common.tasks() as client:
-        target = client.queue(queue)
-
-        def lines(found: TaskStatistics) -> list[str]:
-            shown = views.statistics_dict(found).items()
-            return (
-                ["  ".join(f"{key} {plain(value)}" for key, value in shown)]
-                if watch
-                else [f"{key}\t{plain(value)}" for key, value in shown]
-            )
-
-        async def look() -> TaskStatistics:
-            await must_exist(target)
-            return await target.statistics()
-
-        await View(look, views.statistics_dict, lines, lambda found: views.queues_table([found])).show(common, seconds)
 
 
 async def wait(common: Common, ids: Ids, timeout: Timeout = None, progress: Progress = None) -> None:
@@ -129,26 +99,6 @@ async def wait(common: Common, ids: Ids, timeout: Timeout = None, progress: Prog
             complain(f"apressure: the task {task.id} failed: {task.error}")
     if failed:
         raise typer.Exit(int(Exit.ERROR))
-
-
-def _queues(client: TaskClient, damaged: set[str]) -> View[list[TaskStatistics]]:
-    async def look() -> list[TaskStatistics]:
-        found = []
-        for name in await client.queues():
-            try:
-                found.append(await client.queue(name).statistics())
-            except (ServerError, ValueError) as error:
-                if name not in damaged:
-                    complain(f"apressure: {printable(name)}: {message_of(error)}")
-                damaged.add(name)
-        return found
-
-    return View(
-        look,
-        lambda found: [views.statistics_dict(statistics) for statistics in found],
-        lambda found: map(views.queue_line, found),
-        views.queues_table,
-    )
 
 
 def _tasks(client: TaskClient, name: str, status: str | None, limit: int) -> View[list[Task]]:

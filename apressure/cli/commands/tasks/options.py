@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as jsons
 import math
 import sys
@@ -12,13 +13,19 @@ from typing import Annotated, Any
 import typer
 
 from apressure.cli.exits import UsageError
-from apressure.cli.show import printable
+from apressure.cli.options import Common
 from apressure.cli.streams.framing import DEFAULT_LIMIT, Framing, decoder
 from apressure.cli.streams.pipes import Input
-from apressure.exceptions import QueueDoesNotExistError
-from apressure.tasks import TaskQueue
+from apressure.queue_addresses import QueueAddress
+from apressure.tasks import TaskClient
 
-Queue = Annotated[str, typer.Argument(help="The queue's name.", show_default=False)]
+Queue = Annotated[
+    str,
+    typer.Argument(
+        metavar="QUEUE", help="The queue of tasks: encode, tasks:encode, or a URL such as redis://host:6379/0/tasks:encode.",
+        show_default=False,
+    ),
+]  # fmt: skip
 Id = Annotated[str, typer.Argument(metavar="ID", help="The id of the task.", show_default=False)]
 Ids = Annotated[list[str], typer.Argument(metavar="ID", help="The ids of tasks.", show_default=False)]
 Parameters = Annotated[
@@ -30,10 +37,24 @@ Parameters = Annotated[
 Parse = Annotated[bool, typer.Option("--parse", help="Read the values as JSON. Without it, they are plain strings.")]
 
 
-async def must_exist(queue: TaskQueue[Any]) -> None:
-    """Raise if there is no such queue: perhaps the name is wrong."""
-    if not await queue.exists():
-        raise QueueDoesNotExistError(f"the queue {printable(queue.name)!r} does not exist", name=queue.name)
+def read(common: Common, queue: str) -> QueueAddress:
+    """Return the address of a queue of tasks; its name alone is enough.
+
+    Raises:
+        UsageError: It is the address of another kind of queue.
+    """
+    address = common.read(queue, "tasks")
+    if address.kind != "tasks":
+        raise UsageError(f"{address} is no queue of tasks: write tasks:{address.name}, or its name alone")
+    return address
+
+
+@contextlib.asynccontextmanager
+async def opened(common: Common, queue: str) -> AsyncIterator[tuple[TaskClient, str]]:
+    """Return a client, which is closed at the end of the block, and the name of the queue."""
+    address = read(common, queue)
+    async with common.tasks(address.url) as client:
+        yield client, address.name
 
 
 def parameters_of(text: str, parse: bool) -> Any:

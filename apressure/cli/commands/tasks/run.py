@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from apressure.cli.commands.tasks.options import Queue
+from apressure.cli.commands.tasks.options import Queue, opened
 from apressure.cli.commands.tasks.watching import Bars
 from apressure.cli.exits import UsageError
 from apressure.cli.options import Common, Progress
@@ -87,21 +87,21 @@ async def run(
     if call and (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # as `python -m` does
     work = Function(call) if call else Command(command or [], parameters="stdin" if stdin else "arguments")
-    async with common.tasks() as client:
+    async with opened(common, queue) as (client, name):
         runner = Runner(
-            client, queue, work, concurrency=concurrency, timeout=timeout, grace=grace, lease=lease,
+            client, name, work, concurrency=concurrency, timeout=timeout, grace=grace, lease=lease,
             on_orphan=on_orphan, max_attempts=max_attempts or None, shutdown_timeout=shutdown_timeout,
             on_output=_show if output else None,
             signals=_SIGNALS,
         )  # fmt: skip
         _leave_signals_to_the_runner()
-        beside = [Scheduler(client, queues=[queue]).run()] if scheduler else []
+        beside = [Scheduler(client, queues=[name]).run()] if scheduler else []
         if is_shown(progress, busy=0):
-            beside.append(_follow(client, queue))
+            beside.append(_follow(client, name))
         ran = await _run(runner, beside)
     done = {name: getattr(ran, name) for name in ("complete", "failed", "given_back", "lost")}
     text = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in done.items())
-    answer({"name": queue, **done}, f"tasks of {queue}: {text}", as_json=common.json)
+    answer({"name": name, **done}, f"tasks of {name}: {text}", as_json=common.json)
     if ran.signal is not None:
         raise typer.Exit(128 + ran.signal)
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from apressure.cli.show import plain, printable
-from apressure.tasks import Task, TaskStatistics
+from apressure.tasks import Task
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,13 +20,6 @@ _SHOWN: Final = (
     "progress", "progress_message",
 )  # fmt: skip
 _COLUMNS: Final = ("id", "status", "attempts", "node", "updated", "progress", "parameters")
-_NUMBERS: Final = {
-    "name": "Queue", "length": "Pending", "scheduled": "Scheduled", "in_flight": "In flight", "started": "Started",
-    "complete": "Complete", "dead_letters": "Failed", "listeners": "Listeners",
-}  # fmt: skip
-STATISTICS: Final = (*_NUMBERS, "bound", "closed", "paused", "next_expiry")
-"""What `stat` shows of a queue."""
-
 _TEXTS: Final = ("parameters", "result")
 _LONGEST: Final = 60
 """Characters of parameters and results in a table."""
@@ -120,40 +113,6 @@ def progress_text(task: Task) -> str:
     if (progress := progress_of(task)) is None:
         return "-"
     return printable(" ".join(filter(None, (f"{progress:.0%}", message_of(task)))))
-
-
-def statistics_dict(statistics: TaskStatistics) -> dict[str, Any]:
-    """Return the numbers of a queue for `--json`."""
-    return {name: getattr(statistics, name) for name in STATISTICS}
-
-
-def queue_line(statistics: TaskStatistics) -> str:
-    """Return one line for scripts: the numbers in the order of the table, and the state, separated by tabs."""
-    return "\t".join([*(plain(getattr(statistics, name)) for name in _NUMBERS), state(statistics)])
-
-
-def queues_table(found: Iterable[TaskStatistics]) -> RenderableType:
-    """Return a table of queues for people."""
-    from rich.table import Table
-    from rich.text import Text
-
-    made = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in _NUMBERS.values():
-        made.add_column(heading, justify="left" if heading == "Queue" else "right")
-    made.add_column("State")
-    for statistics in found:
-        cells = [Text(printable(statistics.name), style="bold")]
-        for name, heading in list(_NUMBERS.items())[1:]:
-            value = getattr(statistics, name)
-            cells.append(Text(f"{value:,}", style=_STYLES.get(heading.lower(), "") if value else "dim"))
-        made.add_row(*cells, Text(state(statistics), style="green" if state(statistics) == "open" else "yellow"))
-    return made if made.row_count else Text("no queues", style="dim")
-
-
-def state(statistics: TaskStatistics) -> str:
-    """Return whether a queue is open, closed or paused, in words."""
-    words = [word for word in ("closed", "paused") if getattr(statistics, word)]
-    return ", ".join(words) or "open"
 
 
 def _cells(task: Task, longest: int | None = None) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import typer
 
 from apressure import logs
 from apressure.cli.commands.tasks import views
-from apressure.cli.commands.tasks.options import Id, Parse, Queue, parameters_of
+from apressure.cli.commands.tasks.options import Id, Parse, Queue, opened, parameters_of
 from apressure.cli.options import Common, Number
 from apressure.cli.show import answer, plain, print_json
 from apressure.exceptions import TaskDoesNotExistError
@@ -25,7 +25,7 @@ async def listen(common: Common, queue: Queue, number: Number = None) -> None:
     ends before that, other nodes get the task. It ends when the queue is closed and empty.
     """
     done = 0
-    async with common.tasks() as client, client.listener(queue) as listener:
+    async with opened(common, queue) as (client, name), client.listener(name) as listener:
         async for task in listener:
             if common.json:
                 print_json(views.as_dict(task))

@@ -12,19 +12,26 @@ from typing import Annotated, Any
 import typer
 
 from apressure import AsyncQueue, Client, recovery
+from apressure.cli.asking import told
+from apressure.cli.checkup import examine
 from apressure.cli.exits import Exit, UsageError, message_of
+from apressure.cli.finding import Finder
 from apressure.cli.options import Common, Interval, complain, seconds_between
 from apressure.cli.show import print_json, printable
 from apressure.connection.settings import Settings
 from apressure.exceptions import QueueDoesNotExistError, ServerError
+from apressure.queue_addresses import QueueAddress
 from apressure.spark import sealed_batches
 
 
 async def doctor(
     common: Common,
-    name: Annotated[str | None, typer.Argument(help="The queue's name.", show_default=False)] = None,
+    queue: Annotated[
+        str | None,
+        typer.Argument(metavar="QUEUE", help="The queue: orders, events:orders, …", show_default=False),
+    ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Examine all queues under the prefix, and the remains of deleted queues.")
+        bool, typer.Option("--all", help="Examine all queues of the server, and the remains of deleted AsyncQueues.")
     ] = False,
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair what can be repaired, and print each repair.")
@@ -50,19 +57,64 @@ async def doctor(
     watch: Annotated[bool, typer.Option("--watch", help="Repair continuously, until Ctrl-C.")] = False,
     interval: Interval = None,
 ) -> None:
-    """Find out what is wrong with a queue, and repair it with --repair."""
-    _check(name, everything, repair, holder, watch)
+    """Find out what is wrong with a queue, and repair it with --repair.
+
+    Only an AsyncQueue needs repairs by hand. Each client that uses a queue of another kind repairs it.
+    """
+    _check(queue, everything, repair, holder, watch)
     seconds = seconds_between(interval, watch)
-    if give_back is not None and (name is None or watch):
+    if give_back is not None and (queue is None or watch):
         raise UsageError("--give-back needs the name of a queue, and excludes --watch")
-    async with common.client() as client:
+    address = None if queue is None else common.read(queue)
+    if address is not None and address.kind != "queue":
+        if holder is not None or give_back is not None or watch:
+            raise UsageError(
+                f"--holder, --give-back and --watch are for an AsyncQueue; clients repair {address} while they use it"
+            )
+        async with common.open(address) as opened:
+            _print(common, address, recovery.Repair(address.name, (), await examine(address, opened)))
+        return
+    async with common.client(None if address is None else address.url) as client:
         if watch:
-            target = client if name is None else AsyncQueue(name, client=client)
+            target = client if address is None else AsyncQueue(address.name, client=client)
             if isinstance(target, AsyncQueue) and not await target.exists():
-                raise QueueDoesNotExistError(f"the queue {name!r} does not exist", name=target.name)
-            await recovery.watch(target, seconds, lambda repair: _print(common, repair, briefly=True))
-        elif not await _examine(common, client, name, repair, holder, give_back):
-            raise typer.Exit(int(Exit.ERROR))
+                raise QueueDoesNotExistError(f"the queue {target.name!r} does not exist", name=target.name)
+            await recovery.watch(target, seconds, lambda done: _print(common, _address(done.name), done, briefly=True))
+            return
+        names = await recovery.find(client) if address is None else [address.name]
+        well = await _examine(common, client, names, address is not None, repair, holder, give_back)
+    if address is None:
+        others = await _examine_others(common)
+        well = well and others is not False
+        if not names and others is None and not common.json and sys.stdout.isatty():
+            _print_text(["no queues"])
+    if not well:
+        raise typer.Exit(int(Exit.ERROR))
+
+
+def _address(name: str) -> QueueAddress:
+    return QueueAddress("queue", name)
+
+
+async def _examine_others(common: Common) -> bool | None:
+    """Examine the queues of events and of tasks. Returns whether all are healthy; None if there is none."""
+    well: bool | None = None
+    async with Finder(common) as finder:
+        for address in await finder.find("*"):
+            if address.kind == "queue":
+                continue
+            try:
+                async with finder.open(address) as opened:
+                    report = await examine(address, opened)
+            except QueueDoesNotExistError:
+                continue  # it has been deleted meanwhile
+            except (ServerError, ValueError) as error:
+                well = False
+                complain(f"apressure: {printable(str(address))}: {message_of(error)}")
+                continue
+            well = well is not False
+            _print(common, address, recovery.Repair(address.name, (), report))
+    return well
 
 
 _OF_A_HOLDER = ("expired_lease", "leased", "stuck_role")
@@ -78,11 +130,14 @@ def _check(name: str | None, everything: bool, repair: bool, holder: str | None,
 
 
 async def _examine(
-    common: Common, client: Client, name: str | None, repair: bool, holder: str | None, give_back: str | None
-) -> bool:
-    """Examine queues one after the other, and return whether all of them are healthy at the end."""
+    common: Common, client: Client, names: Iterable[str], alone: bool, repair: bool, holder: str | None,
+    give_back: str | None,
+) -> bool:  # fmt: skip
+    """Examine AsyncQueues one after the other, and return whether all of them are healthy at the end.
+
+    `alone`: the one that was named, whose errors end the command.
+    """
     well, matched = True, holder is None
-    names = await recovery.find(client) if name is None else [name]
     for one in names:
         queue = AsyncQueue(one, client=client)
         try:
@@ -95,54 +150,54 @@ async def _examine(
             )
             result = await _with_batches(result, client.settings, give_back)
         except (ServerError, ValueError) as error:
-            if name is not None:
+            if alone:
                 raise
             well = False  # and go on with the other queues
             complain(f"apressure: {printable(one)}: {message_of(error)}")
             continue
-        if name is not None and not (result.report.exists or result.report.findings or result.done):
+        if alone and not (result.report.exists or result.report.findings or result.done):
             raise QueueDoesNotExistError(f"the queue {one!r} does not exist, and has left no keys", name=one)
         well = well and result.report.healthy
-        _print(common, result)
+        _print(common, _address(one), result)
     if not matched:
         well = False
         complain(
             f"apressure: gave back no role of {printable(repr(holder))}: no role has this holder, or the holder is "
             "working. Give the exact name that the doctor shows, of a client that is dead."
         )
-    if not names and not common.json and sys.stdout.isatty():
-        _print_text(["no queues"])
     return well
 
 
-def _print(common: Common, repair: recovery.Repair, *, briefly: bool = False) -> None:
+def _print(common: Common, address: QueueAddress, repair: recovery.Repair, *, briefly: bool = False) -> None:
     if common.json:
-        print_json(_as_dict(repair))
+        print_json(_as_dict(address, repair))
     elif sys.stdout.isatty():
-        _print_text(_for_people(repair, briefly))
+        _print_text(_for_people(address, repair, briefly))
     else:
         findings = () if briefly else repair.report.findings
-        sys.stdout.writelines("\t".join(map(printable, fields)) + "\n" for fields in _lines(repair, findings))
+        shown = _lines(str(address), repair, findings)
+        sys.stdout.writelines("\t".join(map(printable, fields)) + "\n" for fields in shown)
     sys.stdout.flush()
 
 
-def _lines(repair: recovery.Repair, findings: Iterable[recovery.Finding]) -> list[tuple[str, ...]]:
-    """Return lines for scripts: name, healthy or fault or note or repaired, kind, text, advice."""
-    lines: list[tuple[str, ...]] = [(repair.name, "repaired", action.kind, action.text) for action in repair.done]
+def _lines(
+    name: str, repair: recovery.Repair, findings: Iterable[recovery.Finding]
+) -> list[tuple[str, ...]]:  # fmt: skip
+    """Return lines for scripts: address, healthy or fault or note or repaired, kind, text, advice."""
+    lines: list[tuple[str, ...]] = [(name, "repaired", action.kind, action.text) for action in repair.done]
     lines += [
-        (repair.name, "fault" if finding.fault else "note", finding.kind, finding.text, finding.advice)
-        for finding in findings
+        (name, "fault" if finding.fault else "note", finding.kind, finding.text, finding.advice) for finding in findings
     ]
-    return lines or [(repair.name, "healthy")]
+    return lines or [(name, "healthy")]
 
 
-def _for_people(repair: recovery.Repair, briefly: bool) -> list[Any]:
+def _for_people(address: QueueAddress, repair: recovery.Repair, briefly: bool) -> list[Any]:
     from rich.padding import Padding
     from rich.text import Text
 
     faults = len(repair.report.faults)
     state, style = ("healthy", "green") if not faults else (f"{faults} fault{'s' * (faults > 1)}", "red")
-    shown: list[Any] = [Text.assemble((printable(repair.name), "bold"), "  ", (state, style))]
+    shown: list[Any] = [Text.assemble((printable(str(address)), "bold"), "  ", (state, style))]
     shown += [
         Padding(Text.assemble(("repaired  ", "green"), printable(action.text)), (0, 0, 0, 2)) for action in repair.done
     ]
@@ -162,10 +217,11 @@ def _print_text(shown: Iterable[Any]) -> None:
         console.print(one)
 
 
-def _as_dict(repair: recovery.Repair) -> dict[str, Any]:
+def _as_dict(address: QueueAddress, repair: recovery.Repair) -> dict[str, Any]:
     report = repair.report
     return {
-        "name": report.name,
+        **told(address),
+        "address": str(address),
         "exists": report.exists,
         "healthy": report.healthy,
         "repaired": [

@@ -6,30 +6,31 @@ from typing import Annotated
 
 import typer
 
-from apressure import Durability
 from apressure.cli.exits import UsageError
 from apressure.cli.options import (
+    Address,
     Common,
     Follow,
     Fsync,
     LengthPrefixed,
     MaxAttempts,
-    Name,
     Null,
     Number,
     Progress,
     Replicas,
     Timeout,
+    durability_of,
     framing_of,
 )
 from apressure.cli.streams.drain import Drain
 from apressure.cli.streams.meter import Meter, is_shown
 from apressure.cli.streams.pipes import Output
+from apressure.cli.streams.texts import text_of
 
 
 async def get(
     common: Common,
-    name: Name,
+    queue: Address,
     number: Number = None,
     follow: Follow = True,
     at_most_once: Annotated[
@@ -45,13 +46,19 @@ async def get(
     ] = False,
     shared: Annotated[
         bool,
-        typer.Option("--shared", help="Share the queue with all consumers that say so: each item goes to one of them."),
+        typer.Option(
+            "--shared",
+            help="Share an AsyncQueue with all consumers that say so, as consumers of the other kinds always do.",
+        ),
     ] = False,
     max_attempts: MaxAttempts = None,
     dead_letters: Annotated[
         str | None,
         typer.Option(
-            "--dead-letters", metavar="NAME", help="The name of the dead-letter queue.", show_default="NAME:dead"
+            "--dead-letters",
+            metavar="NAME",
+            help="The name of the dead-letter queue of an AsyncQueue or a directory.",
+            show_default="NAME:dead or NAME.dead",
         ),
     ] = None,
     replicas: Replicas = 0,
@@ -65,7 +72,7 @@ async def get(
     An item is acknowledged after it has been written. However the command ends, items that were received and not
     written go back into the queue, first in line.
     """
-    framing = framing_of(null, length_prefixed)
+    address, framing = common.read(queue), framing_of(null, length_prefixed)
     shown = is_shown(progress, busy=1)
     if dead_letters is not None and max_attempts is None:
         raise UsageError("--dead-letters needs --max-attempts: give both options")
@@ -73,10 +80,15 @@ async def get(
         raise UsageError("--max-attempts excludes --at-most-once, where an item is delivered only once")
     if shared and at_most_once:
         raise UsageError("--shared excludes --at-most-once: without it, several commands can get from a queue anyway")
-    with Meter(f"get {name}", shown=shown, total=number) as meter:
-        async with common.queue(name, max_attempts, dead_letters, Durability(replicas, fsync)) as queue:
+    settings = {
+        "max_attempts": max_attempts,
+        "dead_letters": dead_letters,
+        "durability": durability_of(address, replicas, fsync),
+    }
+    with Meter(f"get {address}", shown=shown, total=number) as meter:
+        async with common.open(address, **settings) as opened:
             drain = Drain(
-                queue, Output(), meter, framing,
+                opened, Output(), meter, framing, text_of(address),
                 number=number, follow=follow, timeout=timeout, delete=delete, shared=shared,
             )  # fmt: skip
             await (drain.at_most_once() if at_most_once else drain.at_least_once())

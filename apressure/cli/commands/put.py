@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from typing import Annotated
 
 import typer
 
-from apressure import Durability
+from apressure.cli.asking import told, verb, within
 from apressure.cli.exits import UsageError
 from apressure.cli.options import (
+    Address,
     Close,
     Common,
     Fsync,
     Items,
     LengthPrefixed,
     MaxSize,
-    Name,
     Null,
     Progress,
     Replicas,
     Timeout,
+    durability_of,
     framing_of,
 )
 from apressure.cli.running import Remains, execute
@@ -30,11 +32,13 @@ from apressure.cli.streams.feed import Feeder
 from apressure.cli.streams.framing import DEFAULT_LIMIT, FramingError, decoder
 from apressure.cli.streams.meter import Meter, is_shown
 from apressure.cli.streams.pipes import Input
+from apressure.cli.streams.texts import message_of
+from apressure.queue_addresses import QueueAddress
 
 
 def put(
     common: Common,
-    name: Name,
+    queue: Address,
     items: Items = None,
     create: Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist.")] = False,
     bound: Annotated[
@@ -52,7 +56,15 @@ def put(
     length_prefixed: LengthPrefixed = False,
     max_size: MaxSize = DEFAULT_LIMIT,
     timeout: Timeout = None,
-    force: Annotated[bool, typer.Option("--force", help="Put items even if the queue is full.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Put items even if the queue is full. Only into an AsyncQueue.")
+    ] = False,
+    parse: Annotated[
+        bool, typer.Option("--parse", help="Read the items as JSON: tasks take them for strings otherwise.")
+    ] = False,
+    ids: Annotated[
+        bool, typer.Option("--ids", help="Print the id of each item. The items of an AsyncQueue have none.")
+    ] = False,
     replicas: Replicas = 0,
     fsync: Fsync = False,
     progress: Progress = None,
@@ -62,22 +74,33 @@ def put(
     While the queue is full, the command waits and reads no more input, so the writer of the pipe waits, too.
     With --close it closes the queue after the last item, but not after an error or a signal.
     """
+    address = common.read(queue)
     given = [os.fsencode(item) for item in items or []]
     shown = not given and is_shown(progress, busy=0)
-    meter = Meter(f"put {name}", shown=shown, total_bytes=None if given else _input_size())
+    meter = Meter(f"put {address}", shown=shown, total_bytes=None if given else _input_size())
     feeder: Feeder | None = None
     cut_short = False
+    put_ids: list[str] = []
+
+    def on_id(item_id: str) -> None:
+        put_ids.append(item_id)
+        if not common.json:
+            sys.stdout.write(item_id + "\n")
+            sys.stdout.flush()
 
     async def command() -> None:
         nonlocal feeder, cut_short
         framing = framing_of(null, length_prefixed)
         if bound is not None and not create:
             raise UsageError("--bound needs --create: give both options")
+        _check(address, force, ids)
+        convert = message_of(address, parse)
+        sizes = {"max_message_size": max(max_size, *map(len, given), 1)} if address.kind == "files" else {}
         with meter:
-            async with common.queue(name, durability=Durability(replicas, fsync)) as queue:
+            async with common.open(address, durability=durability_of(address, replicas, fsync), **sizes) as opened:
                 if create:
-                    await queue.create(bound or 0, exist_ok=True)
-                feeder = Feeder(queue, meter, timeout=timeout, force=force)
+                    await verb(opened, "create")(bound or 0, exist_ok=True)
+                feeder = Feeder(opened, meter, convert, timeout=timeout, force=force, on_id=on_id if ids else None)
                 if given:
                     await feeder.put(given)
                 else:
@@ -87,9 +110,10 @@ def put(
                         cut_short = True
                         raise
                 if close:
-                    await queue.close(timeout)
+                    await verb(opened, "close")(**within(timeout))
         if common.json:
-            print_json({"name": name, "put": meter.messages, "bytes": meter.bytes, "closed": close})
+            result = told(address, put=meter.messages, bytes=meter.bytes, closed=close)
+            print_json({**result, "ids": put_ids} if ids else result)
 
     def remains() -> Remains | None:
         # Items that were read and not put are lost when the command ends. For a single item the error says enough.
@@ -108,6 +132,14 @@ def put(
         return Remains(text, {"put": meter.messages, "not_put": feeder.unput})
 
     execute(common, command(), remains=remains)
+
+
+def _check(address: QueueAddress, force: bool, ids: bool) -> None:
+    """Refuse what the format of a queue cannot do."""
+    if force and address.kind != "queue":
+        raise UsageError(f"--force is for an AsyncQueue: {address} always keeps its bound. Leave it out")
+    if ids and address.kind == "queue":
+        raise UsageError("--ids is not for an AsyncQueue, whose items have no ids. Leave it out")
 
 
 def _input_size() -> int | None:

@@ -1,0 +1,49 @@
+"""What the doctor says of queues of events and of tasks, and of directories, by their statistics.
+
+Each client that uses such a queue repairs it: what dead clients had in hand comes back when its lease ends. So there is
+nothing to repair by hand, and what is found are notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from apressure import recovery
+from apressure.cli.asking import look
+from apressure.cli.figures import consumers_of
+from apressure.queue_addresses import QueueAddress
+
+
+async def examine(address: QueueAddress, queue: Any) -> recovery.Report:
+    """Look at a queue.
+
+    Raises:
+        QueueDoesNotExistError: There is no such queue.
+        ServerError: Its data are damaged.
+    """
+    statistics = await look(queue)
+    return recovery.Report(address.name, True, tuple(_notes(address, statistics)))
+
+
+def _notes(address: QueueAddress, statistics: Any) -> Iterator[recovery.Finding]:
+    if getattr(statistics, "paused", False):
+        yield _note("paused", "The queue is paused: its consumers get nothing.", f"`apressure resume {address}`")
+    if statistics.length and consumers_of(statistics) == 0:
+        yield _note("unconsumed", f"{statistics.length} items wait, and no consumer is there.", "Start a consumer.")
+    if letters := getattr(statistics, "dead_letters", 0):
+        advice = f"`apressure dead {address}` says why, and `apressure requeue {address}` moves them back."
+        yield _note("dead_letters", f"{letters} items were given up after their last attempt.", advice)
+    if statistics.in_flight:
+        text = f"{statistics.in_flight} items are in flight"
+        expiry = getattr(statistics, "next_expiry", None)
+        if isinstance(expiry, datetime):
+            text += f"; the next lease ends at {expiry:%H:%M:%S}, if it is not renewed"
+        yield _note("in_flight", f"{text}.")
+    if unfinished := getattr(statistics, "unfinished", 0):
+        yield _note("unfinished", f"{unfinished} items are being written, or their writers died.")
+
+
+def _note(kind: recovery.FindingKind, text: str, advice: str = "") -> recovery.Finding:
+    return recovery.Finding(kind, False, "none", text, advice)

@@ -1,0 +1,141 @@
+"""`apressure dead`: shows dead letters, and why each is one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from apressure import DeadLetter
+from apressure.cli.asking import must_exist, verb
+from apressure.cli.exits import UsageError
+from apressure.cli.finding import Finder, bare_name
+from apressure.cli.options import Address, Common, check_source
+from apressure.cli.show import print_json, printable, visible
+from apressure.dead_letters import MOST_BYTES
+from apressure.queue_addresses import Kind, QueueAddress
+
+_SHOWN: Final = 40
+"""Bytes of a message in the table."""
+
+_SUFFIXES: Final[dict[Kind, str]] = {"queue": ":dead", "files": ".dead"}
+"""How the names of dead-letter queues end, where the kind has them; the others keep dead letters in the queue."""
+
+Source = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="DEAD",
+        help="The name of the dead-letter queue of an AsyncQueue or a directory.",
+        show_default="NAME:dead or NAME.dead",
+    ),
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show the N oldest ones.")]
+
+
+async def dead(common: Common, queue: Address, source: Source = None, limit: Limit = 100) -> None:
+    """Show dead letters and why each is one, the oldest first. Nothing is moved.
+
+    The columns are the id (for `requeue --id`), the time, the attempts, the error, and the start of the item.
+    """
+    address = common.read(queue)
+    async with Finder(common) as finder, finder.open(address) as opened:
+        letters = await verb(opened, "dead_letters")(limit, **from_source(address, source))
+        if not letters:
+            await check_name(finder, address, source, "dead")
+    show(letters, as_json=common.json)
+
+
+def from_source(address: QueueAddress, source: str | None) -> dict[str, str]:
+    """Return the argument for `--from`, and none without it."""
+    if source is None:
+        return {}
+    check_source(address, "--from")
+    return {"source": source}
+
+
+def letters_of(address: QueueAddress, source: str | None = None) -> QueueAddress | None:
+    """Return where the dead letters of a queue are, if they are in a queue of their own."""
+    if address.kind not in _SUFFIXES:
+        return None
+    if source is None:
+        return address._replace(name=address.name + _SUFFIXES[address.kind])
+    beside = str(Path(address.name).parent / source) if address.kind == "files" else source
+    return address._replace(name=beside)
+
+
+async def check_name(finder: Finder, address: QueueAddress, source: str | None, command: str) -> None:
+    """Raise if there are no dead letters since a name is wrong.
+
+    Raises:
+        UsageError: It is the name of a dead-letter queue; the message says what to give to the command instead.
+        QueueDoesNotExistError: The queue does not exist, or what `--from` names.
+    """
+    letters = letters_of(address, source)
+    if letters is not None:
+        async with finder.open(letters) as opened:
+            if source is not None:
+                await must_exist(opened)
+            if await opened.exists():
+                return
+        suffix = _SUFFIXES[address.kind]
+        name = str(address).removesuffix(suffix)
+        if name not in (str(address), "", "files:"):
+            raise UsageError(
+                f"{address} is a dead-letter queue: give the name of the queue that its items come from, `apressure "
+                f"{command} {name}`, or any other one, `apressure {command} NAME --from {bare_name(address)}`"
+            )
+    async with finder.open(address) as opened:
+        await must_exist(opened)
+
+
+def show(letters: Sequence[DeadLetter[bytes]], *, as_json: bool) -> None:
+    """Print dead letters: as JSON, as a table for people, or as lines with tabs between the columns."""
+    if as_json:
+        print_json([as_dict(letter) for letter in letters])
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(*("id", "when", "attempts", "error", "item"), box=None, pad_edge=False)
+        for letter in letters:
+            table.add_row(*map(Text, _cells(letter)))  # a Text is never read as markup
+        Console().print(table)
+    else:
+        sys.stdout.write("".join("\t".join(_cells(letter)) + "\n" for letter in letters))
+        sys.stdout.flush()
+
+
+def as_dict(letter: DeadLetter[bytes]) -> dict[str, Any]:
+    """Return a dead letter for `--json`. Bytes that are no text are escaped."""
+    error = letter.error
+    return {
+        "id": letter.id,
+        "when": _time(letter),
+        "attempts": letter.attempts,
+        "error": None if error is None else {"type": error.type, "message": error.message, "attempt": error.attempt},
+        "size": len(letter.raw),
+        "start": letter.raw[:MOST_BYTES].decode(errors="backslashreplace"),
+    }
+
+
+def _cells(letter: DeadLetter[bytes]) -> tuple[str, ...]:
+    start = visible(letter.raw[:_SHOWN]).decode().replace("\t", " ")
+    return (
+        letter.id,
+        _time(letter) or "-",
+        "-" if letter.attempts is None else str(letter.attempts),
+        printable(letter.reason),
+        start + ("…" if len(letter.raw) > _SHOWN else ""),
+    )
+
+
+def _time(letter: DeadLetter[bytes]) -> str | None:
+    if letter.when is None:
+        return None
+    return datetime.fromtimestamp(letter.when, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,65 @@
+"""`apressure health`: a probe for supervisors such as Kubernetes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+
+from apressure.cli.asking import look, told
+from apressure.cli.exits import Exit, UsageError
+from apressure.cli.figures import consumers_of
+from apressure.cli.options import Address, Common
+from apressure.cli.show import print_json, printable
+from apressure.exceptions import ServerUnavailableError
+
+
+async def health(
+    common: Common,
+    queue: Address,
+    max_length: Annotated[
+        int | None,
+        typer.Option("--max-length", metavar="N", min=0, help="Unhealthy if more items wait.", show_default="no limit"),
+    ] = None,
+    consumed: Annotated[bool, typer.Option("--consumed", help="Unhealthy if no consumer is there.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Give up then.")] = 5.0,
+) -> None:
+    """Check that a queue can be used: the server answers, and the queue exists and is open. For probes.
+
+    Exit code 0 if it is healthy, 1 if not, 3 if it does not exist, and 7 if the server does not answer.
+    """
+    address = common.read(queue)
+    began = time.monotonic()
+    try:
+        # The timeout holds for connecting, too.
+        async with asyncio.timeout(timeout), common.open(address) as opened:
+            statistics = await look(opened)
+    except TimeoutError:
+        raise ServerUnavailableError(f"the server did not answer in {timeout:g} seconds") from None
+    reason = _unhealthy(statistics, max_length, consumed)
+    milliseconds = round((time.monotonic() - began) * 1000, 3)
+    if common.json:
+        healthy = told(address, healthy=reason is None, reason=reason, length=statistics.length)
+        print_json({**healthy, "milliseconds": milliseconds})
+    elif reason is None:
+        sys.stdout.write(f"healthy: {printable(str(address))} answered in {milliseconds:.1f} ms\n")
+    else:
+        sys.stdout.write(f"unhealthy: {printable(str(address))} {reason}\n")
+    if reason is not None:
+        raise typer.Exit(int(Exit.ERROR))
+
+
+def _unhealthy(statistics: Any, max_length: int | None, consumed: bool) -> str | None:
+    """Return what is wrong with a queue, by its statistics, or None."""
+    if consumed and consumers_of(statistics) is None:
+        raise UsageError("--consumed cannot be told of a directory, which does not say who consumes. Leave it out")
+    if getattr(statistics, "closed", False):
+        return "is closed"
+    if max_length is not None and statistics.length > max_length:
+        return f"has {statistics.length} items, more than {max_length}"
+    if consumed and not consumers_of(statistics):
+        return "has no consumer"
+    return None

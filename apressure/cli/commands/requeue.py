@@ -1,0 +1,149 @@
+"""`apressure requeue`: moves dead letters back to their queue."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from apressure.cli.asking import told, verb
+from apressure.cli.commands.dead import Source, check_name, from_source, letters_of
+from apressure.cli.exits import Exit, UsageError
+from apressure.cli.finding import Finder, bare_name
+from apressure.cli.options import Address, Common, Most, Progress, Timeout, complain
+from apressure.cli.running import Remains, execute
+from apressure.cli.show import answer, printable
+from apressure.cli.streams.meter import Meter
+from apressure.exceptions import PressureError, QueueDoesNotExistError, QueueFullError, QueueInUseError
+from apressure.queue_addresses import QueueAddress
+
+_CHUNK: Final = 1000
+"""How many dead letters are moved between two updates of the progress."""
+
+
+def requeue(
+    common: Common,
+    queue: Address,
+    source: Source = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--id",
+            metavar="ID",
+            help="Move the dead letter that `apressure dead` shows with this id.",
+            show_default="all",
+        ),
+    ] = None,
+    most: Most = None,
+    timeout: Timeout = None,
+    progress: Progress = None,
+) -> None:
+    """Move dead letters back to the end of their queue, the oldest first.
+
+    The command moves the dead letters that exist when it starts, and waits while the queue is full. However it ends,
+    each dead letter is in one of the two queues. If no dead letter has one of the ids, the others are moved, and the
+    exit code is 1.
+    """
+    address = common.read(queue)
+    meter = Meter(f"requeue {address}", shown=os.isatty(2) if progress is None else progress)
+    not_found: tuple[str, ...] = ()
+
+    async def command() -> None:
+        nonlocal not_found
+        if ids and most is not None:
+            raise UsageError("give either --id or --max, not both")
+        with meter:
+            async with Finder(common) as finder, finder.open(address) as opened:
+                moving = _Moving(verb(opened, "requeue"), from_source(address, source), timeout, meter)
+                left = await _count(finder, opened, address, source)
+                if ids:
+                    not_found = await moving.chosen(ids)
+                else:
+                    await moving.oldest(left if most is None else min(most, left))
+
+    def remains() -> Remains | None:
+        if not meter.messages:
+            return None
+        return Remains(f"{meter.messages} items were requeued before", {"requeued": meter.messages})
+
+    execute(common, command(), remains=remains)
+    letters = letters_of(address, source)
+    origin = {} if letters is None else {"from": bare_name(letters)}
+    missing = {"not_found": list(not_found)} if ids else {}
+    where = f"in {address}" if letters is None else f"from {bare_name(letters)} to {address}"
+    answer(
+        told(address, **origin, requeued=meter.messages, **missing),
+        f"requeued {meter.messages} {where}",
+        as_json=common.json,
+    )
+    for one in not_found:
+        complain(f"apressure: no dead letter of {printable(str(address))} has the id {printable(one)!r}")
+    if not_found:
+        raise typer.Exit(int(Exit.ERROR))
+
+
+async def _count(finder: Finder, opened: Any, address: QueueAddress, source: str | None) -> int:
+    """Return how many dead letters there are; without any, the names must be right."""
+    letters = letters_of(address, source)
+    if letters is None:
+        left: int = (await opened.statistics()).dead_letters
+    else:
+        async with finder.open(letters) as dead_letters:
+            try:
+                left = await dead_letters.qsize()
+            except QueueDoesNotExistError:
+                left = 0
+    if not left:
+        await check_name(finder, address, source, "requeue")
+    return left
+
+
+class _Moving:
+    """Moves dead letters back.
+
+    Args:
+        requeue: The method of the queue.
+        source: Its argument for where the dead letters are.
+        timeout: Seconds to wait for room, each time; None to wait for ever.
+        meter: Counts what was moved.
+    """
+
+    def __init__(
+        self, requeue: Callable[..., Any], source: Mapping[str, str], timeout: float | None, meter: Meter
+    ) -> None:
+        self._requeue = functools.partial(requeue, **source)
+        self._timeout = timeout
+        self._meter = meter
+
+    async def chosen(self, ids: list[str]) -> tuple[str, ...]:
+        """Move the dead letters with these ids. Returns the ids that none has."""
+        self._meter.expect(len(ids))
+        moved = await self._step(ids=ids, timeout=self._timeout)
+        return tuple(moved.not_found)
+
+    async def oldest(self, left: int) -> None:
+        """Move `left` dead letters: as many as there is room for, then one as soon as there is room."""
+        self._meter.expect(left)
+        while True:
+            before = self._meter.messages
+            try:
+                await self._step(max_items=max(1, min(left, _CHUNK)), timeout=0)
+            except (QueueFullError, QueueInUseError):
+                if self._meter.messages == before:
+                    await self._step(max_items=1, timeout=self._timeout)
+            moved = self._meter.messages - before
+            left -= moved
+            if left <= 0 or not moved:
+                return
+
+    async def _step(self, **arguments: Any) -> Any:
+        try:
+            moved = await self._requeue(**arguments)
+        except PressureError as error:
+            self._meter.add(error.accepted, 0)
+            raise
+        self._meter.add(moved, 0)
+        return moved

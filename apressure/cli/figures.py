@@ -1,0 +1,301 @@
+"""Shows the statistics of a queue of any kind: as JSON and lines for programs, as tables for people.
+
+It reads the snapshot that `statistics()` returns, and what Spark has in flight. Rich is slow to import, so only the
+functions that make tables import it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from apressure.cli.show import plain, printable
+from apressure.pressure.statistics import QueueStatistics, RoleStatistics
+from apressure.queue_addresses import Kind, QueueAddress
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from apressure.spark.sealed_batches import GroupBatches
+
+Found = tuple[QueueAddress, Any]
+"""A queue, and its statistics."""
+
+_OWN: Final = frozenset(
+    {
+        "waiting_putters", "waiting_getters", "waiting_receivers", "blocked", "late_renewals", "put_count",
+        "received_count", "deleted_count", "dead_lettered_count",
+    }
+)  # fmt: skip
+"""What statistics say of the command's own object: that is of no interest."""
+
+_WATCHED: Final = (
+    "length", "in_flight", "scheduled", "started", "complete", "consumers", "listeners", "dead_letters", "unfinished",
+    "oldest",
+)  # fmt: skip
+"""What `stat --watch` shows on a line, where the kind of queue has it."""
+
+_CLASSES: Final[dict[Kind, str]] = {
+    "queue": "AsyncQueue", "events": "EventQueue", "tasks": "TaskQueue", "files": "FileQueue",
+}  # fmt: skip
+
+
+def as_dict(found: Found, groups: Iterable[GroupBatches] = ()) -> dict[str, Any]:
+    """Return statistics for `--json`, with the groups that have read the queue with Spark, if there are any.
+
+    Times are ISO 8601, in UTC.
+    """
+    address, statistics = found
+    told = {"name": statistics.name, "address": str(address), "kind": _CLASSES[address.kind]}
+    for field in dataclasses.fields(statistics):
+        if field.name not in _OWN:
+            told[field.name] = _data(getattr(statistics, field.name))
+    spark = [
+        {
+            "group": group.group,
+            "since": None if group.since is None else _iso(datetime.fromtimestamp(group.since, UTC)),
+            "batches": group.batches,
+            "messages": group.messages,
+            "bytes": group.bytes,
+            "seconds": group.seconds,
+            "read": group.read,
+        }
+        for group in groups
+    ]
+    return {**told, **({"spark": spark} if spark else {})}
+
+
+def _data(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return _iso(value)
+    if isinstance(value, tuple):
+        return [_data(one) for one in value]
+    if dataclasses.is_dataclass(value):
+        return {field.name: _data(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return value
+
+
+def queue_line(found: Found) -> str:
+    """Return one line for scripts: address, length, bound and state, separated by tabs."""
+    address, statistics = found
+    bound = getattr(statistics, "bound", 0)
+    return f"{printable(str(address))}\t{statistics.length}\t{bound}\t{_state_text(statistics)}"
+
+
+def lines(found: Found, groups: Iterable[GroupBatches] = ()) -> list[str]:
+    """Return statistics for scripts: one line for each value, with its key, a tab and the value."""
+    shown = []
+    for key, value in as_dict(found, groups).items():
+        if key == "spark":
+            shown += [
+                f"spark_{part}\t{printable(group['group'])}\t{plain(inner)}"
+                for group in value
+                for part, inner in group.items()
+                if part != "group"
+            ]
+        elif isinstance(value, dict):
+            shown += [f"{key}_{part}\t{plain(inner)}" for part, inner in value.items()]
+        elif isinstance(value, list):
+            shown.append(f"{key}\t{len(value)}")
+        else:
+            shown.append(f"{key}\t{plain(value)}")
+    return shown
+
+
+def watched_line(found: Found) -> str:
+    """Return one line for `stat --watch`: a few numbers with their names, and the state if the queue is not open."""
+    _, statistics = found
+    parts = [f"{key} {plain(_data(getattr(statistics, key)))}" for key in _WATCHED if hasattr(statistics, key)]
+    state = _state_text(statistics)
+    return "  ".join(parts if state == "open" else [*parts, state])
+
+
+def consumers_of(statistics: Any) -> int | None:
+    """Return how many consumers there are; None for a directory, which does not say."""
+    if isinstance(statistics, QueueStatistics):
+        return len(statistics.members) or int(statistics.consumer.state != "free")
+    count = getattr(statistics, "consumers", None)
+    return getattr(statistics, "listeners", None) if count is None else count
+
+
+class Rates:
+    """Messages a second between two looks."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, int, int] | None = None
+
+    def of(self, statistics: Any) -> tuple[float, float] | None:
+        """Return how many messages a second were put and got since the last call; None at the first call."""
+        if not isinstance(statistics, QueueStatistics):  # only pressure counts on the server
+            return None
+        now = (time.monotonic(), statistics.produced_messages, statistics.consumed_messages)
+        last, self._last = self._last, now
+        if last is None or now[0] == last[0]:
+            return None
+        seconds = now[0] - last[0]
+        return (now[1] - last[1]) / seconds, (now[2] - last[2]) / seconds
+
+
+def queues_table(queues: Iterable[Found]) -> RenderableType:
+    """Return a table of queues for people."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("Queue")
+    table.add_column("Items", justify="right")
+    table.add_column("Bound", justify="right")
+    table.add_column("In flight", justify="right")
+    table.add_column("State")
+    table.add_column("Producer")
+    table.add_column("Consumer")
+    for address, statistics in queues:
+        bound = getattr(statistics, "bound", 0)
+        state = _state_text(statistics)
+        table.add_row(
+            Text(printable(str(address)), style="bold"),
+            Text(f"{statistics.length:,}", style="red" if bound and statistics.length >= bound else ""),
+            Text(f"{bound:,}" if bound else "none", style="" if bound else "dim"),
+            Text(f"{statistics.in_flight:,}", style="" if statistics.in_flight else "dim"),
+            Text(state, style="green" if state == "open" else "yellow"),
+            *_roles_short(statistics),
+        )
+    return table if table.row_count else Text("no queues", style="dim")
+
+
+def statistics_view(
+    found: Found, rates: tuple[float, float] | None = None, groups: Iterable[GroupBatches] = ()
+) -> RenderableType:
+    """Return a queue's statistics for people."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    address, statistics = found
+    state, bound = _state_text(statistics), getattr(statistics, "bound", 0)
+    head = Text.assemble(
+        (printable(str(address)), "bold"), "  ", (state, "green" if state == "open" else "yellow")
+    )  # fmt: skip
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column()
+    items = Text(f"{statistics.length:,}")
+    if bound:
+        items.append(f" of {bound:,}")
+        if statistics.length >= bound:
+            items.append("  full", style="red")
+    else:
+        items.append("  no bound", style="dim")
+    if statistics.in_flight:
+        items.append(f"  and {statistics.in_flight:,} in flight")
+    grid.add_row("items", items)
+    if bound:
+        grid.add_row("", ProgressBar(total=bound, completed=min(statistics.length, bound), width=40))
+    if isinstance(statistics, QueueStatistics):
+        _add_flow(grid, statistics, rates)
+    else:
+        for key, value in as_dict(found).items():
+            if key not in _IN_THE_HEAD and value is not None:
+                grid.add_row(key.replace("_", " "), Text(plain(value)))
+    for number, group in enumerate(groups):
+        grid.add_row("" if number else "spark", _group_text(group))
+    return Group(head, grid)
+
+
+_IN_THE_HEAD: Final = ("name", "address", "kind", "length", "bound", "closed", "paused", "in_flight")
+
+
+def _add_flow(grid: Table, statistics: QueueStatistics, rates: tuple[float, float] | None) -> None:
+    """Add how much has passed through a queue, and who has its roles."""
+    from rich.text import Text
+
+    for label, messages, size, rate in (
+        ("produced", statistics.produced_messages, statistics.produced_bytes, rates and rates[0]),
+        ("consumed", statistics.consumed_messages, statistics.consumed_bytes, rates and rates[1]),
+    ):
+        text = Text(f"{messages:,} items, {_size(size)}")
+        if rate is not None:
+            text.append(f"  {rate:,.0f}/s", style="cyan")
+        grid.add_row(label, text)
+    grid.add_row("producer", _role_long(statistics.producer))
+    if statistics.members:
+        for number, member in enumerate(statistics.members):
+            share = RoleStatistics("leased", member.holder, member.since, member.expires)
+            grid.add_row("shared by" if number == 0 else "", _role_long(share))
+    else:
+        grid.add_row("consumer", _role_long(statistics.consumer))
+
+
+def _group_text(group: GroupBatches) -> Text:
+    from rich.text import Text
+
+    text = Text(f"{printable(group.group)}: {group.messages:,} items")
+    if group.bytes is not None:
+        text.append(f", {_size(group.bytes)}")
+    text.append(f" in flight in {group.batches:,} batch{'es' * (group.batches != 1)}")
+    if group.seconds is not None:
+        text.append(f" for {_duration(group.seconds)}", style="dim")
+    return text.append(f", {group.read:,} read", style="dim")
+
+
+def _state_text(statistics: Any) -> str:
+    words = [word for word in ("closed", "paused") if getattr(statistics, word, False)]
+    return ", ".join(words) or "open"
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def _roles_short(statistics: Any) -> tuple[Text, Text]:
+    """Return who produces, and who consumes. Events and tasks have no roles, and count their consumers."""
+    from rich.text import Text
+
+    if isinstance(statistics, QueueStatistics):
+        return _role_short(statistics.producer), _role_short(statistics.consumer, len(statistics.members))
+    count = consumers_of(statistics)
+    return Text("-", style="dim"), Text("-" if count is None else f"{count:,}", style="cyan" if count else "dim")
+
+
+def _role_short(role: RoleStatistics, members: int = 0) -> Text:
+    from rich.text import Text
+
+    return Text(f"shared by {members}" if members else role.state, style="dim" if role.state == "free" else "cyan")
+
+
+def _role_long(role: RoleStatistics) -> Text:
+    text = _role_short(role)
+    if role.holder is not None:
+        # The server shows the last holder even after it gave the role back.
+        text.append(f"{' by' if role.state != 'free' else ', last'} ", style="dim")
+        text.append(printable(role.holder))
+    now = datetime.now(UTC)
+    if role.since is not None and role.state != "free":
+        text.append(f" for {_duration((now - role.since).total_seconds())}", style="dim")
+    if role.expires is not None:
+        text.append(f", lease ends in {_duration((role.expires - now).total_seconds())}", style="dim")
+    return text
+
+
+def _duration(seconds: float) -> str:
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _size(size: int) -> str:
+    amount = float(size)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if amount < 1000 or unit == "GB":
+            break
+        amount /= 1000
+    return f"{size:,} bytes" if unit == "bytes" else f"{amount:,.1f} {unit}"
