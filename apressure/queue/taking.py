@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, TypeVar
 
 from apressure import validation
-from apressure.concurrency.deadline import within
+from apressure.concurrency.deadline import with_deadline, within
 from apressure.connection.leases.arguments import lease_of, max_hold_of
 from apressure.exceptions import QueueClosedError
 from apressure.queue.administration import Administration
@@ -44,6 +44,7 @@ class Taking(Administration[T]):
             return await within(deadline, self.name, self.get(timeout))
         return (await self._engine.get_items(self._items, 1, timeout))[0]
 
+    @with_deadline()
     async def get_nowait(self, *, deadline: float | None = None) -> T:
         """Get an item without waiting (specification: Get, Non-Blocking).
 
@@ -53,10 +54,9 @@ class Taking(Administration[T]):
 
         Cancelled, nothing is lost, as with `get`.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.get_nowait())
         return (await self._engine.get_items(self._items, 1, None, now=True))[0]
 
+    @with_deadline()
     async def get_many(self, max_items: int, timeout: float | None = None, *, deadline: float | None = None) -> list[T]:
         """Get one to max_items items, as many as there are, waiting while there is none: at-most-once.
 
@@ -69,11 +69,10 @@ class Taking(Administration[T]):
 
         Cancelled, nothing is lost, as with `get`.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.get_many(max_items, timeout))
         validation.whole(max_items, "max_items")
         return await self._engine.get_items(self._items, max_items, timeout)
 
+    @with_deadline()
     async def receive(
         self, timeout: float | None = None, lease: float | None = None, max_hold: float | None = None,
         *, deadline: float | None = None,
@@ -98,14 +97,13 @@ class Taking(Administration[T]):
 
         Cancelled, nothing was taken, or it has been given back.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.receive(timeout, lease, max_hold))
         from apressure.queue.delivery import Delivery  # here, since many programs only get or put
 
         scripted = self._engine.scripted("receive")
         received_under, (received,) = await scripted.receive(1, timeout, lease_of(lease), max_hold_of(max_hold))
         return Delivery(received_under, received, self._items.decode)
 
+    @with_deadline()
     async def receive_many(
         self, max_items: int, timeout: float | None = None, lease: float | None = None, max_hold: float | None = None,
         *, deadline: float | None = None,
@@ -128,8 +126,6 @@ class Taking(Administration[T]):
 
         Cancelled, nothing was taken, or all of it has been given back, in order.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.receive_many(max_items, timeout, lease, max_hold))
         validation.whole(max_items, "max_items")
         from apressure.queue.delivery import Delivery
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
-from apressure.concurrency.deadline import within
+from apressure.concurrency.deadline import with_deadline, within
 from apressure.connection.client import Client, client_of
 from apressure.connection.leases.arguments import lease_of
 from apressure.connection.leases.clock import since_boot
@@ -166,6 +166,7 @@ class TaskQueue(Contents[T], Generic[T]):
         """
         return await self.enqueue(parameters, 0, deadline=deadline)
 
+    @with_deadline()
     async def schedule(self, parameters: T, eta: datetime | float, *, deadline: float | None = None) -> str:
         """Have a task enqueued at a time (specification: Schedule Task). A `Scheduler` must run then.
 
@@ -184,13 +185,12 @@ class TaskQueue(Contents[T], Generic[T]):
 
         Cancelled, the task is scheduled, or not.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.schedule(parameters, eta))
         task_id, time = new_id(), repr(time_of(eta)).encode()
         self.check()
         await self._schedules.run(Put([(task_id, self._items.encode(parameters), time)], self._expected), None, False)
         return task_id.decode()
 
+    @with_deadline()
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
     ) -> int:
@@ -212,8 +212,6 @@ class TaskQueue(Contents[T], Generic[T]):
 
         Cancelled, the first of the tasks are in the queue, in order, and the others are not.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.put_many(items, timeout))
         validation.timeout(timeout)
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
@@ -254,6 +252,7 @@ class TaskQueue(Contents[T], Generic[T]):
         """
         return (await self.receive_many(1, timeout, lease, deadline=deadline))[0]
 
+    @with_deadline()
     async def receive_many(
         self,
         max_items: int,
@@ -272,8 +271,6 @@ class TaskQueue(Contents[T], Generic[T]):
 
         Cancelled, nothing was taken, or it has been given back, in order.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.receive_many(max_items, timeout, lease))
         validation.whole(max_items, "max_items")
         validation.timeout(timeout)
         seconds = self.lease if lease is None else lease_of(lease)

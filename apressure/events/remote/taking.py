@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from apressure import logs, validation
 from apressure.codecs import codec_for
-from apressure.concurrency.deadline import within
+from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.handover import note_taken
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Pair
@@ -54,6 +54,7 @@ class RemoteTaking(RemoteCore, Generic[T]):
         """
         return (await self.receive_many(1, timeout, lease, deadline=deadline))[0]
 
+    @with_deadline()
     async def receive_many(
         self, max_items: int, timeout: float | None = None, lease: float | None = None, *, deadline: float | None = None
     ) -> list[RemoteEventDelivery[T]]:
@@ -67,8 +68,6 @@ class RemoteTaking(RemoteCore, Generic[T]):
 
         Cancelled, nothing was taken, or it has been given back, in order.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.receive_many(max_items, timeout, lease))
         validation.whole(max_items, "max_items")
         events, until = await self._take(max_items, timeout, lease_of(lease))
         return [self._delivery(event, until, self._notices) for event in events]
@@ -106,6 +105,7 @@ class RemoteTaking(RemoteCore, Generic[T]):
         """
         return await self.get(0, deadline=deadline)
 
+    @with_deadline()
     async def get_many(self, max_items: int, timeout: float | None = None, *, deadline: float | None = None) -> list[T]:
         """Get one to max_items items, as many as there are, waiting while there is none: at-most-once.
 
@@ -116,8 +116,6 @@ class RemoteTaking(RemoteCore, Generic[T]):
 
         Cancelled, items are lost only as with `get`.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.get_many(max_items, timeout))
         validation.whole(max_items, "max_items")
         while True:
             events, _ = await self._take(max_items, timeout, DEFAULT_LEASE)
