@@ -55,7 +55,8 @@ class BlockingTaskDelivery(Delivery[T]):
 class BlockingTaskProducer(Producer[T]):
     """The producing end of a `BlockingTaskQueue`; see `TaskProducer`."""
 
-    put = blocking(producers.TaskProducer[T].put)  # type: ignore[assignment] # (its item is called `parameters`)
+    put = blocking(producers.TaskProducer[T].put)
+    put_nowait = blocking(producers.TaskProducer[T].put_nowait)
 
 
 class BlockingTaskQueue(Queue[T]):
@@ -79,7 +80,7 @@ class BlockingTaskQueue(Queue[T]):
     peek_newest = blocking(TaskQueue[T].peek_newest)
     producer = block(TaskQueue[T].producer, BlockingTaskProducer[T])
     purge = blocking(TaskQueue[T].purge)
-    put = enqueue  # type: ignore[assignment] # (its item is called `parameters`, as there)
+    put = enqueue
     put_nowait = blocking(TaskQueue[T].put_nowait)
     qsize = blocking(TaskQueue[T].qsize)
     receive = receiving(TaskQueue[T].receive, BlockingTaskDelivery[T])

@@ -119,11 +119,12 @@ class TaskQueue(Contents[T], Generic[T]):
         used: Codec[Any] = TaskCodec() if codec is None else codec_for(codec)
         self._items = Items(name, UTF8Codec(used), chosen.settings.max_message_size)
 
-    async def enqueue(self, parameters: T, timeout: float | None = None, *, deadline: float | None = None) -> str:
+    async def enqueue(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> str:
         """Enqueue a task, waiting while the queue is full (specification: Submission).
 
         Args:
-            parameters: What the task is to do: a string, or anything that JSON knows, or what the codec takes.
+            item: The parameters, what the task is to do: a string, or anything that JSON knows, or what the codec
+                takes.
             timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
             deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
                 it where a caller must be answered in time.
@@ -144,15 +145,15 @@ class TaskQueue(Contents[T], Generic[T]):
         then raises: the task is in the queue, or not. `timeout=` gives a certain answer.
         """
         if deadline is not None:
-            return await within(deadline, self.name, self.enqueue(parameters, timeout))
+            return await within(deadline, self.name, self.enqueue(item, timeout))
         task_id = new_id()
-        await self._put(Put([(task_id, self._items.encode(parameters), b"")], self._expected), timeout)
+        await self._put(Put([(task_id, self._items.encode(item), b"")], self._expected), timeout)
         return task_id.decode()
 
     put = enqueue
     """`enqueue`, by the name that it has in every kind of queue."""
 
-    async def put_nowait(self, parameters: T, *, deadline: float | None = None) -> str:
+    async def put_nowait(self, item: T, *, deadline: float | None = None) -> str:
         """Enqueue a task without waiting for room; `deadline` is as for `enqueue`.
 
         Returns:
@@ -164,7 +165,7 @@ class TaskQueue(Contents[T], Generic[T]):
 
         Cancelled, the task is in the queue, or not.
         """
-        return await self.enqueue(parameters, 0, deadline=deadline)
+        return await self.enqueue(item, 0, deadline=deadline)
 
     @with_deadline()
     async def schedule(self, parameters: T, eta: datetime | float, *, deadline: float | None = None) -> str:
@@ -330,7 +331,8 @@ class TaskQueue(Contents[T], Generic[T]):
         seconds = self.lease if lease is None else lease_of(lease)
         return TaskConsumer(self, ack == "manual", delete, prefetch, seconds, max_hold)
 
-    async def peek(self) -> T:
+    @with_deadline(reads=True)
+    async def peek(self, *, deadline: float | None = None) -> T:
         """Return the parameters of the task that is next, without taking it.
 
         Raises:
@@ -340,7 +342,8 @@ class TaskQueue(Contents[T], Generic[T]):
         """
         return await self._peek(False)
 
-    async def peek_newest(self) -> T:
+    @with_deadline(reads=True)
+    async def peek_newest(self, *, deadline: float | None = None) -> T:
         """Return the parameters of the task that was enqueued last, without taking it.
 
         Raises:
