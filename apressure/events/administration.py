@@ -64,7 +64,7 @@ class Administration(Core):
     async def bound(self, *, deadline: float | None = None) -> int:
         """Return the most events that may wait; 0 for no bound.
 
-        It raises as `statistics` does, and so do `qsize` and `closed`.
+        It raises as `statistics` does, and so do `qsize`, `closed` and `paused`.
         """
         return (await self.statistics(deadline=deadline)).bound
 
@@ -75,6 +75,10 @@ class Administration(Core):
     async def closed(self, *, deadline: float | None = None) -> bool:
         """Return whether the queue is closed; it stays so."""
         return (await self.statistics(deadline=deadline)).closed
+
+    async def paused(self, *, deadline: float | None = None) -> bool:
+        """Return whether the queue is paused."""
+        return (await self.statistics(deadline=deadline)).paused
 
     @with_deadline(reads=True)
     async def statistics(self, *, deadline: float | None = None) -> EventQueueStatistics:
@@ -103,11 +107,15 @@ class Administration(Core):
         )
 
     @with_deadline()
-    async def close(self, *, deadline: float | None = None) -> None:
+    async def close(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Close the *queue*: nothing more can be put, and consumers end when it is drained.
 
         An okq does not know that a queue is closed: what it pushes is delivered, too. (`aclose` releases this object's
         connections.)
+
+        Args:
+            timeout: As for `AsyncQueue.close`, which waits for the producer role. Here nothing waits.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Raises:
             QueueClosedError: It was closed before.
@@ -115,6 +123,7 @@ class Administration(Core):
 
         Cancelled, the queue is closed or open.
         """
+        validation.timeout(timeout)
         self.check()
         return await self._steps.close(self._expected)
 

@@ -102,6 +102,14 @@ class Administration(Generic[T]):
         """
         return (await self.statistics(deadline=deadline)).closed
 
+    async def paused(self, *, deadline: float | None = None) -> bool:
+        """Return whether the queue is paused.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+        """
+        return (await self.statistics(deadline=deadline)).paused
+
     @with_deadline(reads=True)
     async def statistics(self, *, deadline: float | None = None) -> QueueStatistics:
         """Return a snapshot of the queue: length, bound, roles, counts, and this object's waiting tasks.

@@ -57,6 +57,7 @@ class BlockingFileQueue(Queue[T]):
     exists = blocking(FileQueue[T].exists)
     give_back_in_flight = blocking(FileQueue[T].give_back_in_flight)
     pause = blocking(FileQueue[T].pause)
+    paused = blocking(FileQueue[T].paused)
     peek = blocking(FileQueue[T].peek)
     peek_newest = blocking(FileQueue[T].peek_newest)
     producer = block(FileQueue[T].producer, BlockingFileProducer[T])

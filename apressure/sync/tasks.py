@@ -76,6 +76,7 @@ class BlockingTaskQueue(Queue[T]):
     enqueue = blocking(TaskQueue[T].enqueue)
     exists = blocking(TaskQueue[T].exists)
     pause = blocking(TaskQueue[T].pause)
+    paused = blocking(TaskQueue[T].paused)
     peek = blocking(TaskQueue[T].peek)
     peek_newest = blocking(TaskQueue[T].peek_newest)
     producer = block(TaskQueue[T].producer, BlockingTaskProducer[T])

@@ -69,7 +69,7 @@ class Administration(Core):
     async def bound(self, *, deadline: float | None = None) -> int:
         """Return the most tasks that may wait; 0 for no bound.
 
-        It raises as `statistics` does, and so do `qsize` and `closed`.
+        It raises as `statistics` does, and so do `qsize`, `closed` and `paused`.
         """
         return (await self._status()).bound
 
@@ -82,6 +82,11 @@ class Administration(Core):
     async def closed(self, *, deadline: float | None = None) -> bool:
         """Return whether the queue is closed; it stays so."""
         return (await self._status()).closed
+
+    @with_deadline(reads=True)
+    async def paused(self, *, deadline: float | None = None) -> bool:
+        """Return whether the queue is paused."""
+        return (await self._status()).paused
 
     @with_deadline(reads=True)
     async def statistics(self, *, deadline: float | None = None) -> TaskStatistics:

@@ -350,7 +350,7 @@ async def test_it_is_closed_once(both: Both) -> None:
     await both.queue.close(timeout=1)
     await in_time(waiting)
     assert await both.queue.closed() is True
-    assert str(await fails(QueueClosedError, both.queue.close())) == "the queue 'jobs' was closed before"
+    assert str(await fails(QueueClosedError, both.queue.close())) == "the queue 'jobs' is closed"
     assert str(await fails(QueueClosedError, both.queue.put(b"1"))).startswith("the queue 'jobs' is closed")
 
 

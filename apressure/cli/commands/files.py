@@ -354,7 +354,9 @@ async def purge(
 ) -> None:
     """Delete all items that wait. The queue stays."""
     async with FileQueue(name, directory=directory, notify=False if poll else None) as queue:
-        done = await queue.purge(in_flight)
+        if in_flight:
+            await queue.give_back_in_flight()
+        done = await queue.purge()
     answer({"name": name, "purged": done}, f"purged {done} from {name}", as_json=common.json)
 
 

@@ -157,7 +157,8 @@ class RemoteTaking(RemoteCore, Generic[T]):
         except QueueClosedError:
             raise StopAsyncIteration from None
 
-    async def peek(self) -> T:
+    @with_deadline(reads=True)
+    async def peek(self, *, deadline: float | None = None) -> T:
         """Return the item that is next, without taking it (specification: QRPEEK).
 
         Raises:
@@ -167,7 +168,8 @@ class RemoteTaking(RemoteCore, Generic[T]):
         """
         return self._items.decode((await self._peek(newest=False))[1])
 
-    async def peek_newest(self) -> T:
+    @with_deadline(reads=True)
+    async def peek_newest(self, *, deadline: float | None = None) -> T:
         """Return the item that was put last, without taking it (specification: QLPEEK).
 
         Raises:

@@ -205,7 +205,7 @@ class TaskSteps(StepSender):
             QueueClosedError: It was closed before.
         """
         if (await self._run("close", _flag(expected)))[0] == b"exists":
-            raise QueueClosedError(f"the queue {self.name!r} was closed before", name=self.name)
+            raise QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
 
     async def pause(self, pausing: bool, expected: bool = False) -> bool:
         """Pause the queue, or resume it. Returns whether that is new."""
