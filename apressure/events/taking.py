@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
 from apressure import validation
 from apressure.codecs import Codec, codec_for
 from apressure.concurrency.deadline import with_deadline, within
+from apressure.concurrency.getting import Iterating
 from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
@@ -18,13 +18,13 @@ from apressure.events.administration import Administration
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.answers import Event
 from apressure.events.engine.letters import letters, read
-from apressure.exceptions import DecodeError, QueueClosedError, QueueEmptyError
+from apressure.exceptions import DecodeError, QueueEmptyError
 from apressure.items import Items
 
 T = TypeVar("T")
 
 
-class Taking(Administration, Generic[T]):
+class Taking(Administration, Iterating[T], Generic[T]):
     """The part of `EventQueue` that takes events, or looks at them.
 
     Args:
@@ -151,16 +151,6 @@ class Taking(Administration, Generic[T]):
                 raise
         note_taken(lambda: asyncio.wait((self._pops.give_back(events, 0),)))
         return items
-
-    def __aiter__(self) -> AsyncIterator[T]:
-        """Get items until the queue is closed and drained: at-most-once. `consumer` is at-least-once."""
-        return self
-
-    async def __anext__(self) -> T:
-        try:
-            return await self.get()
-        except QueueClosedError:
-            raise StopAsyncIteration from None
 
     @with_deadline(reads=True)
     async def peek(self, *, deadline: float | None = None) -> T:

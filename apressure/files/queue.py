@@ -9,8 +9,10 @@ from typing import Any, Final, Generic, Literal, TypeVar, Unpack, overload
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline
+from apressure.concurrency.getting import Getting
+from apressure.concurrency.handover import note_taken
 from apressure.dead_letters import DeadLetter
-from apressure.exceptions import QueueEmptyError, StorageError
+from apressure.exceptions import DecodeError, QueueEmptyError, StorageError
 from apressure.files.administration import Administration
 from apressure.files.delivery import FileDelivery
 from apressure.files.letters import read_letters
@@ -30,7 +32,7 @@ _PREFETCH: Final = 1
 """A message that waits in a consumer's hands could be in another's."""
 
 
-class FileQueue(Administration, Generic[T]):
+class FileQueue(Administration, Getting[T], Generic[T]):
     """A FIFO queue in a directory, for any number of processes, without a server, in the format of vsqs.
 
     A message that is not acknowledged comes again when its lease ends: at-least-once. Messages are delivered in the
@@ -197,6 +199,46 @@ class FileQueue(Administration, Generic[T]):
         """
         validation.whole(max_items, "max_items")
         return [FileDelivery(self, got) for got in await self._take(max_items, timeout, lease)]
+
+    @with_deadline()
+    async def get_many(self, max_items: int, timeout: float | None = None, *, deadline: float | None = None) -> list[T]:
+        """Get one to max_items items, as many as there are, waiting while there is none: at-most-once.
+
+        The messages are deleted before their items are returned.
+
+        Args:
+            max_items: How many at most.
+            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+            deadline: Seconds for the whole operation; see `put`.
+
+        Raises:
+            QueueEmptyError: There was none until the timeout.
+            DecodeError: The first item cannot be decoded. The messages behind it have been given back.
+            TypeError, ValueError: An argument is invalid.
+            PressureError: As for `receive`.
+
+        Cancelled while it waits, nothing was taken. Cancelled while it deletes messages, it puts them back, first in
+        line, then raises. Consumers of a closed queue may have ended by then.
+        """
+        validation.whole(max_items, "max_items")
+        while True:
+            got = await self._take(max_items, timeout, None)
+            items: list[T] = []
+            broken: DecodeError | None = None
+            try:
+                self._items.decode_into(items, [one.data for one in got])
+            except DecodeError as error:
+                broken = error
+            taken = got[: max(1, len(items))]  # an item that cannot be decoded is in the error
+            with self._operation():
+                done = await self._receiver.take_for_good(taken, got[len(taken) :])
+            if done:
+                note_taken(lambda done=done: self._receiver.restore(done))  # type: ignore[misc]
+            if done and not items and broken is not None:
+                raise broken
+            if done:  # otherwise their leases have ended already, and others get them
+                keys = {one.key for one in done}
+                return [item for item, one in zip(items, taken, strict=True) if one.key in keys]
 
     @with_deadline(reads=True)
     async def dead_letters(

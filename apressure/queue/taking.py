@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, TypeVar
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline, within
+from apressure.concurrency.getting import Iterating
 from apressure.connection.leases.arguments import lease_of, max_hold_of
-from apressure.exceptions import QueueClosedError
 from apressure.queue.administration import Administration
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Taking(Administration[T]):
+class Taking(Administration[T], Iterating[T]):
     """The part of `AsyncQueue` that takes items."""
 
     async def get(self, timeout: float | None = None, *, deadline: float | None = None) -> T:
@@ -132,13 +131,3 @@ class Taking(Administration[T]):
         scripted = self._engine.scripted("receive_many")
         received_under, some = await scripted.receive(max_items, timeout, lease_of(lease), max_hold_of(max_hold))
         return [Delivery(received_under, received, self._items.decode) for received in some]
-
-    def __aiter__(self) -> AsyncIterator[T]:
-        """Get items until the queue is closed and drained: at-most-once. `consumer` is at-least-once."""
-        return self
-
-    async def __anext__(self) -> T:
-        try:
-            return await self.get()
-        except QueueClosedError:
-            raise StopAsyncIteration from None

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from apressure.sync.blocks import Producer
 from apressure.sync.calls import block, blocking, iterating, receiving, receiving_many
 from apressure.sync.delivery import Delivery
-from apressure.sync.queue import Queue
+from apressure.sync.getting import GettingQueue
 from apressure.tasks import producer as producers
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.queue import TaskQueue
@@ -59,7 +59,7 @@ class BlockingTaskProducer(Producer[T]):
     put_nowait = blocking(producers.TaskProducer[T].put_nowait)
 
 
-class BlockingTaskQueue(Queue[T]):
+class BlockingTaskQueue(GettingQueue[T]):
     """A `TaskQueue` for code without asyncio. Its methods are those of `TaskQueue`, and wait for the result.
 
     Where their documentation says what a cancellation leaves behind, Ctrl-C leaves the same. `tasks()` gives snapshots.
@@ -75,6 +75,9 @@ class BlockingTaskQueue(Queue[T]):
     delete_task = blocking(TaskQueue[T].delete_task)
     enqueue = blocking(TaskQueue[T].enqueue)
     exists = blocking(TaskQueue[T].exists)
+    get = blocking(TaskQueue[T].get)
+    get_many = blocking(TaskQueue[T].get_many)
+    get_nowait = blocking(TaskQueue[T].get_nowait)
     pause = blocking(TaskQueue[T].pause)
     paused = blocking(TaskQueue[T].paused)
     peek = blocking(TaskQueue[T].peek)

@@ -83,16 +83,6 @@ OTHER_DEFAULTS: Final = {
 """Defaults that differ, and why."""
 
 _GAPS: Final = (
-    ("TaskQueue", "no get", "get get_nowait get_many __aiter__ test_get_takes_the_oldest_item_for_good"),
-    ("TaskQueue", "no get", "test_get_gives_back_what_stands_behind_an_undecodable_item"),
-    ("TaskQueue", "no get", "test_what_random_cancellations_of_get_leave_is_all_there"),
-    ("TaskQueue", "no get", "test_iterating_ends_when_the_queue_is_closed_and_drained"),
-    ("TaskQueue", "no get", "test_waiting_to_get_ends_at_its_deadline"),
-    ("FileQueue", "no get", "get get_nowait get_many __aiter__ test_get_takes_the_oldest_item_for_good"),
-    ("FileQueue", "no get", "test_get_gives_back_what_stands_behind_an_undecodable_item"),
-    ("FileQueue", "no get", "test_what_random_cancellations_of_get_leave_is_all_there"),
-    ("FileQueue", "no get", "test_iterating_ends_when_the_queue_is_closed_and_drained"),
-    ("FileQueue", "no get", "test_waiting_to_get_ends_at_its_deadline"),
     ("FileQueue", "no max_hold: its timer is on the event loop", "consumer"),
     ("RemoteEventQueue", "purge deletes what is in flight", "test_purge_never_touches_what_is_in_flight"),
     ("RemoteEventQueue", "closed tells only what this object has learned", "test_a_look_sees_the_end"),

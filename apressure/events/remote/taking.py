@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
 from apressure import logs, validation
 from apressure.codecs import codec_for
 from apressure.concurrency.deadline import with_deadline
+from apressure.concurrency.getting import Iterating
 from apressure.concurrency.handover import note_taken
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Pair
 from apressure.events.remote.core import RemoteCore
 from apressure.events.remote.delivery import DEFAULT_LEASE, Hand, RemoteEventDelivery, lease_of
 from apressure.events.remote.notices import Notices
-from apressure.exceptions import DecodeError, PressureError, QueueClosedError
+from apressure.exceptions import DecodeError, PressureError
 from apressure.items import Items
 
 T = TypeVar("T")
 
 
-class RemoteTaking(RemoteCore, Generic[T]):
+class RemoteTaking(RemoteCore, Iterating[T], Generic[T]):
     """The part of `RemoteEventQueue` that takes events, or looks at them."""
 
     _items: Items[T]
@@ -146,16 +146,6 @@ class RemoteTaking(RemoteCore, Generic[T]):
         """Put events that were acknowledged into the queue again, first in line and in order."""
         with contextlib.suppress(PressureError):
             await self._client.commands.push(self.name, events[::-1], front=True, given=False)
-
-    def __aiter__(self) -> AsyncIterator[T]:
-        """Get items until the queue is closed and drained, on a server of ours: at-most-once."""
-        return self
-
-    async def __anext__(self) -> T:
-        try:
-            return await self.get()
-        except QueueClosedError:
-            raise StopAsyncIteration from None
 
     @with_deadline(reads=True)
     async def peek(self, *, deadline: float | None = None) -> T:
