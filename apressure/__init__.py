@@ -45,7 +45,7 @@ from apressure.exceptions import (
     TaskStatusError,
     TaskUnfinishedError,
 )
-from apressure.queue.queue import AsyncQueue
+from apressure.pressure.queue import AsyncQueue
 
 if TYPE_CHECKING:
     from apressure.events.consumer import EventConsumer
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     from apressure.events.several import EventConsumers
     from apressure.events.statistics import EventQueueStatistics
     from apressure.files import FileDelivery, FileQueue, FileQueueOptions, FileQueueStatistics
-    from apressure.queue.consumer import Consumer
-    from apressure.queue.delivery import Delivery
-    from apressure.queue.doctor import recovery
-    from apressure.queue.producer import Producer
-    from apressure.queue.statistics import QueueStatistics, RoleStatistics
+    from apressure.pressure.consumer import Consumer
+    from apressure.pressure.delivery import Delivery
+    from apressure.pressure.doctor import recovery
+    from apressure.pressure.producer import Producer
+    from apressure.pressure.statistics import QueueStatistics, RoleStatistics
     from apressure.service.pipe import Piped, pipe
     from apressure.service.serve import serve
     from apressure.service.service import Served
@@ -152,8 +152,8 @@ __all__ = [
 
 # Most programs do not use these names: they are imported on first use.
 _LATER = {
-    "Consumer": "apressure.queue.consumer",
-    "Delivery": "apressure.queue.delivery",
+    "Consumer": "apressure.pressure.consumer",
+    "Delivery": "apressure.pressure.delivery",
     "EventConsumer": "apressure.events.consumer",
     "EventConsumers": "apressure.events.several",
     "EventDelivery": "apressure.events.delivery",
@@ -166,18 +166,18 @@ _LATER = {
     "FileQueueStatistics": "apressure.files",
     "Many": "apressure.service.stages.results",
     "Piped": "apressure.service.pipe",
-    "Producer": "apressure.queue.producer",
-    "QueueStatistics": "apressure.queue.statistics",
+    "Producer": "apressure.pressure.producer",
+    "QueueStatistics": "apressure.pressure.statistics",
     "RemoteEventConsumer": "apressure.events.remote.consumer",
     "RemoteEventDelivery": "apressure.events.remote.delivery",
     "RemoteEventQueue": "apressure.events.remote.queue",
     "RemoteEventStatistics": "apressure.events.remote.statistics",
-    "RoleStatistics": "apressure.queue.statistics",
+    "RoleStatistics": "apressure.pressure.statistics",
     "Served": "apressure.service.service",
     "TaskClient": "apressure.tasks.client",
     "TaskQueue": "apressure.tasks.queue",
     "pipe": "apressure.service.pipe",
-    "recovery": "apressure.queue.doctor.recovery",
+    "recovery": "apressure.pressure.doctor.recovery",
     "serve": "apressure.service.serve",
 }
 

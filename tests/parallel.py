@@ -25,7 +25,8 @@ LONGEST_FIRST = (
     "tests/integration/",
 )
 OWN_JAVA = tuple(f"tests/spark/test_{name}.py" for name in ("kills", "pipeline", "connect", "local_cluster"))
-"""These start Spark in processes of their own. All other files of tests/spark share one session."""
+"""These start Spark in processes of their own. All other files of tests/spark share a session, but the largest one."""
+OWN_SESSION = "tests/spark/test_reading.py"
 
 
 def workers(cores: int) -> int:
@@ -38,7 +39,7 @@ def unit_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if file in OWN_JAVA:
         return nodeid
-    return "tests/spark/" if file.startswith("tests/spark/") else file
+    return "tests/spark/" if file.startswith("tests/spark/") and file != OWN_SESSION else file
 
 
 def node_of(unit: str) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from apressure.queue.statistics import QueueStatistics, RoleStatistics
+from apressure.pressure.statistics import QueueStatistics, RoleStatistics
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

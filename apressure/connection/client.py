@@ -8,13 +8,13 @@ from typing import Unpack
 
 from apressure import logs, validation
 from apressure.concurrency.settle import wait_shielded
-from apressure.connection.leases.renewer import Renewer
-from apressure.connection.objects import SharedClient
+from apressure.connection.renewer import Renewer
 from apressure.connection.server import Node, Server
 from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions, settings_from
 from apressure.connection.waiting.rounds import Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.script import Script
+from apressure.core.objects import SharedClient
 
 
 class Client(SharedClient):
@@ -39,7 +39,7 @@ class Client(SharedClient):
         self.server = Server(self.settings)
         self.renewer = Renewer(self.server)
         self._connections: dict[Node, ReconnectingConnection] = {}
-        self.connection = self._connection_at(self.server.node_of(()))
+        self.connection: ReconnectingConnection = self._connection_at(self.server.node_of(()))
         self._rounds: dict[ReconnectingConnection, Rounds] = {}
 
     @property

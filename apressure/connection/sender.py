@@ -7,14 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
-from apressure.connection.asking import OnAnswer, Undo, ask
 from apressure.connection.client import Client
-from apressure.connection.counts import Counts
 from apressure.connection.wire.command import Argument
-from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import Call, Script
 from apressure.connection.wire.series import Series
+from apressure.core.asking import Undo, ask
+from apressure.core.counts import Counts
+from apressure.core.driver import Connection, OnAnswer
 
 
 class StepSender(ABC):
@@ -99,7 +99,7 @@ class StepSender(ABC):
         again: int | None = None,
         token: bytes = b"",
         resend: bool = True,
-        connection: ReconnectingConnection | None = None,
+        connection: Connection | None = None,
     ) -> Request:
         """Send a step; `on_answer` is called once with its value, a `Wait` or an exception.
 

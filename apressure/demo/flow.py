@@ -14,7 +14,7 @@ from apressure.demo.screen import Screen
 from apressure.demo.worker import Worker
 from apressure.embedded import ConfigValue, EmbeddedServer
 from apressure.exceptions import PressureError, ServerUnavailableError
-from apressure.queue.statistics import QueueStatistics
+from apressure.pressure.statistics import QueueStatistics
 
 _LOOK_EVERY: Final = 0.1
 """Seconds between two looks at the queue."""

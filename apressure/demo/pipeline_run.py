@@ -19,7 +19,7 @@ from apressure.demo.pipeline_folder import Folder
 from apressure.demo.screen import Screen, print_report
 from apressure.demo.worker import Worker
 from apressure.exceptions import MissingExtraError, QueueDoesNotExistError
-from apressure.queue.statistics import QueueStatistics
+from apressure.pressure.statistics import QueueStatistics
 from apressure.spark.ending import END
 from apressure.spark.lag import Trend
 from apressure.spark.sealed_batches import forget_group

@@ -20,7 +20,7 @@ from apressure.demo.flow import Server, run_flow, serving
 from apressure.demo.screen import Screen, print_report
 from apressure.demo.worker import Worker
 from apressure.exceptions import PressureError, QueueDoesNotExistError
-from apressure.queue.statistics import QueueStatistics
+from apressure.pressure.statistics import QueueStatistics
 
 _CLEANING: Final = 6.0
 """Seconds that deleting the queue may take."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from apressure import logs, validation
 from apressure.concurrency.deadline import with_deadline
-from apressure.connection.waiting.waits import Wait
+from apressure.core.waiting import Wait
 from apressure.dead_letters import Requeued, checked_ids
 from apressure.events.core import Core
 from apressure.events.engine.answers import Status

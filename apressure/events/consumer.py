@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once, wait_for_answer
-from apressure.connection.consuming import Consuming
-from apressure.connection.leases.clock import Clock, since_boot
-from apressure.connection.waiting.waits import Wait
+from apressure.core.consuming import Consuming
+from apressure.core.leases.clock import Clock, since_boot
+from apressure.core.prefetch import QUICK, Chunk
+from apressure.core.waiting import Wait
 from apressure.events.delivery import EventDelivery, Hand
 from apressure.events.engine.answers import Popped
 from apressure.events.engine.batching import note_popped
@@ -31,9 +32,6 @@ READ_AHEAD: Final = 16
 """From so many on, half of a chunk is asked for while the body works on the other half."""
 SIGN_OF_LIFE: Final = 10.0
 """Seconds between two signs of life of a registered consumer."""
-
-_QUICK: Final = 0.05
-"""Seconds: a chunk that the body handles in less may be followed by one of twice its size."""
 
 
 class EventConsumer(Consuming[T, EventDelivery[Any]]):
@@ -63,22 +61,20 @@ class EventConsumer(Consuming[T, EventDelivery[Any]]):
         max_hold: float,
         clock: Clock = since_boot,
     ) -> None:
-        check, blocks, steps = queue.check, queue.blocks, queue._steps
+        steps = queue._steps
         hand = Hand(self._failed)
-        super().__init__(check, blocks, steps.settle_timeout, manual=manual, delete=delete, hand=hand)
+        super().__init__(queue.check, [queue.blocks], steps.settle_timeout, manual=manual, delete=delete, hand=hand)
         self._queue = queue
-        self._fixed = prefetch
-        self._chunk = prefetch or 1
+        self._chunk = Chunk(prefetch, MAX_PREFETCH)
         self._series = steps.series()
         self._renewing = Renewing(queue.client, steps, hand, lease, max_hold, self._lost, self._return_buffer, clock)
         self._id = str(uuid.uuid4()).encode()
         self._expected = queue._expected
         self._ahead: asyncio.Future[Any] | None = None
-        self._breathed = self._asked = 0.0
+        self._breathed = 0.0
 
     async def __aenter__(self) -> Self:
-        if self._registration is not None or self._left:
-            raise RuntimeError("this consumer's block has begun already: make one for each block")
+        self._check_new()
         queue = self._queue
         queue.check()
         await queue._steps.register(self._id)
@@ -113,10 +109,10 @@ class EventConsumer(Consuming[T, EventDelivery[Any]]):
 
     def _ask_ahead(self) -> bool:
         loop = asyncio.get_running_loop()
-        if self._ahead is None and self._chunk >= READ_AHEAD and len(self._buffer) <= self._chunk // 2:
-            self._adapt()
-            self._ahead = self._send_pop(self._chunk // 2, b"", loop.create_future())
-        elif loop.time() - self._breathed <= _QUICK:
+        size = self._chunk.size
+        if self._ahead is None and size >= READ_AHEAD and len(self._buffer) <= size // 2:
+            self._ahead = self._send_pop(self._chunk.adapt() // 2, b"", loop.create_future())
+        elif loop.time() - self._breathed <= QUICK:
             return False
         self._breathed = loop.time()  # or nothing would leave until the buffer is empty
         return True
@@ -135,20 +131,12 @@ class EventConsumer(Consuming[T, EventDelivery[Any]]):
             await self._answer_to(ahead)
             if self._buffer:
                 return None
-        self._adapt()
+        self._chunk.adapt()
         answer = await self.pop()
         if isinstance(answer, Wait):
-            self._asked = 0.0  # the next chunk says nothing about how quick the body is
+            self._chunk.waited()
             return answer
         return None
-
-    def _adapt(self) -> None:
-        """Before a chunk is asked for: decide how large it is, by how quickly the body handled the one before."""
-        loop = asyncio.get_running_loop()
-        if self._fixed is None and self._asked:
-            quick = loop.time() - self._asked < _QUICK
-            self._chunk = min(MAX_PREFETCH, 2 * self._chunk) if quick else max(1, self._chunk // 2)
-        self._asked = loop.time()
 
     async def pop(self) -> Popped | Wait:
         """Pop up to a chunk of events into the buffer: one step.
@@ -156,7 +144,7 @@ class EventConsumer(Consuming[T, EventDelivery[Any]]):
         Cancelled while the step is on its way, the events are in the buffer when this ends.
         """
         waits = self._queue._waits
-        done = self._send_pop(self._chunk, waits.take_turn(), asyncio.get_running_loop().create_future())
+        done = self._send_pop(self._chunk.size, waits.take_turn(), asyncio.get_running_loop().create_future())
         try:
             answer = await self._answer_to(done)
         except asyncio.CancelledError:

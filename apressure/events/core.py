@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from apressure import validation
 from apressure.connection.client import Client
-from apressure.connection.objects import Block, QueueObject
+from apressure.core.objects import Block, QueueObject
 from apressure.events.engine.answers import Event
 from apressure.events.engine.batching import Pop, PopLane, Push, PushLane, Settler
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps

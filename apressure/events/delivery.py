@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from apressure import dead_letters
-from apressure.connection.leases.arguments import lease_of
-from apressure.connection.leases.in_hand import InHand
+from apressure.core.leases.arguments import lease_of
+from apressure.core.leases.in_hand import InHand
 from apressure.events.engine.answers import Event
 from apressure.events.engine.batching import Settler
 from apressure.events.engine.steps import Claim, EventSteps

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from apressure.connection.moves import End, check_results, impossible, nothing_put, obstacle, other_kind, probe
-from apressure.connection.waiting.waits import FULL, Wait
+from apressure.core.waiting import FULL, Wait
 from apressure.events.engine.steps import Unit
 from apressure.events.ids import new_id
 from apressure.exceptions import DurabilityError, LeaseLostError

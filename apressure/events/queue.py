@@ -10,8 +10,8 @@ from apressure import validation
 from apressure.codecs import Codec, UntypedCodec
 from apressure.concurrency.deadline import with_deadline, within
 from apressure.connection.client import Client, client_of
-from apressure.connection.leases.arguments import lease_of, max_hold_of
 from apressure.connection.settings import ClientOptions
+from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.events.consumer import EventConsumer
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.batching import Pair, Push

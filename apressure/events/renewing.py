@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from apressure.connection.client import Client
-from apressure.connection.leases.clock import Clock
-from apressure.connection.leases.in_hand import LeasesInHand
-from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.core.driver import Connection
+from apressure.core.leases.clock import Clock
+from apressure.core.leases.in_hand import LeasesInHand
 from apressure.events.delivery import EventDelivery, Hand
 from apressure.events.engine.steps import Claim, EventSteps
 from apressure.exceptions import LeaseLostError
@@ -63,7 +63,7 @@ class Renewing(LeasesInHand[Claim, EventDelivery[Any]]):
         token: bytes,  # noqa: ARG002
         milliseconds: int,
         on_answer: Callable[[Any], None],
-        connection: ReconnectingConnection | None,
+        connection: Connection | None,
     ) -> None:
         claims = list(self._hand)
         sent = self.clock()

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from apressure.connection.client import Client
-from apressure.connection.waiting.waits import Wait
+from apressure.core.waiting import Wait
 from apressure.events.consumer import EventConsumer
 from apressure.events.delivery import EventDelivery
 from apressure.exceptions import QueueClosedError

@@ -12,7 +12,7 @@ from apressure.concurrency.getting import Iterating
 from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
-from apressure.connection.leases.arguments import lease_of
+from apressure.core.leases.arguments import lease_of
 from apressure.dead_letters import DeadLetter
 from apressure.events.administration import Administration
 from apressure.events.delivery import EventDelivery

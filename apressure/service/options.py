@@ -42,7 +42,7 @@ class Options:
     executor: Executor | None = None
     observer: Observer | None = None
 
-    def check(self, queue: object, deliveries: bool, shared: bool) -> None:
+    def check(self, queue: object, deliveries: bool, shared: bool | None) -> None:
         """Raise TypeError or ValueError for an invalid option."""
         if self.timeout is not None:
             validation.seconds(self.timeout, "timeout", above=True, none=True)
@@ -60,7 +60,7 @@ class Options:
         if self.executor is not None:
             self._check_executor(deliveries)
 
-    def _check_selection(self, shared: bool) -> None:
+    def _check_selection(self, shared: bool | None) -> None:
         """Check which items handlers get, and when."""
         if self.batch is not None:
             validation.whole(self.batch, "batch", 1, MAX_BATCH)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import Executor
 from signal import SIGINT, SIGTERM
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.concurrency.signals import listening, when_set
@@ -29,77 +29,64 @@ _MOST_AHEAD: Final = 1000
 """The most messages that a service with `batch=` asks for ahead by itself."""
 
 
+class ServeOptions(TypedDict, total=False):
+    """What `serve` takes besides the handler and the queue, with each kind of handler. `serve` explains them."""
+
+    concurrency: int
+    prefetch: int | None
+    retry_delay: float
+    max_pending_retries: int
+    shutdown_timeout: float
+    lease: float | None
+    max_hold: float | None
+    shared: bool | None
+    timeout: float | None
+    create: bool
+    bound: int | None
+    linger: float
+    rate: float | None
+    signals: Sequence[int]
+    stop: asyncio.Event | None
+    observer: Observer | None
+    metrics_port: int | None
+    metrics_host: str
+
+
 @overload
 async def serve(
-    handler: Callable[[T], Awaitable[object]], queue: Source[T], *, concurrency: int = ...,
-    deliveries: Literal[False] = ..., prefetch: int | None = ..., retry_delay: float = ...,
-    max_pending_retries: int = ..., shutdown_timeout: float = ..., lease: float | None = ...,
-    max_hold: float | None = ..., shared: bool = ...,
-    timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
-    create: bool = ..., bound: int | None = ..., batch: None = ..., linger: float = ..., rate: float | None = ...,
-    key: Callable[[T], Hashable] | None = ..., executor: None = ..., signals: Sequence[int] = ...,
-    stop: asyncio.Event | None = ..., observer: Observer | None = ...,
-    metrics_port: int | None = ..., metrics_host: str = ...,
+    handler: Callable[[T], Awaitable[object]], queue: Source[T], *, deliveries: Literal[False] = ..., batch: None = ...,
+    on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
+    key: Callable[[T], Hashable] | None = ..., executor: None = ..., **options: Unpack[ServeOptions],
 ) -> Served: ...  # fmt: skip
 @overload
 async def serve(
-    handler: Callable[[D], Awaitable[object]], queue: DeliverySource[D], *, concurrency: int = ...,
-    deliveries: Literal[True], prefetch: int | None = ..., retry_delay: float = ...,
-    max_pending_retries: int = ..., shutdown_timeout: float = ..., lease: float | None = ...,
-    max_hold: float | None = ..., shared: bool = ...,
-    timeout: float | None = ..., on_error: Callable[[D, BaseException], object] | None = ...,
-    create: bool = ..., bound: int | None = ..., batch: None = ..., linger: float = ..., rate: float | None = ...,
-    key: Callable[[Any], Hashable] | None = ..., executor: None = ..., signals: Sequence[int] = ...,
-    stop: asyncio.Event | None = ..., observer: Observer | None = ...,
-    metrics_port: int | None = ..., metrics_host: str = ...,
+    handler: Callable[[D], Awaitable[object]], queue: DeliverySource[D], *, deliveries: Literal[True],
+    batch: None = ..., on_error: Callable[[D, BaseException], object] | None = ...,
+    key: Callable[[Any], Hashable] | None = ..., executor: None = ..., **options: Unpack[ServeOptions],
 ) -> Served: ...  # fmt: skip
 @overload
 async def serve(
-    handler: Callable[[list[T]], Awaitable[object]], queue: Source[T], *, concurrency: int = ...,
-    deliveries: Literal[False] = ..., prefetch: int | None = ..., retry_delay: float = ...,
-    max_pending_retries: int = ..., shutdown_timeout: float = ..., lease: float | None = ...,
-    max_hold: float | None = ..., shared: bool = ...,
-    timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
-    create: bool = ..., bound: int | None = ..., batch: int, linger: float = ...,
-    key: None = ..., rate: float | None = ..., executor: None = ..., signals: Sequence[int] = ...,
-    stop: asyncio.Event | None = ..., observer: Observer | None = ...,
-    metrics_port: int | None = ..., metrics_host: str = ...,
+    handler: Callable[[list[T]], Awaitable[object]], queue: Source[T], *, deliveries: Literal[False] = ...,
+    batch: int, on_error: Callable[[Delivery[T], BaseException], object] | None = ..., key: None = ...,
+    executor: None = ..., **options: Unpack[ServeOptions],
 ) -> Served: ...  # fmt: skip
 @overload
 async def serve(
-    handler: Callable[[list[D]], Awaitable[object]], queue: DeliverySource[D], *, concurrency: int = ...,
-    deliveries: Literal[True], prefetch: int | None = ..., retry_delay: float = ...,
-    max_pending_retries: int = ..., shutdown_timeout: float = ..., lease: float | None = ...,
-    max_hold: float | None = ..., shared: bool = ...,
-    timeout: float | None = ..., on_error: Callable[[D, BaseException], object] | None = ...,
-    create: bool = ..., bound: int | None = ..., batch: int, linger: float = ...,
-    key: None = ..., rate: float | None = ..., executor: None = ..., signals: Sequence[int] = ...,
-    stop: asyncio.Event | None = ..., observer: Observer | None = ...,
-    metrics_port: int | None = ..., metrics_host: str = ...,
+    handler: Callable[[list[D]], Awaitable[object]], queue: DeliverySource[D], *, deliveries: Literal[True],
+    batch: int, on_error: Callable[[D, BaseException], object] | None = ..., key: None = ..., executor: None = ...,
+    **options: Unpack[ServeOptions],
 ) -> Served: ...  # fmt: skip
 @overload
 async def serve(
-    handler: Callable[[T], object], queue: Source[T], *, concurrency: int = ...,
-    deliveries: Literal[False] = ..., prefetch: int | None = ..., retry_delay: float = ...,
-    max_pending_retries: int = ..., shutdown_timeout: float = ..., lease: float | None = ...,
-    max_hold: float | None = ..., shared: bool = ...,
-    timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
-    create: bool = ..., bound: int | None = ..., batch: None = ..., linger: float = ..., rate: float | None = ...,
-    key: Callable[[T], Hashable] | None = ..., executor: Executor, signals: Sequence[int] = ...,
-    stop: asyncio.Event | None = ..., observer: Observer | None = ...,
-    metrics_port: int | None = ..., metrics_host: str = ...,
+    handler: Callable[[T], object], queue: Source[T], *, deliveries: Literal[False] = ..., batch: None = ...,
+    on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
+    key: Callable[[T], Hashable] | None = ..., executor: Executor, **options: Unpack[ServeOptions],
 ) -> Served: ...  # fmt: skip
 @overload
 async def serve(
-    handler: Callable[[list[T]], object], queue: Source[T], *, concurrency: int = ...,
-    deliveries: Literal[False] = ..., prefetch: int | None = ..., retry_delay: float = ...,
-    max_pending_retries: int = ..., shutdown_timeout: float = ..., lease: float | None = ...,
-    max_hold: float | None = ..., shared: bool = ...,
-    timeout: float | None = ..., on_error: Callable[[Delivery[T], BaseException], object] | None = ...,
-    create: bool = ..., bound: int | None = ..., batch: int, linger: float = ...,
-    key: None = ..., rate: float | None = ..., executor: Executor, signals: Sequence[int] = ...,
-    stop: asyncio.Event | None = ..., observer: Observer | None = ...,
-    metrics_port: int | None = ..., metrics_host: str = ...,
+    handler: Callable[[list[T]], object], queue: Source[T], *, deliveries: Literal[False] = ..., batch: int,
+    on_error: Callable[[Delivery[T], BaseException], object] | None = ..., key: None = ..., executor: Executor,
+    **options: Unpack[ServeOptions],
 ) -> Served: ...  # fmt: skip
 @validation.elsewhere(max_attempts=validation.MAX_ATTEMPTS_ELSEWHERE)
 async def serve(
@@ -114,7 +101,7 @@ async def serve(
     shutdown_timeout: float = 30.0,
     lease: float | None = None,
     max_hold: float | None = None,
-    shared: bool = False,
+    shared: bool | None = None,
     timeout: float | None = None,
     on_error: Callable[[Any, BaseException], object] | None = None,
     create: bool = False,
@@ -135,8 +122,9 @@ async def serve(
     An item is acknowledged when its handler has returned. If the handler raises, the error is logged, and the item
     stays in flight for a pause that grows with its attempts. Then it goes back, first in line, and is tried again.
 
-    An `AsyncQueue` has one active consumer: a second service of the same queue waits, and takes over when the first one
-    ends or dies. With `shared=True`, any number of services work on the same queue.
+    Any number of services, in any number of processes, work on the same queue: each message goes to one of them, and
+    they begin messages in order. For the strict order of an `AsyncQueue`, use `shared=False` and `concurrency=1`: one
+    service works, and a second one waits and takes over when the first one ends or dies.
 
     Args:
         handler: `async def handle(item)`, or anything else whose call returns an awaitable.
@@ -154,8 +142,9 @@ async def serve(
         max_hold: Seconds after which a service whose handlers are all stuck loses its items: no item was received or
             settled meanwhile. The log has the stacks, the handlers are cancelled, and the service begins anew. None for
             the queue's default, which is one hour for an `AsyncQueue`; a `FileQueue` takes no `max_hold`.
-        shared: Work on the queue together with all services that say so, each message in one of them. A `FileQueue` is
-            always shared.
+        shared: Work on the queue together with other services, each message in one of them. False for the strict order
+            of one service, with the others as standbys; all other kinds than an `AsyncQueue` are always shared. By
+            default, a service with `key` does not share, and any other one does.
         timeout: Seconds for one handler; None for no limit. A handler that takes longer is cancelled, and has failed
             with a TimeoutError: its item is tried again as after any failure. A handler that returns in spite of the
             cancellation has handled its item.
@@ -173,7 +162,7 @@ async def serve(
         key: A function of the item. Items of the same key are handled one after the other and in order, different keys
             side by side, in this process. While a failed item waits and comes again, the others of its key wait, too.
             Up to ten items for each handler wait here for their keys; they count as delivered. Not with `batch` or
-            `shared`.
+            `shared=True`.
         rate: How many handlers may begin a second, in this call of `serve`. After a quiet second as many may begin at
             once. None for no limit.
         executor: Run the handler there: it is a synchronous function then, which may block. Processes must be started
@@ -235,11 +224,12 @@ async def serve(
         observer=observer if metrics_port is None else _metrics(metrics_port, metrics_host, observer),
     )
     options.check(queue, deliveries, shared)
+    together = key is None if shared is None else shared
     if batch is not None and prefetch is None:
         prefetch = min(2 * batch * concurrency, _MOST_AHEAD)  # half of it is asked for at a time
     arguments = Arguments(
         handler, queue, concurrency, deliveries, prefetch, retry_delay, max_pending_retries, shutdown_timeout, lease,
-        max_hold, shared, f"the service of the queue {queue.name!r}", options=options,
+        max_hold, together, f"the service of the queue {queue.name!r}", options=options,
         pace=None if rate is None else Pace(rate),
     )  # fmt: skip
     arguments.consumer()  # the queue checks `prefetch`, `lease` and `max_hold`, before anything begins

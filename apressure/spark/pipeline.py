@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from apressure.exceptions import QueueClosedError
-from apressure.queue.queue import AsyncQueue
+from apressure.pressure.queue import AsyncQueue
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from apressure.queue import producer as producers
-from apressure.queue.queue import AsyncQueue
+from apressure.pressure import producer as producers
+from apressure.pressure.queue import AsyncQueue
 from apressure.sync.blocks import Producer
 from apressure.sync.calls import block, blocking, put_in_chunks, receiving, receiving_many
 from apressure.sync.delivery import Delivery

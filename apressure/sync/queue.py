@@ -19,7 +19,7 @@ from apressure.sync.delivery import Delivery
 if TYPE_CHECKING:
     from apressure.events.queue import EventQueue
     from apressure.files.queue import FileQueue
-    from apressure.queue.queue import AsyncQueue
+    from apressure.pressure.queue import AsyncQueue
     from apressure.sync.events import BlockingEventQueue
     from apressure.sync.files import BlockingFileQueue
     from apressure.sync.pressure import BlockingQueue

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from apressure import logs, validation
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_sent
-from apressure.connection.waiting.waits import Wait
+from apressure.core.waiting import Wait
 from apressure.exceptions import QueueDoesNotExistError
 from apressure.tasks.core import Core
 from apressure.tasks.engine.answers import Status

@@ -7,8 +7,8 @@ from typing import Any, Literal, Unpack
 from apressure import validation
 from apressure.codecs import Codec
 from apressure.connection.client import Client
-from apressure.connection.leases.arguments import lease_of
 from apressure.connection.settings import OtherOptions
+from apressure.core.leases.arguments import lease_of
 from apressure.tasks.engine.steps import queue_names
 from apressure.tasks.nodes.consumer import Listener
 from apressure.tasks.options import DEFAULT_RESULT_TTL, refuse_unfit, ttl_of

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar, overload
 from apressure import dead_letters, validation
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_accepted
-from apressure.connection.waiting.waits import FULL, Wait
+from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter, Failure, Requeued
 from apressure.exceptions import PressureError, ServerError, TaskDoesNotExistError, TaskStatusError
 from apressure.items import Items

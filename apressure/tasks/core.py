@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from apressure.connection import objects
 from apressure.connection.client import Client
+from apressure.core import objects
 from apressure.exceptions import PressureError
 from apressure.tasks.delivery import Hand
 from apressure.tasks.engine.answers import Claim

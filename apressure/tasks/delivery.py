@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from apressure.connection.leases.arguments import lease_of
-from apressure.connection.leases.clock import since_boot
-from apressure.connection.leases.in_hand import InHand
+from apressure.core.leases.arguments import lease_of
+from apressure.core.leases.clock import since_boot
+from apressure.core.leases.in_hand import InHand
 from apressure.items import Items
 from apressure.protocols import LONGEST_LEASE
 from apressure.tasks.engine.answers import Claim, raw

@@ -12,9 +12,9 @@ from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline, within
 from apressure.connection.client import Client, client_of
-from apressure.connection.leases.arguments import lease_of
 from apressure.connection.settings import ClientOptions
-from apressure.connection.waiting.waits import Wait
+from apressure.core.leases.arguments import lease_of
+from apressure.core.waiting import Wait
 from apressure.items import Items, Progress
 from apressure.tasks.codec import TaskCodec, UTF8Codec
 from apressure.tasks.delivery import TaskDelivery

@@ -11,8 +11,8 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.getting import Getting
 from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
-from apressure.connection.leases.arguments import lease_of
-from apressure.connection.leases.clock import since_boot
+from apressure.core.leases.arguments import lease_of
+from apressure.core.leases.clock import since_boot
 from apressure.exceptions import DecodeError, QueueEmptyError
 from apressure.tasks.codec import TaskCodec
 from apressure.tasks.contents import Contents

@@ -9,8 +9,8 @@ from apressure.connection.client import Client
 from apressure.events.engine.steps import active_queues
 from apressure.events.queue import EventQueue
 from apressure.exceptions import QueueDoesNotExistError
-from apressure.queue.queue import AsyncQueue
-from apressure.queue.statistics import QueueStatistics, RoleStatistics
+from apressure.pressure.queue import AsyncQueue
+from apressure.pressure.statistics import QueueStatistics, RoleStatistics
 from apressure.tasks.engine.steps import queue_names
 from apressure.tasks.queue import TaskQueue
 

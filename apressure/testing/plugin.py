@@ -18,7 +18,7 @@ import pytest
 
 from apressure.embedded import EmbeddedServer
 from apressure.exceptions import MissingExtraError
-from apressure.queue.queue import AsyncQueue
+from apressure.pressure.queue import AsyncQueue
 from apressure.testing.faults import ask
 from apressure.testing.leftovers import KINDS
 from apressure.testing.proxy import Proxy

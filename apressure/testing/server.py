@@ -14,7 +14,7 @@ from apressure.connection.client import Client
 from apressure.events.queue import EventQueue
 from apressure.exceptions import PressureError
 from apressure.files.queue import FileQueue
-from apressure.queue.queue import AsyncQueue
+from apressure.pressure.queue import AsyncQueue
 from apressure.tasks.queue import TaskQueue
 from apressure.testing.faults import Faults
 from apressure.testing.leftovers import Kind, Leftover, in_flight, on_server, waiting

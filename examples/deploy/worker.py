@@ -18,7 +18,7 @@ async def handle(order: str) -> None:
 
 async def main() -> None:
     queue = AsyncQueue("orders", url=os.environ.get("APRESSURE_URL", "redis://127.0.0.1:6379/0"), codec="text")
-    await serve(handle, queue, concurrency=8, shared=True, create=True, bound=1000, shutdown_timeout=SHUTDOWN_SECONDS)
+    await serve(handle, queue, concurrency=8, create=True, bound=1000, shutdown_timeout=SHUTDOWN_SECONDS)
 
 
 if __name__ == "__main__":

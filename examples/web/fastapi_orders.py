@@ -66,9 +66,9 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async def handle(order: Order) -> None:
             await invoices.put(Invoice(order=order.number, worker=os.getpid()))
 
-        # signals=(): uvicorn has its own signal handlers. shared=True: all workers handle orders.
+        # signals=(): uvicorn has its own signal handlers.
         stop = asyncio.Event()
-        orders_service = serve(handle, orders, shared=True, concurrency=4, signals=(), stop=stop, shutdown_timeout=20)
+        orders_service = serve(handle, orders, concurrency=4, signals=(), stop=stop, shutdown_timeout=20)
         async with in_background(orders_service, stop) as service:
             app.state.orders, app.state.service = orders, service
             yield

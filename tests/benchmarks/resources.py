@@ -27,7 +27,7 @@ import redis.asyncio
 
 from apressure import AsyncQueue, Client
 from apressure.embedded import EmbeddedServer
-from apressure.queue.engine.keys import Keys
+from apressure.pressure.engine.keys import Keys
 from tests.benchmarks.__main__ import machine
 from tests.benchmarks.cases import LIST, MESSAGE, NAME
 from tests.servers import KINDS, CannotRun, admin, binary_of

@@ -15,7 +15,7 @@ import pytest
 
 from apressure import AsyncQueue
 from apressure.embedded import EmbeddedServer
-from apressure.queue.doctor import recovery
+from apressure.pressure.doctor import recovery
 from tests import processes
 from tests.chaos.load import tidy
 from tests.chaos.support import PATIENCE, Account, Recorder, Row, check_server, check_tidy, drain, no_complaints, often

@@ -9,7 +9,7 @@ import pytest
 
 from apressure import Delivery, EventDelivery, EventProducer, FileDelivery, RemoteEventDelivery, protocols
 from apressure.files.roles import FileProducer
-from apressure.queue.producer import Producer
+from apressure.pressure.producer import Producer
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.producer import TaskProducer
 from tests.contract import test_matrix

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-import apressure.queue.producer
+import apressure.pressure.producer
 from apressure import (
     AsyncQueue,
     Consumer,
@@ -48,7 +48,7 @@ PAIRS: Final[tuple[tuple[type[Any], type[Any]], ...]] = (
     (FileConsumer, sync.Consumer),
     (TaskConsumer, sync.Consumer),
     (EventConsumers, sync.EventConsumers),
-    (apressure.queue.producer.Producer, pressure.BlockingProducer),
+    (apressure.pressure.producer.Producer, pressure.BlockingProducer),
     (EventProducer, events.BlockingEventProducer),
     (FileProducer, files.BlockingFileProducer),
     (TaskProducer, tasks.BlockingTaskProducer),

@@ -20,7 +20,7 @@ from apressure.connection.waiting import rounds
 from apressure.connection.waiting.waiter import Waiter
 from apressure.connection.wire.script import Script
 from apressure.embedded import EmbeddedServer
-from apressure.queue.engine import sending, waits
+from apressure.pressure.engine import sending, waits
 from tests.integration.commands import Commands
 from tests.reference import connect
 from tests.servers import SERVERS

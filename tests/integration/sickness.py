@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from apressure import AsyncQueue
-from apressure.queue.doctor.recovery import Report
+from apressure.pressure.doctor.recovery import Report
 from tests.reference import ReferenceQueue
 
 QUICK = 0.005

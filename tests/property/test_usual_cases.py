@@ -8,8 +8,8 @@ import pytest
 import redis
 from hypothesis import strategies as st
 
-from apressure.queue.engine.keys import Keys
-from apressure.queue.engine.sending import script
+from apressure.pressure.engine.keys import Keys
+from apressure.pressure.engine.sending import script
 from tests.property.usual import FAR, UsualCase, answer_of, mostly
 
 KEYS = Keys("__pressure__", "jobs")

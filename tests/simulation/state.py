@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from apressure.exceptions import ROLES
-from apressure.queue.engine.keys import Keys
+from apressure.pressure.engine.keys import Keys
 
 SHARED: Final = b"shared:1"
 """The token of a lease that has members."""

@@ -21,8 +21,8 @@ from fakeredis.commands_mixins import scripting_mixin
 from simloom._context import current_host
 
 from apressure import Client, ServerUnavailableError
-from apressure.connection.leases import renewer
-from apressure.connection.leases.clock import since_boot
+from apressure.connection import renewer
+from apressure.core.leases.clock import since_boot
 from tests.simulation.server import Server
 
 URL: Final = "redis://server:6379"

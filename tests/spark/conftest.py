@@ -118,10 +118,16 @@ class Ground:
 
 
 @pytest.fixture
-def ground(spark: Any, valkey: EmbeddedServer, tmp_path: Path) -> Iterator[Ground]:
+def bare_ground(valkey: EmbeddedServer, tmp_path: Path) -> Iterator[Ground]:
+    """A ground without a session, for tests that start Spark in processes of their own."""
     refresh(valkey)
     with admin(valkey) as plain:
-        yield Ground(spark, valkey.url, plain, tmp_path)
+        yield Ground(None, valkey.url, plain, tmp_path)
+
+
+@pytest.fixture
+def ground(spark: Any, bare_ground: Ground) -> Iterator[Ground]:
+    yield dataclasses.replace(bare_ground, spark=spark)
     for query in spark.streams.active:
         query.stop()
 

@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -38,7 +38,7 @@ from tests.spark.app import INPUTS
 from tests.spark.conftest import Ground
 from tests.spark.pipelines import SPARK_PATIENCE, Pipeline, assert_exact
 
-KILLS = 20 if LONG else 2
+KILLS = 20 if LONG else 1
 PATIENCE = 400.0
 _SEED = os.environ.get("APRESSURE_SEED") or secrets.token_hex(4)
 
@@ -136,11 +136,26 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[...
         app.end()
 
 
-@pytest.mark.parametrize(("what", "kind"), [("driver", "valkey"), ("source", "redis"), ("workers", "valkey")])
+def committed(folder: Path) -> Iterator[bytes]:
+    """The bodies in the files that the log of Spark's file sink names, read without a Spark."""
+    import pandas as pd
+
+    lines = [line for log in (folder / "_spark_metadata").glob("[0-9]*") for line in log.read_text().splitlines()[1:]]
+    for path in {urlsplit(json.loads(line)["path"]).path for line in lines}:
+        yield from pd.read_parquet(path)["body"]
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [
+        pytest.param("driver", "valkey", marks=pytest.mark.combination),
+        ("source", "redis"),
+        pytest.param("workers", "valkey", marks=pytest.mark.combination),
+    ],
+)
 def test_rows_out_are_rows_in(
     what: str,
     kind: str,
-    spark: Any,
     make_server: Callable[..., EmbeddedServer],
     run: Callable[..., App],
     tmp_path: Path,
@@ -192,7 +207,7 @@ def test_rows_out_are_rows_in(
     feeder.join(10)
     assert not feeder.is_alive()
 
-    rows = Counter(bytes(row.body) for row in spark.read.parquet(str(tmp_path / "out")).collect())
+    rows = Counter(committed(tmp_path / "out"))
     lost = set(put) - set(rows)
     doubled = [body for body, times in rows.items() if times > 1]
     print(f"{what}: {killed} kills, {len(put)} rows, {len(lost)} lost, {len(doubled)} doubled")
@@ -207,9 +222,9 @@ def test_the_pipeline_goes_on_whatever_dies(place: Pipeline) -> None:
     print(f"APRESSURE_SEED={_SEED}")
     rng = random.Random(_SEED)
     others = ["feeder", "driver", "java", "source", "worker", "command", "interrupt"]
-    plan = ["everything", "server", *(others * 3 if LONG else rng.sample(others, 2))]
+    plan = ["everything", "server", *others * 3] if LONG else ["everything", rng.choice(["server", *others])]
     rng.shuffle(plan)
-    rows = 40_000 if LONG else 6000
+    rows = 40_000 if LONG else 4000
     arguments = ["--rows", str(rows), "--bound", "500", "--json"]
     process, killed, runs = place.start(*arguments), [], 1
     for what in plan:
@@ -246,13 +261,13 @@ def test_the_pipeline_goes_on_whatever_dies(place: Pipeline) -> None:
     output, errors = process.communicate(timeout=SPARK_PATIENCE)
     assert process.returncode == 0, (killed, errors, place.log())
     result = json.loads(output)
-    assert len(killed) >= 2, killed
+    assert killed
     assert (result["rows_in"], result["rows_out"], result["doubled"]) == (rows, rows, 0)
     assert_exact(place.into / "delays", rows)
     wait_until(lambda: not place.processes())
 
 
-JAVA_KILLS = 200 if LONG else 3
+JAVA_KILLS = 200 if LONG else 2
 MOMENTS = {"start": 1.5, "begin": 0.5, "log": 0.005, "batch": 0.2, "commit": 0.01, "done": 0.1, "end": 0.3}
 """What has just happened when Java is killed, and the longest delay after it, as a share of the time of a start."""
 
@@ -355,10 +370,10 @@ class Run:
         return ", ".join(f"{log} {sorted(self._names(log))}" for log in ("offsets", "commits"))
 
 
-def test_java_dies_at_any_moment(ground: Ground) -> None:
+def test_java_dies_at_any_moment(bare_ground: Ground) -> None:
     """Only Java is killed, while it starts, logs a batch, works, commits, or ends; each folder is completed."""
     print(f"APRESSURE_SEED={_SEED}")
-    rng = random.Random(f"{_SEED} java")
+    ground, rng = bare_ground, random.Random(f"{_SEED} java")
     rows, killed, folders, quick = 1200, Counter[str](), 0, 4.0
     flights = [json.dumps(flight).encode() for flight in pipeline.flights(rows)]
     while killed.total() < JAVA_KILLS:

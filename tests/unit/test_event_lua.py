@@ -89,7 +89,7 @@ def test_every_function_and_key_of_the_prelude_is_used() -> None:
 def test_what_rooms_share_is_defined_once() -> None:
     shared = re.findall(r"^local function (\w+)", SHARED, re.MULTILINE)
     assert len(shared) == len(set(shared)) > 5
-    for room in ("apressure.queue.engine", "apressure.events.engine"):
+    for room in ("apressure.pressure.engine", "apressure.events.engine"):
         defined = re.findall(r"^local function (\w+)", prelude_of(room), re.MULTILINE)
         assert len(defined) == len(set(defined)) > len(shared)
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from apressure.connection.wire.script import prelude_of
-from apressure.queue.doctor.findings import CLAIM_MS, diagnose, suspicious
-from apressure.queue.doctor.snapshot import Snapshot
-from apressure.queue.engine.keys import Keys, names_among, patterns
+from apressure.pressure.doctor.findings import CLAIM_MS, diagnose, suspicious
+from apressure.pressure.doctor.snapshot import Snapshot
+from apressure.pressure.engine.keys import Keys, names_among, patterns
 
 KEYS = Keys("p", "jobs")
 NOW = 1_000_000
-LUA = resources.files("apressure.queue.engine") / "lua"
+LUA = resources.files("apressure.pressure.engine") / "lua"
 
 HEALTHY: dict[bytes, tuple[str, int, bytes]] = {
     KEYS.bound: ("string", 1, b"2"),
@@ -145,7 +145,7 @@ def test_the_advice_can_be_pasted_into_a_shell() -> None:
 
 
 def test_the_scripts_and_the_words_agree() -> None:
-    prelude, repair = prelude_of("apressure.queue.engine"), (LUA / "repair.lua").read_text()
+    prelude, repair = prelude_of("apressure.pressure.engine"), (LUA / "repair.lua").read_text()
     assert f"CLAIM_MS = {CLAIM_MS} " in prelude
     types = list(KEYS.types.values())
     for kind in ("list", "hash"):

@@ -23,21 +23,21 @@ UNLOADED = (
     "apressure.connection.wire.fake",
     "apressure.embedded",
     "apressure.files",
-    "apressure.queue.consumer",
-    "apressure.queue.delivery",
-    "apressure.queue.doctor.findings",
-    "apressure.queue.engine.plain.engine",
-    "apressure.queue.doctor.recovery",
-    "apressure.queue.leases.lease",
-    "apressure.queue.mover",
-    "apressure.queue.producer",
+    "apressure.pressure.consumer",
+    "apressure.pressure.delivery",
+    "apressure.pressure.doctor.findings",
+    "apressure.pressure.engine.plain.engine",
+    "apressure.pressure.doctor.recovery",
+    "apressure.pressure.leases.lease",
+    "apressure.pressure.mover",
+    "apressure.pressure.producer",
     "apressure.service.pipe",
     "apressure.service.serve",
     "apressure.service.service",
     "apressure.concurrency.signals",
-    "apressure.queue.statistics",
-    "apressure.queue.engine.plain.own_connections",
-    "apressure.queue.engine.plain.role_lock",
+    "apressure.pressure.statistics",
+    "apressure.pressure.engine.plain.own_connections",
+    "apressure.pressure.engine.plain.role_lock",
     "apressure.telemetry",
     "asyncinotify",
     "fakeredis",
@@ -59,7 +59,7 @@ def test_an_import_loads_nothing_that_most_programs_do_without():
     ours = [name for name in UNLOADED if name.startswith("apressure")]
     assert [name for name in ours if importlib.util.find_spec(name) is None] == []
     loaded = fresh("import sys, apressure; print(*sys.modules, sep='\\n')")
-    assert "apressure.queue.queue" in loaded
+    assert "apressure.pressure.queue" in loaded
     assert [name for name in UNLOADED if name in loaded] == []
 
 
@@ -94,8 +94,8 @@ def test_every_public_name_is_listed_before_it_is_asked_for_and_there_when_it_is
 
 def test_a_lazy_name_is_the_object_of_its_module():
     from apressure import files
-    from apressure.queue import statistics
-    from apressure.queue.doctor import recovery
+    from apressure.pressure import statistics
+    from apressure.pressure.doctor import recovery
     from apressure.service import pipe as stages
     from apressure.service import serve
     from apressure.service.stages import results
@@ -144,5 +144,5 @@ def test_queues_in_directories_load_no_more_of_servers_than_the_package_does():
         "print(*(name for name in sys.modules if name not in before), sep='\\n')"
     )
     assert "apressure.files.queue" in beyond
-    servers = ("redis", "hiredis", "asyncinotify", "anyio", "apressure.connection", "apressure.queue")
+    servers = ("redis", "hiredis", "asyncinotify", "anyio", "apressure.connection", "apressure.pressure")
     assert [name for name in beyond if name.startswith(servers)] == []

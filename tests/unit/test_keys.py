@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apressure.queue.engine.keys import MAX_NAME, Keys
+from apressure.pressure.engine.keys import MAX_NAME, Keys
 from tests.reference import TWELVE
 
 names = st.text(alphabet="ab:", min_size=1, max_size=8) | st.builds(

@@ -18,22 +18,22 @@ from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import prelude_of
 from apressure.connection.wire.series import Series
-from apressure.queue.engine.answers import read
-from apressure.queue.engine.dead_letters import DeadLetters
-from apressure.queue.engine.keys import Keys
-from apressure.queue.engine.sending import script
-from apressure.queue.engine.steps import Steps
+from apressure.pressure.engine.answers import read
+from apressure.pressure.engine.dead_letters import DeadLetters
+from apressure.pressure.engine.keys import Keys
+from apressure.pressure.engine.sending import script
+from apressure.pressure.engine.steps import Steps
 from tests.unit.fakes import FakeConnection
 
 LUA = {
     path.name.removesuffix(".lua"): path.read_text()
-    for path in (resources.files("apressure.queue.engine") / "lua").iterdir()
+    for path in (resources.files("apressure.pressure.engine") / "lua").iterdir()
     if path.name.endswith(".lua")
 }
-PRELUDE = prelude_of("apressure.queue.engine")
+PRELUDE = prelude_of("apressure.pressure.engine")
 USUAL = {
     path.name.removesuffix(".lua"): path.read_text()
-    for path in (resources.files("apressure.queue.engine") / "lua" / "usual").iterdir()
+    for path in (resources.files("apressure.pressure.engine") / "lua" / "usual").iterdir()
 }
 each = pytest.mark.parametrize("name", sorted(LUA))
 

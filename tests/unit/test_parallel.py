@@ -21,7 +21,8 @@ def test_there_are_more_workers_than_cores(cores: int, expected: int) -> None:
 
 
 def test_the_files_that_share_a_spark_session_are_one_unit_and_begin_first() -> None:
-    assert unit_of("tests/spark/test_reading.py::test_a") == unit_of("tests/spark/test_writing.py::test_b[c::d]")
+    assert unit_of("tests/spark/test_ending.py::test_a") == unit_of("tests/spark/test_writing.py::test_b[c::d]")
+    assert unit_of("tests/spark/test_reading.py::test_a") != unit_of("tests/spark/test_writing.py::test_a")
     assert unit_of("tests/spark/test_kills.py::test_a") != unit_of("tests/spark/test_kills.py::test_b")
     units = {unit_of(f"tests/{file}::test") for file in ("spark/test_kills.py", "unit/test_a.py", "chaos/test_a.py")}
     assert sorted(units, key=node_of) == [

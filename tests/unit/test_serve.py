@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import os
 import re
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_type_hints
 
 import pytest
 
@@ -32,6 +33,7 @@ from apressure.concurrency.backoff import Backoff
 from apressure.protocols import Consumer, Delivery, Source
 from apressure.service import keyed, service
 from apressure.service.pace import Pace
+from apressure.service.serve import ServeOptions
 from tests import processes
 
 
@@ -139,7 +141,7 @@ class MemoryQueue:
         return self._exists
 
     def consumer(
-        self, ack: Literal["manual"], *, prefetch: int | None = None, lease: float | None = None
+        self, ack: Literal["manual"], *, prefetch: int | None = None, lease: float | None = None, shared: bool = True
     ) -> MemoryConsumer:
         assert ack == "manual"
         if prefetch == 99:
@@ -792,3 +794,12 @@ async def test_a_key_goes_on_when_nothing_comes_for_a_while(monkeypatch: pytest.
     async with asyncio.timeout(60):
         served = await serve(handle, queue, key=lambda _: 0, concurrency=2, retry_delay=0.01, signals=())
     assert served == Served(handled=1, failed=1)
+
+
+def test_the_options_are_the_parameters_of_serve() -> None:
+    parameters = inspect.signature(serve).parameters
+    options = get_type_hints(ServeOptions)
+    hints = get_type_hints(serve)
+    assert options == {name: hints[name] for name in options}
+    depending = {"handler", "queue", "deliveries", "on_error", "batch", "key", "executor"}  # on each other
+    assert set(parameters) == {*options, *depending}

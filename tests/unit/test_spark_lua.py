@@ -15,7 +15,7 @@ LUA = {
     for path in (resources.files("apressure.spark.engine") / "lua").iterdir()
     if path.name.endswith(".lua")
 }
-PRELUDE = prelude_of("apressure.queue.engine")
+PRELUDE = prelude_of("apressure.pressure.engine")
 each = pytest.mark.parametrize("name", sorted(LUA))
 
 

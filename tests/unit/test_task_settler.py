@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
-from apressure.connection.counts import Counts
+from apressure.core.counts import Counts
 from apressure.tasks.engine.answers import Claim
 from apressure.tasks.engine.lanes import MANY, MOST_STEPS, Settler
 from apressure.tasks.engine.steps import Change, TaskSteps

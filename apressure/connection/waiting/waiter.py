@@ -27,6 +27,7 @@ from apressure.connection.server import Node
 from apressure.connection.settings import RECONNECT_BACKOFF
 from apressure.connection.wire.channel import Channel, ConnectionLost
 from apressure.connection.wire.replies import NOT_EXECUTED
+from apressure.core.waiting import Parked
 from apressure.exceptions import OutOfMemoryError, ServerError
 
 SLICE = 5
@@ -34,17 +35,6 @@ SLICE = 5
 
 LONG_SLICE = 60
 """The same for a patient waiter, and for the second of two peeks, if the other waiter already polls often enough."""
-
-
-class Parked(asyncio.Future[None]):
-    """A future of a task that waits.
-
-    Attributes:
-        on_wake: Called at once at the wake-up, with this future. A done callback is called one iteration of the event
-            loop later, which is a large part of the time that a wake-up takes.
-    """
-
-    on_wake: Callable[[Parked], None] | None = None
 
 
 class Waiter:

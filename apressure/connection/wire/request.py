@@ -9,10 +9,6 @@ from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Call
 
 
-class NotSentError(Exception):
-    """The answer to a request that was withdrawn before it was sent."""
-
-
 class Request:
     """One step that is to be sent, perhaps more than once, and answered.
 

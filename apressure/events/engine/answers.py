@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from apressure.connection.moves import nothing_put, too_many
-from apressure.connection.waiting.waits import Reason, Wait
+from apressure.core.waiting import Reason, Wait
 from apressure.exceptions import (
     DurabilityError,
     QueueClosedError,

@@ -11,10 +11,10 @@ from typing import Any
 
 from apressure import logs
 from apressure.concurrency.settle import set_result_once, wait_shielded
-from apressure.connection.lanes import Entry, Lane
-from apressure.connection.putting import Putting, PuttingLane
-from apressure.connection.waiting.waits import EMPTY, FULL, Wait
 from apressure.connection.wire.request import Request
+from apressure.core.lanes import Entry, Lane
+from apressure.core.putting import Putting, PuttingLane
+from apressure.core.waiting import EMPTY, FULL, Wait
 from apressure.events.engine.answers import Event, Popped
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps
 from apressure.events.engine.waits import EventWaits

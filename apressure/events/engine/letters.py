@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from apressure import dead_letters
 from apressure.concurrency.settle import note_accepted
-from apressure.connection.waiting.waits import FULL, Wait
+from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps
 from apressure.events.engine.waits import EventWaits

@@ -14,13 +14,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from apressure.concurrency.settle import set_result_once
-from apressure.connection.asking import OnAnswer
 from apressure.connection.client import Client
-from apressure.connection.waiting.waits import Wait
 from apressure.connection.wire.command import Argument
-from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
+from apressure.core.driver import Connection, OnAnswer
+from apressure.core.waiting import Wait
 from apressure.events.engine.answers import Event, Popped, Status
 from apressure.events.engine.keys import CREATED, PATTERNS, EventKeys, names_among
 from apressure.events.engine.sending import Sender
@@ -104,7 +103,7 @@ class EventSteps(Sender):
         claims: Sequence[Claim],
         lease: int,
         on_answer: OnAnswer,
-        connection: ReconnectingConnection | None = None,
+        connection: Connection | None = None,
     ) -> Request:
         """Have claims last at least so many milliseconds. Answers with `Extended`."""
         arguments: list[Argument] = [lease, *itertools.chain.from_iterable(claims)]

@@ -10,8 +10,8 @@ import asyncio
 import secrets
 from typing import Final
 
-from apressure.connection.waiting.waiter import LONG_SLICE, SLICE, Parked, Waiter, park
-from apressure.connection.waiting.waits import Reason, Wait, Waits
+from apressure.connection.waiting.waiter import LONG_SLICE, SLICE, Waiter, park
+from apressure.core.waiting import Parked, Reason, Wait, Waits
 from apressure.events.engine.steps import EventSteps
 from apressure.exceptions import PressureError
 

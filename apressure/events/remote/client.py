@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 from apressure import logs
 from apressure.concurrency import background
 from apressure.concurrency.settle import wait_shielded
-from apressure.connection.leases.renewer import Renewer
-from apressure.connection.objects import SharedClient
+from apressure.connection.renewer import Renewer
 from apressure.connection.settings import Settings
+from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.core.objects import SharedClient
 from apressure.events.remote.commands import Commands
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ class OkqClient(SharedClient):
         super().__init__()
         self.settings = settings
         self.commands = Commands(settings)
-        self.connection = self.commands.connection
+        self.connection: ReconnectingConnection = self.commands.connection
         self.node = self.connection.node
         self.renewer = Renewer(self.commands.server)
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from apressure.connection.settings import Settings
 from apressure.connection.wire.channel import ConnectionLost
 from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.core.driver import Connection
 from apressure.events.remote.connection import Attempts, Command, OkqServer, replies
 from apressure.exceptions import (
     DuplicateEventError,
@@ -218,7 +219,7 @@ class Commands:
                 del left[-count:]
 
     async def extend(
-        self, name: str, events: Sequence[bytes], seconds: float, connection: ReconnectingConnection | None = None
+        self, name: str, events: Sequence[bytes], seconds: float, connection: Connection | None = None
     ) -> list[bool]:
         """Give the consumer of events more time (QEXTEND, of our servers only).
 

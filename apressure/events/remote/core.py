@@ -12,10 +12,10 @@ from apressure import validation
 from apressure.concurrency.backoff import Backoff
 from apressure.concurrency.blocked import Blocked
 from apressure.concurrency.deadline import with_deadline
-from apressure.connection import counts as done
-from apressure.connection.leases.clock import since_boot
-from apressure.connection.objects import Block, QueueObject
 from apressure.connection.settings import MAX_NAME
+from apressure.core import counts as done
+from apressure.core.leases.clock import since_boot
+from apressure.core.objects import Block, QueueObject
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Counts, Pair, encoded
 from apressure.events.remote.delivery import Seen

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from apressure import dead_letters
-from apressure.connection.counts import Counts
-from apressure.connection.leases import arguments
-from apressure.connection.leases.clock import since_boot
-from apressure.connection.leases.in_hand import InHand
+from apressure.core.counts import Counts
+from apressure.core.leases import arguments
+from apressure.core.leases.clock import since_boot
+from apressure.core.leases.in_hand import InHand
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import no_extend
 from apressure.events.remote.notices import Notices
@@ -122,6 +122,11 @@ class RemoteEventDelivery(Generic[T]):
     def redelivered(self) -> bool:
         """Whether this queue object received it before. False does not mean that no other client did."""
         return self.attempts > 1
+
+    @property
+    def claim(self) -> RemoteEventDelivery[T]:
+        """What names it in its consumer's hand: itself."""
+        return self
 
     @property
     def certain(self) -> bool:

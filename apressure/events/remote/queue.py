@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec
 from apressure.concurrency.deadline import with_deadline, within
-from apressure.connection.leases.arguments import max_hold_of
 from apressure.connection.settings import ClientOptions
+from apressure.core.leases.arguments import max_hold_of
 from apressure.events.ids import checked, new_id
 from apressure.events.remote.address import NO_DEAD_LETTERS, is_okq, settings_of
 from apressure.events.remote.client import OkqClient

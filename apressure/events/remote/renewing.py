@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from apressure.concurrency import background
-from apressure.connection.leases.in_hand import LeasesInHand
-from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.core.driver import Connection
+from apressure.core.leases.in_hand import LeasesInHand
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.delivery import Hand, RemoteEventDelivery
 from apressure.exceptions import LeaseLostError, PressureError
@@ -41,6 +41,14 @@ class Renewing(LeasesInHand[RemoteEventDelivery[Any], RemoteEventDelivery[Any]])
         super().__init__(hand, client.renewer, (), "events", name, seconds, max_hold, on_lost)
         self._client = client
 
+    async def assure(self) -> None:
+        """Renew all leases now, since some may have ended; what others have got is in hand no more."""
+        for name, deliveries in _by_queue(list(self._hand)):
+            sent = self.clock()
+            extending = self._client.commands.extend(name, [one.event for one in deliveries], self.term.seconds)
+            outcomes = await self._client.step(extending)
+            self._renewed(zip(deliveries, outcomes, strict=True), sent + self.term.seconds)
+
     def _give_back(self, lost: list[RemoteEventDelivery[Any]]) -> None:
         for name, deliveries in _by_queue(lost):
             self._client.soon(self._client.commands.put_back(name, [one.event for one in deliveries]))
@@ -50,13 +58,11 @@ class Renewing(LeasesInHand[RemoteEventDelivery[Any], RemoteEventDelivery[Any]])
         token: bytes,  # noqa: ARG002
         milliseconds: int,
         on_answer: Callable[[Any], None],
-        connection: ReconnectingConnection | None,
+        connection: Connection | None,
     ) -> None:
         background.start(self._extend(milliseconds / 1000, on_answer, connection), "renewing leases of events")
 
-    async def _extend(
-        self, seconds: float, on_answer: Callable[[Any], None], connection: ReconnectingConnection | None
-    ) -> None:
+    async def _extend(self, seconds: float, on_answer: Callable[[Any], None], connection: Connection | None) -> None:
         until = self.clock() + seconds
         try:
             for name, deliveries in _by_queue(list(self._hand)):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from apressure.queue.engine.dead_letters import SUFFIX
-from apressure.queue.engine.keys import Keys, patterns
+from apressure.pressure.engine.dead_letters import SUFFIX
+from apressure.pressure.engine.keys import Keys, patterns
 
 
 class SparkKeys:
@@ -27,7 +27,7 @@ class SparkKeys:
 
     @cached_property
     def base(self) -> tuple[bytes, ...]:
-        """The queue's own KEYS, as `queue/engine/lua/prelude/` names them."""
+        """The queue's own KEYS, as `pressure/engine/lua/prelude/` names them."""
         return self.queue.for_script("none")
 
     @cached_property

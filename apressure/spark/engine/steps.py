@@ -19,7 +19,7 @@ from apressure.connection.discovery import slot_of
 from apressure.connection.wire.blocking import Blocking
 from apressure.connection.wire.script import Call, Script
 from apressure.exceptions import QueueDoesNotExistError, QueueError, QueueInUseError, Role, ServerError
-from apressure.queue.engine.dead_letters import SUFFIX
+from apressure.pressure.engine.dead_letters import SUFFIX
 from apressure.spark.engine.keys import SparkKeys, bound_pattern, queue_name
 from apressure.spark.options import Options
 
@@ -108,7 +108,7 @@ def measure_all(server: Blocking, queues: Sequence[QueueSteps], skip_missing: bo
 @functools.cache
 def script(name: str, package: str = "apressure.spark.engine") -> Script:
     """Return the script of that name. Each one is read once."""
-    return Script(package, name, "apressure.queue.engine")
+    return Script(package, name, "apressure.pressure.engine")
 
 
 def server_of(options: Options) -> Blocking:
@@ -207,7 +207,7 @@ class QueueSteps:
     def create(self, bound: int) -> None:
         """Create the queue if it does not exist (specification: Create)."""
         collisions = self.keys.queue.collisions()
-        call = script("create", "apressure.queue.engine").on((*self._operation(), *collisions))
+        call = script("create", "apressure.pressure.engine").on((*self._operation(), *collisions))
         answer = self.server.run(call, bound, 1, 0)
         if isinstance(answer, list) and answer[0] == b"collides":
             other = collisions[answer[1] - 1].removesuffix(b":bound").decode(errors="replace")
@@ -218,7 +218,7 @@ class QueueSteps:
 
     def close(self, claimed: bool = False) -> int | RoleBusy:
         """Close the queue (specification: Close). A closed queue stays closed."""
-        call = script("close", "apressure.queue.engine").on(self._operation())
+        call = script("close", "apressure.pressure.engine").on(self._operation())
         answer = self.server.run(call, self._uid, 1, 0, int(claimed), "")
         if isinstance(answer, list) and answer[0] == b"closed":
             return 1

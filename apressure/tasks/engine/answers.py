@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from apressure.connection.waiting.waits import Reason, Wait
+from apressure.core.waiting import Reason, Wait
 from apressure.exceptions import (
     DurabilityError,
     QueueClosedError,

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from apressure import logs
 from apressure.concurrency.settle import set_result_once, wait_shielded
-from apressure.connection.lanes import Entry, Lane
-from apressure.connection.putting import Putting, PuttingLane
-from apressure.connection.waiting.waits import EMPTY, FULL, Wait
 from apressure.connection.wire.request import Request
+from apressure.core.lanes import Entry, Lane
+from apressure.core.putting import Putting, PuttingLane
+from apressure.core.waiting import EMPTY, FULL, Wait
 from apressure.exceptions import DurabilityError
 from apressure.items import MAX_BYTES
 from apressure.tasks.engine.answers import Reservation, Reserved, raw

@@ -15,14 +15,13 @@ from typing import Any, Final, Literal, NamedTuple
 
 from apressure import logs
 from apressure.concurrency.settle import set_result_once
-from apressure.connection.asking import OnAnswer
 from apressure.connection.client import Client
 from apressure.connection.sender import StepSender
-from apressure.connection.waiting.waits import Wait
 from apressure.connection.wire.command import Argument
-from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
+from apressure.core.driver import Connection, OnAnswer
+from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, QueueAlreadyExistsError, QueueClosedError, ServerError
 from apressure.tasks.engine.answers import Claim, Fields, Reserved, Status, Tended, fields_of, read
 from apressure.tasks.engine.keys import QUEUES, TaskKeys, task_key
@@ -145,7 +144,7 @@ class TaskSteps(StepSender):
         claims: Sequence[Claim],
         lease: int,
         on_answer: OnAnswer,
-        connection: ReconnectingConnection | None = None,
+        connection: Connection | None = None,
     ) -> Request:
         """Renew leases: they last at least so many milliseconds. Answers with `Renewed`."""
         arguments: list[Argument] = [lease]

@@ -15,8 +15,7 @@ from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.client import Client
 from apressure.connection.waiting.subscription import Subscriber
-from apressure.connection.waiting.waiter import Parked
-from apressure.connection.waiting.waits import Wait, Waits
+from apressure.core.waiting import Parked, Wait, Waits
 from apressure.exceptions import PressureError
 from apressure.tasks.engine.steps import TaskSteps
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once, wait_for_answer
-from apressure.connection.consuming import Consuming
-from apressure.connection.leases.clock import Clock, since_boot
-from apressure.connection.waiting.waits import Wait
+from apressure.core.consuming import Consuming
+from apressure.core.leases.clock import Clock, since_boot
+from apressure.core.prefetch import QUICK, Chunk
+from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, PressureError
 from apressure.protocols import DEFAULT_MAX_HOLD
 from apressure.tasks.delivery import Hand, TaskDelivery
@@ -36,11 +37,8 @@ STALE: Final = 30.0
 
 MAX_PREFETCH: Final = 100
 
-QUICK: Final = 0.05
-"""Seconds: a chunk of tasks that were handled in less may be followed by one of twice its size.
-
-What was reserved and is not asked for within this time goes back, so that no task waits behind a long one.
-"""
+PATIENCE: Final = QUICK
+"""Seconds: what was reserved and is not asked for within this time goes back. No task waits behind a long one."""
 
 
 class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
@@ -72,11 +70,9 @@ class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
     ) -> None:
         timeout = queue.steps.settle_timeout
         hand = Hand(self._failed)
-        super().__init__(queue.check, queue.blocks, timeout, manual=manual, delete=delete, hand=hand)
+        super().__init__(queue.check, [queue.blocks], timeout, manual=manual, delete=delete, hand=hand)
         self._queue = queue
-        self._fixed = prefetch
-        self._chunk = prefetch or 1
-        self._asked = 0.0
+        self._chunk = Chunk(prefetch, MAX_PREFETCH, one_by_one=True)
         self._timer: asyncio.TimerHandle | None = None
         self._series = queue.steps.series()
         self._renewing = Renewing(
@@ -91,8 +87,7 @@ class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
         self._expected = queue.expected
 
     async def __aenter__(self) -> Self:
-        if self._registration is not None or self._left:
-            raise RuntimeError("this consumer's block has begun already: make one for each block")
+        self._check_new()
         queue = self._queue
         queue.check()
         self._listener = await queue.listener()
@@ -131,8 +126,8 @@ class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
 
     def _hand_out(self, delivery: TaskDelivery[Any]) -> T:
         self._renewing.handed_out(delivery)
-        if self._buffer and self._fixed is None and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(QUICK, self._look_for_slowness)
+        if self._buffer and self._chunk.fixed is None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._look_for_slowness)
         if self._manual:
             return self._shown(delivery)
         self._current = delivery
@@ -144,26 +139,18 @@ class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
     def _look_for_slowness(self) -> None:
         """Give back what was reserved ahead, if the program is busy with something else for long."""
         self._timer = None
-        if self._renewing.seconds_since_handed_out >= QUICK:
-            self._chunk = 1
+        if self._renewing.seconds_since_handed_out >= PATIENCE:
+            self._chunk.size = 1
             self._give_back_unseen()
         elif self._buffer:
-            self._timer = asyncio.get_running_loop().call_later(QUICK, self._look_for_slowness)
-
-    def _adapt(self) -> None:
-        """Before tasks are asked for: decide how many, by how quickly the program handled those before."""
-        now = asyncio.get_running_loop().time()
-        if self._fixed is None and self._asked:
-            self._chunk = min(MAX_PREFETCH, 2 * self._chunk) if now - self._asked < QUICK else 1
-        self._asked = now
+            self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._look_for_slowness)
 
     async def _step(self) -> Wait | None:
         """Reserve tasks into the buffer, without waiting for them: one step.
 
         Cancelled while the step is on its way, the tasks are in the buffer when this ends.
         """
-        self._adapt()
-        queue = self._queue
+        queue, most = self._queue, self._chunk.adapt()
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         sent = self._renewing.clock()
 
@@ -175,7 +162,7 @@ class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
             set_result_once(done, answer)
 
         queue.steps.send_reserve(
-            self._series, self._chunk, queue.policy(self._renewing.term.seconds), self._listener, self._expected,
+            self._series, most, queue.policy(self._renewing.term.seconds), self._listener, self._expected,
             len(self.hand), on_answer,
         )  # fmt: skip
         await wait_for_answer(done, None, queue.steps.settle_timeout)
@@ -184,7 +171,7 @@ class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
             raise answer
         if isinstance(answer, Wait):
             self._expected = self._expected or answer.created
-            self._asked = 0.0  # the next tasks say nothing about how quick the program is
+            self._chunk.waited()
             return answer
         return None
 
@@ -239,7 +226,7 @@ class Listener(TaskConsumer[Task]):
 
         Cancelled while it waits, nothing is lost: the end of the block gives back what was reserved.
         """
-        if self._registration is None and not self._left:
+        if not (self._inside or self._left):
             await self.__aenter__()
         return await super().__anext__()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from apressure.connection.leases.clock import Clock
-from apressure.connection.leases.in_hand import LeasesInHand
-from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.core.driver import Connection
+from apressure.core.leases.clock import Clock
+from apressure.core.leases.in_hand import LeasesInHand
 from apressure.exceptions import LeaseLostError
 from apressure.tasks.core import Core
 from apressure.tasks.delivery import Hand, TaskDelivery
@@ -81,7 +81,7 @@ class Renewing(LeasesInHand[Claim, TaskDelivery[Any]]):
         token: bytes,  # noqa: ARG002
         milliseconds: int,
         on_answer: Callable[[Any], None],
-        connection: ReconnectingConnection | None,
+        connection: Connection | None,
     ) -> None:
         # While a handler blocks the event loop, others get what was reserved ahead.
         every = self._patient or self.seconds_since_handed_out < self.term.seconds

@@ -17,7 +17,7 @@ import redis
 
 from apressure import AsyncQueue, Failure, QueueEmptyError, ScriptingRefusedError, ServerError, pipe, serve
 from apressure.dead_letters import UNKNOWN
-from apressure.queue.engine.requeueing import Chosen, move
+from apressure.pressure.engine.requeueing import Chosen, move
 from apressure.testing.proxy import Proxy
 from tests import processes
 from tests.integration.conftest import Opener, in_time

@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, Delivery, exceptions, recovery
-from apressure.queue.engine.keys import Keys
-from apressure.queue.engine.plain.role_lock import RoleLock
+from apressure.pressure.engine.keys import Keys
+from apressure.pressure.engine.plain.role_lock import RoleLock
 from tests.integration.interoperability.both import (
     NAME,
     PATIENCE,

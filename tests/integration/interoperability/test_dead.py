@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, QueueAlreadyExistsError
-from apressure.queue.engine.keys import Keys
+from apressure.pressure.engine.keys import Keys
 from tests import processes
 from tests.integration.conftest import blocking, eventually
 from tests.integration.interoperability.both import (

@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, Client, QueueFullError, QueueInUseError, ServerError, recovery
-from apressure.queue.engine import batching
-from apressure.queue.engine.keys import Keys
+from apressure.pressure.engine import batching
+from apressure.pressure.engine.keys import Keys
 from tests.integration.commands import Commands
 from tests.integration.conftest import blocking
 from tests.integration.interoperability.both import (

@@ -12,8 +12,8 @@ from apressure import (
     AsyncQueue,
     pipe,
 )
-from apressure.queue.engine.answers import FULL
-from apressure.queue.engine.waits import Wait
+from apressure.pressure.engine.answers import FULL
+from apressure.pressure.engine.waits import Wait
 from apressure.testing.proxy import Proxy
 from tests.integration.conftest import eventually, everything, in_time
 from tests.integration.dead_letters.test_dead_letters import lose_one

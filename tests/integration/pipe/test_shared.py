@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, LeaseLostError, QueueClosedError, QueueDoesNotExistError, QueueInUseError, pipe
-from apressure.queue.engine.sending import script
+from apressure.pressure.engine.sending import script
 from apressure.testing.proxy import Proxy, Trouble
 from tests.integration.conftest import Opener, cancelled, eventually, everything, fails, in_time
 from tests.integration.pipe.conftest import OUT, Held, Pair, Queue, begun, drained, items, same, tidy

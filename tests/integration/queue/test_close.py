@@ -22,7 +22,7 @@ from apressure import (
     QueueOpenError,
 )
 from apressure.connection.waiting import rounds
-from apressure.queue.engine import waits
+from apressure.pressure.engine import waits
 from tests import processes
 from tests.integration.conftest import (
     Opener,

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, QueueAlreadyExistsError, QueueDoesNotExistError, QueueInUseError
-from apressure.queue.engine.keys import Keys
+from apressure.pressure.engine.keys import Keys
 from tests.integration.conftest import Opener, blocked, blocking, everything, in_time
 from tests.reference import snapshot
 

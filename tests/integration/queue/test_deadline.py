@@ -18,7 +18,7 @@ from apressure import (
     QueueFullError,
 )
 from apressure.embedded import EmbeddedServer
-from apressure.queue.engine.plain.engine import Plain
+from apressure.pressure.engine.plain.engine import Plain
 from tests.chaos.support import no_complaints
 from tests.integration import deadlines
 from tests.integration.conftest import PATIENCE, Opener, cancelled, eventually, fails, in_time

@@ -23,9 +23,9 @@ from apressure import (
     ServerError,
 )
 from apressure.connection.wire.request import Request
-from apressure.queue.engine.keys import Keys
-from apressure.queue.engine.sending import script
-from apressure.queue.engine.steps import Steps
+from apressure.pressure.engine.keys import Keys
+from apressure.pressure.engine.sending import script
+from apressure.pressure.engine.steps import Steps
 from tests.integration.conftest import PATIENCE, Opener, in_time, open_two
 
 BASE = "__pressure__:jobs"

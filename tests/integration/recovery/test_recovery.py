@@ -11,7 +11,7 @@ import redis
 
 from apressure import AsyncQueue, Client, ScriptingRefusedError, recovery
 from apressure.embedded import EmbeddedServer
-from apressure.queue.doctor.recovery import Report
+from apressure.pressure.doctor.recovery import Report
 from tests.integration.conftest import Opener, cancelled, eventually, everything, in_time
 from tests.integration.sickness import (
     OURS,

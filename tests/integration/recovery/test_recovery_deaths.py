@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, Client, recovery
-from apressure.queue.doctor.recovery import Report
+from apressure.pressure.doctor.recovery import Report
 from tests.integration.conftest import Opener, blocking, everything, in_time
 from tests.integration.sickness import (
     QUICK,

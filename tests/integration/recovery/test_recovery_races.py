@@ -10,10 +10,10 @@ import pytest
 import redis
 
 from apressure import Client, QueueClosedError, recovery
-from apressure.queue.doctor.findings import diagnose
-from apressure.queue.doctor.snapshot import Snapshot
-from apressure.queue.engine.keys import Keys
-from apressure.queue.engine.steps import Steps
+from apressure.pressure.doctor.findings import diagnose
+from apressure.pressure.doctor.snapshot import Snapshot
+from apressure.pressure.engine.keys import Keys
+from apressure.pressure.engine.steps import Steps
 from tests import reference
 from tests.integration.conftest import Opener, blocking, everything, in_time
 from tests.integration.sickness import (

@@ -158,7 +158,7 @@ def commands_of(script: str) -> set[str]:
         found[1]: found[2]
         for found in re.finditer(
             r"^local function (\w+)(.*?)^end",
-            re.sub(r"--.*", "", prelude_of("apressure.queue.engine")),
+            re.sub(r"--.*", "", prelude_of("apressure.pressure.engine")),
             re.DOTALL | re.MULTILINE,
         )
     }

@@ -859,14 +859,39 @@ async def test_a_second_service_waits_and_takes_over(open_queue: Opener, db: red
     active, standby = await open_two(open_queue)
     first, second = Work(b"0"), Work()
     await active.put_many([b"0", b"1"])
-    with serving(first, active) as one:
+    with serving(first, active, shared=False) as one:
         await eventually(lambda: first.begun)
-        other = asyncio.create_task(serve(second, standby, signals=()))
+        other = asyncio.create_task(serve(second, standby, shared=False, signals=()))
         await eventually(lambda: db.info("clients")["blocked_clients"] >= 1)
         await cancel(one)
         await standby.close()
         assert (await in_time(other)).handled == 2
     assert second.ended == [b"0", b"1"]
+
+
+async def test_two_services_share_a_queue(open_queue: Opener) -> None:
+    queues = await open_two(open_queue)
+    works = Work(b"0", b"1"), Work(b"0", b"1")
+    with serving(works[0], queues[0]) as one, serving(works[1], queues[1]) as other:
+        await queues[0].put_many([b"0", b"1"])
+        await eventually(lambda: works[0].begun and works[1].begun)  # each has one of the two, which nobody ends
+        for work in works:
+            await work.let_go(b"0", b"1")
+        await queues[0].close()
+        assert [(await in_time(service)).handled for service in (one, other)] == [1, 1]
+
+
+async def test_services_that_keep_the_order_of_keys_do_not_share(open_queue: Opener, db: redis.Redis) -> None:
+    active, standby = await open_two(open_queue)
+    first, second = Work(b"0"), Work()
+    await active.put_many([b"0", b"1"])
+    with serving(first, active, key=bytes) as one:
+        await eventually(lambda: first.begun)
+        other = asyncio.create_task(serve(second, standby, key=bytes, signals=()))
+        await eventually(lambda: db.info("clients")["blocked_clients"] >= 1)
+        await cancel(one)
+        await standby.close()
+        assert (await in_time(other)).handled == 2
 
 
 async def test_signals_belong_to_the_main_thread(open_queue: Opener, url: str) -> None:
@@ -965,7 +990,8 @@ async def main():
     queue = AsyncQueue("jobs", url=sys.argv[1])
     say("ready")
     served = await serve(
-        handle, queue, deliveries=True, concurrency=2, prefetch=3, lease=0.5, shutdown_timeout=float(sys.argv[3])
+        handle, queue, deliveries=True, concurrency=2, prefetch=3, lease=0.5, shutdown_timeout=float(sys.argv[3]),
+        shared=sys.argv[4] == "shared",
     )
     say(served.handled, served.failed, served.signal.name if served.signal else "")
 
@@ -976,9 +1002,9 @@ asyncio.run(main())
 class Service:
     """A service in a process of its own, whose handlers end when a file exists."""
 
-    def __init__(self, url: str, go: str, shutdown_timeout: float) -> None:
+    def __init__(self, url: str, go: str, shutdown_timeout: float, shared: bool) -> None:
         self.process = processes.Popen(
-            [sys.executable, "-c", WORKER, url, go, str(shutdown_timeout)],
+            [sys.executable, "-c", WORKER, url, go, str(shutdown_timeout), "shared" if shared else ""],
             env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -1031,8 +1057,8 @@ class TestProcesses:
     def start(self, url: str, go: Any) -> Iterator[Callable[..., Service]]:
         services: list[Service] = []
 
-        def start(shutdown_timeout: float = 60) -> Service:
-            services.append(Service(url, os.fspath(go), shutdown_timeout))
+        def start(shutdown_timeout: float = 60, shared: bool = True) -> Service:
+            services.append(Service(url, os.fspath(go), shutdown_timeout, shared))
             return services[-1]
 
         yield start
@@ -1082,9 +1108,9 @@ class TestProcesses:
     ) -> None:
         queue = await open_queue()
         await queue.put_many([b"%d" % n for n in range(6)])
-        active = start()
+        active = start(shared=False)
         await active.said("begun 0 1", "begun 1 1")
-        standby = start()
+        standby = start(shared=False)
         await standby.said("ready")
         await eventually(lambda: db.info("clients")["blocked_clients"] >= 1)  # it waits for the role
         active.process.kill()

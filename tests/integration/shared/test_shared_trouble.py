@@ -16,7 +16,7 @@ import redis
 from apressure import AsyncQueue, Client, LeaseLostError, OutOfMemoryError, QueueClosedError, ServerError
 from apressure.connection.wire.series import Series
 from apressure.embedded import EmbeddedServer
-from apressure.queue.engine.steps import Steps
+from apressure.pressure.engine.steps import Steps
 from apressure.testing.proxy import Proxy, Trouble
 from tests.integration.conftest import Opener, eventually, fails, in_time
 from tests.integration.leases.test_leases import running

@@ -32,7 +32,7 @@ from apressure import (
     pipe,
     serve,
 )
-from apressure.queue.engine import notices
+from apressure.pressure.engine import notices
 from apressure.tasks import Runner
 from tests import processes
 from tests.integration.conftest import Opener, eventually, in_time

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from apressure import AsyncQueue, Client, EventQueue, FileQueue, QueueFullError, TaskClient, TaskQueue, pipe, serve
 from apressure.cli.app import run
-from apressure.connection.leases.renewal import Renewal
+from apressure.core.leases.renewal import Renewal
 from apressure.embedded import EmbeddedServer
 from apressure.tasks import Runner
 from apressure.telemetry import Metrics

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from apressure import AsyncQueue
-from apressure.queue.engine.keys import Keys
+from apressure.pressure.engine.keys import Keys
 from tests.integration.conftest import Opener
 
 MESSAGE = b"x" * 10

@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, Client, LeaseLostError, PermissionDeniedError, QueueDoesNotExistError
-from apressure.connection.lanes import Lane
 from apressure.connection.waiting import rounds
-from apressure.queue.engine import waits
+from apressure.core.lanes import Lane
+from apressure.pressure.engine import waits
 from apressure.testing.proxy import Proxy
 from tests.integration.conftest import Opener, blocked, blocking, cancelled, eventually, fails, in_time
 

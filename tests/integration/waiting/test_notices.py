@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, serve
-from apressure.queue.engine import notices
-from apressure.queue.engine.plain import role_lock
+from apressure.pressure.engine import notices
+from apressure.pressure.engine.plain import role_lock
 from tests.integration.conftest import Opener, eventually, in_time, open_two
 
 KEY = "__pressure__:jobs"

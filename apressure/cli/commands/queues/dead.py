@@ -13,7 +13,7 @@ from apressure import AsyncQueue, DeadLetter
 from apressure.cli.options import Common, Name
 from apressure.cli.show import print_json, printable, visible
 from apressure.dead_letters import MOST_BYTES
-from apressure.queue.engine.dead_letters import SUFFIX
+from apressure.pressure.engine.dead_letters import SUFFIX
 
 _SHOWN: Final = 40
 """Bytes of a message in the table."""

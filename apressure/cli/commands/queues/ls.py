@@ -15,7 +15,7 @@ from apressure.cli.exits import Exit, message_of
 from apressure.cli.options import Common, complain
 from apressure.events.engine.steps import active_queues
 from apressure.exceptions import QueueDoesNotExistError, ServerError
-from apressure.queue.statistics import QueueStatistics
+from apressure.pressure.statistics import QueueStatistics
 
 
 async def ls(

@@ -16,7 +16,7 @@ from apressure.cli.running import Remains, execute
 from apressure.cli.show import answer, printable
 from apressure.cli.streams.meter import Meter
 from apressure.exceptions import PressureError, QueueDoesNotExistError, QueueFullError, QueueInUseError
-from apressure.queue.engine.dead_letters import SUFFIX
+from apressure.pressure.engine.dead_letters import SUFFIX
 
 _CHUNK: Final = 1000
 """How many dead letters are moved between two updates of the progress."""

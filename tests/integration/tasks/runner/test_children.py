@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from apressure.connection.leases.clock import since_boot
+from apressure.core.leases.clock import since_boot
 from apressure.tasks.runner.child import Child, Ended, Times
 from apressure.tasks.runner.command import Command, Function, Job, arguments_of
 from apressure.tasks.runner.output import Output, Tail

@@ -1,0 +1,310 @@
+"""Lanes: operations of a client's tasks travel together, one step at a time: puts, gets.
+
+At most one step of a lane is on its way; operations that begin meanwhile form the next step. So concurrent operations
+share a round trip, each task's puts keep their order, and a step whose reply was lost can be sent again: no later step
+has been sent. A single operation is sent at once, without a task switch or a lock.
+
+The rule of this module: an entry leaves its lane exactly once, with a result, an error, or its caller's cancellation. A
+message is never in two entries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from apressure.concurrency.settle import wait_shielded
+from apressure.core.driver import Connection, NotSentError, Request
+from apressure.core.waiting import Parked
+from apressure.exceptions import LeaseLostError, PressureError, QueueDoesNotExistError
+
+R = TypeVar("R")
+
+
+class Entry(Generic[R]):
+    """One operation in a lane.
+
+    Attributes:
+        future: Its caller waits for this; replaced when the caller is cancelled while a step is on its way.
+        now: The operation does not wait: one step decides.
+        sent_before: How many steps the lane had sent when the operation began.
+        in_flight: The step on its way carries (part of) it.
+        withdrawn: The caller was cancelled, and waits only for the outcome.
+        overdue: The timeout passed while a step was on its way.
+        ending: The error to raise instead of waiting: the client was closed, or unblocked, while a step was on its way.
+    """
+
+    future: asyncio.Future[R]
+    now = False
+    sent_before = 0
+    in_flight = False
+    withdrawn = False
+    overdue = False
+    ending: PressureError | None = None
+
+    def withdraw(self) -> None:
+        """Note that the caller was cancelled while a step is on its way: a new future will have the outcome."""
+        if not self.withdrawn:
+            self.withdrawn = True
+            self.future = asyncio.get_running_loop().create_future()
+
+    def succeed(self, result: R) -> None:
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+            if self.withdrawn:
+                self.future.exception()  # its caller raises the cancellation instead
+
+
+E = TypeVar("E", bound=Entry[Any])
+
+
+class LaneSteps(Protocol):
+    """The steps of a queue, as a lane knows them.
+
+    Attributes:
+        settle_timeout: Seconds for which a cancelled caller waits for the outcome.
+    """
+
+    settle_timeout: float
+
+    @property
+    def connection(self) -> Connection:
+        """The connection for steps."""
+
+
+class LaneWaits(Protocol):
+    """The waiters of a queue, as a lane knows them."""
+
+    def note(self) -> list[int]:
+        """Return what `park` needs after the step that is about to be sent."""
+
+    def park(self, wait: Any, noted: list[int]) -> Parked:
+        """Return a future that completes when it is time to try the step again."""
+
+    def drop(self, wait: Any) -> None:
+        """A step has been answered with this, and nobody waits for it."""
+
+    def hand_back(self, role: Any) -> None:
+        """Give back what came for operations which have ended."""
+
+
+class LaneNotice(Protocol):
+    """What the log says while a lane waits."""
+
+    def ended(self) -> None:
+        """It waits no more."""
+
+
+class Lane(ABC, Generic[E]):
+    """The lane of one kind of operation.
+
+    Args:
+        steps: The queue's steps.
+        waits: The queue's waiters.
+    """
+
+    _role: ClassVar[str]
+    _wait_type: ClassVar[type[Any]]
+    """The type of the answer "not now"."""
+
+    _notice: LaneNotice | None = None
+
+    def __init__(self, steps: LaneSteps, waits: LaneWaits) -> None:
+        self._steps = steps
+        self._waits = waits
+        self._entries: dict[E, None] = {}  # in order, and each can leave at once
+        self._busy = False
+        self._request: Request | None = None
+        self._sent = 0
+        self._parked: asyncio.Future[None] | None = None
+        self._blocked_by: Any = None
+        self._noted: list[int] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many operations are in the lane."""
+        return len(self._entries)
+
+    @property
+    def _first(self) -> E:
+        return next(iter(self._entries))
+
+    async def run(self, entry: E, timeout: float | None, now: bool) -> Any:
+        """Take an entry through the lane and return its result. `now` is a timeout of 0."""
+        loop = asyncio.get_running_loop()
+        entry.future = loop.create_future()
+        if now or (timeout is not None and timeout <= 0):
+            entry.now, timeout = True, None
+        entry.sent_before = self._sent
+        self._entries[entry] = None
+        if not self._busy and (self._parked is None or entry.now):
+            self._flush()
+        timer = None
+        if timeout is not None and not entry.future.done():
+            timer = loop.call_later(timeout, self._expire, entry)
+        try:
+            return await entry.future
+        except asyncio.CancelledError:
+            await self._withdraw(entry)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def end(self, error: PressureError) -> int:
+        """Fail every operation that waits, and those on their way if their step says that they must wait.
+
+        Returns:
+            How many were waiting.
+        """
+        ended = [entry for entry in self._entries if not entry.in_flight]
+        for entry in self._entries:
+            entry.ending = error
+        for entry in ended:
+            self._remove(entry)
+            entry.fail(copy.copy(error))
+        return len(ended)
+
+    @abstractmethod
+    def _send(self) -> None:
+        """Send a step for the first entries."""
+
+    @abstractmethod
+    def _accept(self, answer: Any) -> Any:
+        """Give a step's answer to its entries; returns the "not now" of the others, or None if they need not wait."""
+
+    @abstractmethod
+    def _timeout(self, entry: E) -> Exception:
+        """Return the error of an entry whose timeout has passed."""
+
+    @abstractmethod
+    def _recover(self, entry: E) -> asyncio.Future[Any] | None:
+        """Undo the result of an entry whose caller was cancelled; returns a future that completes when it is undone."""
+
+    def _flush(self) -> None:
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            parked.cancel()
+        while self._entries and (first := self._first).future.cancelled():
+            del self._entries[first]  # its caller runs in this turn of the event loop
+        if self._entries and not self._busy:
+            self._noted = self._waits.note()
+            self._sent += 1
+            self._busy = True
+            self._send()
+        if not self._entries:
+            self._waits.hand_back(self._role)
+
+    def _answered(self, answer: Any) -> None:
+        self._busy = False
+        in_flight = [entry for entry in self._entries if entry.in_flight]
+        for entry in in_flight:
+            entry.in_flight = False
+            if entry.future.cancelled():
+                # The reply came after the cancellation cancelled the future, and before the caller ran.
+                entry.withdraw()
+        withdrawn = [entry for entry in in_flight if entry.withdrawn]
+        self._blocked_by = None
+        if not isinstance(answer, Exception):
+            self._blocked_by = answer if isinstance(answer, self._wait_type) else self._accept(answer)
+        elif not isinstance(answer, NotSentError):
+            self._fail(in_flight, answer)
+        for entry in withdrawn:
+            if entry in self._entries:
+                self._remove(entry)
+                entry.future.cancel()
+        if self._blocked_by is not None:
+            self._fail_impatient()
+        elif self._notice is not None:
+            self._notice.ended()
+        if self._busy or isinstance(answer, NotSentError):
+            return
+        if self._blocked_by is None or any(entry.now and not self._asked(entry) for entry in self._entries):
+            self._flush()
+        else:
+            self._wait(self._blocked_by)
+
+    def _wait(self, wait: Any) -> None:
+        if not self._entries:
+            self._waits.drop(wait)
+            return
+        self._parked = self._park(wait)
+        if self._notice is not None:
+            wait.tell(self._notice, self._parked)
+        self._parked.on_wake = self._woken
+        self._parked.add_done_callback(self._woken)  # where no waiter woke: the end of a lease, for example
+
+    def _park(self, wait: Any) -> Parked:
+        """Wait until it is time to try again."""
+        return self._waits.park(wait, self._noted)
+
+    def _asked(self, entry: E) -> bool:
+        """Whether a step was sent since the operation began."""
+        return entry.sent_before < self._sent
+
+    def _fail_impatient(self) -> None:
+        """The operations of this lane must wait: fail those that may not."""
+        for entry in list(self._entries):
+            if entry.ending is not None:
+                self._remove(entry)
+                entry.fail(copy.copy(entry.ending))
+            elif (entry.now and self._asked(entry)) or entry.overdue:
+                # An operation behind others that must wait would have to wait, too.
+                self._remove(entry)
+                entry.fail(self._timeout(entry))
+
+    def _fail(self, in_flight: Sequence[E], error: Exception) -> None:
+        """Fail the operations of a step that failed, or all, where the queue or the lease is gone."""
+        everybody = isinstance(error, (QueueDoesNotExistError, LeaseLostError))
+        for entry in list(self._entries) if everybody else in_flight:
+            self._remove(entry)
+            failure = copy.copy(error)  # one exception raised in many tasks would mix their tracebacks
+            entry.fail(failure)
+
+    def _woken(self, parked: asyncio.Future[None]) -> None:
+        if parked.cancelled() or parked is not self._parked:
+            return
+        self._parked = None
+        error = parked.exception()
+        if error is None:
+            self._flush()
+        elif isinstance(error, Exception):
+            self._fail(list(self._entries), error)
+
+    def _expire(self, entry: E) -> None:
+        if entry.future.done():
+            return
+        if entry.in_flight:
+            entry.overdue = True
+        else:
+            self._remove(entry)
+            entry.fail(self._timeout(entry))
+
+    def _remove(self, entry: E) -> None:
+        self._entries.pop(entry, None)
+        if not self._entries and self._parked is not None:
+            parked, self._parked = self._parked, None
+            parked.cancel()
+            self._waits.hand_back(self._role)
+
+    async def _withdraw(self, entry: E) -> None:
+        if entry.in_flight:
+            entry.withdraw()
+            if self._steps.connection.take_back(self._request):
+                # Later: where many tasks are cancelled together, each would send a step with all the others.
+                asyncio.get_running_loop().call_soon(self._flush)
+        if entry.withdrawn and entry.future.cancelled():
+            pass  # the step was taken back, or did not reach this entry
+        elif entry.withdrawn:
+            await wait_shielded(entry.future, self._steps.settle_timeout)
+        elif entry in self._entries:
+            self._remove(entry)
+        elif (undone := self._recover(entry)) is not None:
+            await wait_shielded(undone, self._steps.settle_timeout)

@@ -1,0 +1,145 @@
+"""The lane of puts into a queue whose steps put as many items as there is room for."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from apressure.concurrency.settle import note_sent
+from apressure.core.driver import Request
+from apressure.core.lanes import Entry, Lane
+from apressure.exceptions import DurabilityError, PressureError
+from apressure.items import MAX_BYTES
+
+I = TypeVar("I", bound=tuple[bytes, ...])  # noqa: E741 (an item)
+
+
+class Putting(Entry[None], Generic[I]):
+    """Items on their way into a queue.
+
+    Attributes:
+        items: A chunk, small enough for one step: tuples whose second member is what counts as their size.
+        expected: The queue must have been created.
+        done: How many of the items are in the queue, also when the operation failed or was cancelled.
+    """
+
+    done = 0
+
+    def __init__(self, items: Sequence[I], expected: bool = False) -> None:
+        self.items = items
+        self.expected = expected
+
+    def fail(self, error: Exception) -> None:
+        if isinstance(error, PressureError):
+            error.accepted = self.done
+        super().fail(error)
+
+
+P = TypeVar("P", bound=Putting[Any])
+
+
+class PuttingLane(Lane[P]):
+    """The puts of a client's tasks, in the order in which they began."""
+
+    _role = "producer"
+    _most: ClassVar[int]
+    """The most items in one step."""
+
+    _full: ClassVar[Any]
+    """The answer of a lane whose queue is full."""
+
+    _steps: Any
+
+    def __init__(self, steps: Any, waits: Any) -> None:
+        super().__init__(steps, waits)
+        self._series = steps.series()
+        self._window = self._most
+        self._batch: list[tuple[P, int]] = []
+        self._served = 0
+
+    @abstractmethod
+    def _put(self, items: Sequence[Any], expected: bool) -> Request:
+        """Send a step that puts items."""
+
+    def _count(self, answer: Any) -> int:
+        """Return how many of the items there was room for."""
+        return answer  # type: ignore[no-any-return]
+
+    def _refusal(self, entry: P, answer: Any, begin: int, end: int) -> Exception | None:  # noqa: ARG002
+        """Return the error of an entry that was refused; what the step did with its items is there in the answer."""
+        return None
+
+    def _send(self) -> None:
+        items: list[Any] = []
+        size = 0
+        self._batch = []
+        waiting, served = len(self._entries), self._served
+        # If all tasks that put in a loop shared one step, the server would be idle while they prepare their next puts.
+        # So half of them leave; the others' puts are the next step.
+        most = waiting if waiting <= served else (waiting + served + 1) // 2
+        expected = self._first.expected
+        for entry in self._entries:
+            if len(self._batch) == most or entry.expected != expected:
+                break
+            if entry.future.cancelled():
+                continue
+            begin = len(items)
+            # The window: a nearly full queue accepts few items, and the others would be sent again and again.
+            for item in entry.items[entry.done : entry.done + self._window - begin]:
+                size += len(item[1])
+                if size > MAX_BYTES and items:
+                    break
+                items.append(item)
+            if len(items) == begin:
+                break
+            entry.in_flight = True
+            self._batch.append((entry, len(items) - begin))
+            if len(items) >= self._window or size > MAX_BYTES:
+                break
+        self._request = self._put(items, expected)
+
+    def _accept(self, answer: Any) -> Any:
+        count = self._count(answer)
+        full = count < sum(sent for _, sent in self._batch)
+        self._window = max(16, 2 * count) if full else self._most
+        batch, self._batch, self._served, begin = self._batch, [], 0, 0
+        for entry, sent in batch:
+            end = min(count, begin + sent)
+            if (error := self._refusal(entry, answer, begin, end)) is not None:
+                self._remove(entry)
+                entry.fail(error)
+                begin = end
+                continue
+            entry.done += end - begin
+            self._steps.counts.put_count += end - begin
+            begin = end
+            if entry.done == len(entry.items):
+                self._served += 1
+                self._remove(entry)
+                entry.succeed(None)
+        return self._full if full else None
+
+    def _fail(self, in_flight: Sequence[P], error: Exception) -> None:
+        if isinstance(error, DurabilityError):
+            # Those that found room are in the queue, and not durable: they fail. The others go on waiting.
+            accepted, unsure = self._count(error.answer), []
+            for entry, sent in self._batch:
+                if accepted > 0:
+                    unsure.append(entry)
+                accepted -= sent
+            in_flight = unsure
+        self._batch, self._served = [], 0
+        super()._fail(in_flight, error)
+
+    def _wait(self, wait: Any) -> None:
+        for entry in self._entries:
+            entry.expected = True  # it has a bound
+        super()._wait(wait)
+
+    def _timeout(self, entry: P) -> Exception:
+        return self._full.error(self._steps.name, entry.done)  # type: ignore[no-any-return]
+
+    def _recover(self, entry: P) -> None:
+        if entry.done:
+            note_sent()  # the items are in the queue

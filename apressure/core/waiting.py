@@ -1,0 +1,168 @@
+"""The waits of a queue object: every blocking operation tries its step, parks while that says wait, tries again."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+from apressure.concurrency.blocked import Blocked
+from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError, QueueOpenError
+
+T = TypeVar("T")
+
+Reason = Literal["full", "empty", "watch", "turn", "draining", "paused", "open"]
+
+
+class Parked(asyncio.Future[None]):
+    """A future of a task that waits.
+
+    Attributes:
+        on_wake: Called at once at the wake-up, with this future. A done callback is called one iteration of the event
+            loop later, which is a large part of the time that a wake-up takes.
+    """
+
+    on_wake: Callable[[Parked], None] | None = None
+
+
+class NotNow(Protocol):
+    """A step's answer "not now"."""
+
+    def error(self, name: str) -> PressureError:
+        """Return the error for an operation that may not wait any longer."""
+
+
+class Wait(NamedTuple):
+    """A step's answer "not now", where any number of clients share a queue.
+
+    Attributes:
+        reason: Why the step cannot go on: the queue is full, empty or still open. `"watch"`: it is empty, and this
+            client is the one that watches it. `"turn"`: it is empty, and another client watches it. `"draining"`: it is
+            closed and empty, and others have something that may come back. `"paused"`: clients take nothing.
+        lease: Milliseconds until another try is worth it in any case; None where there is no such time.
+        created: Whether the queue was created: then a wait ends when it is deleted.
+    """
+
+    reason: Reason
+    lease: int | None = None
+    created: bool = False
+
+    def error(self, name: str, accepted: int = 0) -> PressureError:
+        """Return the error for an operation that may not wait any longer."""
+        if self.reason == "full":
+            return QueueFullError(f"the queue {name!r} is full", name=name, accepted=accepted)
+        if self.reason == "open":
+            return QueueOpenError(f"the queue {name!r} is still open", name=name)
+        if self.reason == "paused":
+            return QueueEmptyError(f"the queue {name!r} is paused: consumers get nothing before resume()", name=name)
+        return QueueEmptyError(f"the queue {name!r} is empty", name=name)
+
+    def seconds(self, most: float) -> float:
+        """Return after how many seconds another try is worth it in any case."""
+        return most if self.lease is None else min(most, self.lease / 1000 + 0.001)
+
+
+EMPTY: Final = Wait("empty")
+FULL: Final = Wait("full", created=True)
+
+W = TypeVar("W", bound=NotNow)
+
+
+class Waits(ABC, Generic[W]):
+    """The waits of one queue object.
+
+    Attributes:
+        blocked: For how long operations waited here.
+    """
+
+    _wait_type: ClassVar[type[Any]]
+    """The type of the answer "not now"."""
+
+    def __init__(self) -> None:
+        self.blocked = Blocked()
+        self._parked: dict[Parked, Any] = {}
+        self._closed_by: PressureError | None = None
+
+    @abstractmethod
+    def note(self) -> list[int]:
+        """Return what `park` needs after the step that is about to be sent."""
+
+    @abstractmethod
+    def park(self, wait: W, noted: list[int]) -> Parked:
+        """Return a future that completes when it is time to try the step again. Cancel it to stop waiting.
+
+        Its exception says that the server cannot be reached.
+        """
+
+    def drop(self, wait: W) -> None:
+        """A step has been answered with this, and nobody waits for it."""
+
+    def until(self, step: Callable[[], Awaitable[T | W]], timeout: float | None, name: str) -> Coroutine[Any, Any, T]:
+        """Try a step, park while it says wait, try again: the shape of every blocking operation.
+
+        Args:
+            step: Sends the step, and answers with a value or a wait.
+            timeout: Seconds after which the error of what blocked is raised; 0 for a single try.
+            name: The queue's name, for that error.
+        """
+        return self._until(step, timeout, name, self.park)
+
+    async def _until(
+        self,
+        step: Callable[[], Awaitable[T | W]],
+        timeout: float | None,
+        name: str,
+        park: Callable[[W, list[int]], Parked],
+    ) -> T:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while True:
+            noted = self.note()
+            answer: Any = await step()
+            if not isinstance(answer, self._wait_type):
+                return answer  # type: ignore[no-any-return]
+            remaining = None if deadline is None else deadline - loop.time()
+            if remaining is not None and remaining <= 0:
+                self.drop(answer)
+                raise answer.error(name)
+            parked = park(answer, noted)
+            woken = False
+            try:
+                done, _ = await asyncio.wait((parked,), timeout=remaining)
+                woken = bool(done) and parked.exception() is None
+            finally:
+                if not woken:
+                    parked.cancel()
+                    self._stopped(answer)
+            if not done:
+                raise answer.error(name)
+            parked.result()
+
+    def end(self, error: PressureError) -> int:
+        """Fail everything that is parked; returns how many."""
+        ended = 0
+        for future in list(self._parked):
+            if not future.done():
+                future.set_exception(copy.copy(error))
+                ended += 1
+        return ended
+
+    def _stopped(self, wait: W) -> None:
+        """An operation waits for this no more. A token may have come in this very turn of the event loop."""
+
+    def _refused(self) -> Parked | None:
+        """Return a future with the error, if the waits were closed."""
+        if self._closed_by is None:
+            return None
+        ended = Parked(loop=asyncio.get_running_loop())
+        ended.set_exception(copy.copy(self._closed_by))
+        return ended
+
+    def _admitted(self, reason: str, future: Parked, look: Any = None) -> Parked:
+        """Have `end` fail this future, too, and count its operation as blocked."""
+        self._parked[future] = look
+        future.add_done_callback(self._parked.pop)
+        self.blocked.until(reason, future)
+        return future

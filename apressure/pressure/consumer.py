@@ -1,0 +1,261 @@
+"""The consumer of a queue, as a block of code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar
+
+from apressure.core.leases.clock import Clock, since_boot
+from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
+from apressure.pressure.delivery import Delivery
+from apressure.pressure.leases.lease import Lease
+from apressure.pressure.leases.receiving import Received
+from apressure.pressure.prefetch import Prefetch
+from apressure.protocols import DEFAULT_MAX_HOLD
+
+if TYPE_CHECKING:
+    from apressure.pressure.engine.plain.engine import Plain
+    from apressure.pressure.engine.scripted import Scripted
+
+T = TypeVar("T")
+
+TURN_SECONDS = 0.05
+"""How long a body that waits for nothing keeps the event loop from turning, apart from its latest item."""
+
+
+class Consumer(Generic[T]):
+    """The end of a queue that gets, at-least-once; made by `AsyncQueue.consumer`.
+
+    The block holds the consumer role under a lease that a thread renews, also while the body blocks the event loop.
+    Iterating hands out one item after the other until the queue is closed and drained. An item is acknowledged when the
+    loop asks for the next one, or when the block ends well. When the body raises, is cancelled or dies, the item comes
+    again, first in line, marked as redelivered; and so does everything that was prefetched.
+
+    An iteration belongs to the task that began it. A task that the body starts and does not wait for is not covered
+    by the acknowledgement. `T` is what the iteration hands out: an item, or with `ack="manual"` its `Delivery`.
+
+    `put_many` refuses a consumer: it reads ahead, so an item would be acknowledged before it is in the other queue. Put
+    each item in the body of the loop.
+    """
+
+    acknowledges_the_one_before: Final = True
+    """Code that reads ahead must not iterate over this; see `validation.batch`."""
+
+    def __init__(
+        self,
+        engine: Scripted | Plain,
+        decode: Callable[[bytes], Any],
+        ack: Literal["auto", "manual"],
+        delete: bool,
+        prefetch: int | None,
+        lease: float,
+        timeout: float | None,
+        max_hold: float = DEFAULT_MAX_HOLD,
+        shared: bool = False,
+        clock: Clock = since_boot,
+    ) -> None:
+        self._engine = engine
+        self._decode = decode
+        self._clock = clock
+        self._manual = ack == "manual"
+        self._delete = delete
+        self._fixed = prefetch
+        self._seconds = lease
+        self._timeout = timeout
+        self._max_hold = max_hold
+        self._shared = shared
+        self._lease: Lease | None = None
+        self._prefetch: Prefetch
+        self._loop: asyncio.AbstractEventLoop | None = None  # to ask for it each time is slow before Python 3.12
+        self._current: Received | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._ended = False
+        self._turn_at = 0.0
+        self._look_at = 0.0
+        self._turned = True
+
+    async def __aenter__(self) -> Self:
+        scripted = self._engine.scripted("the consumer role")
+        self._loop = asyncio.get_running_loop()
+        self._engine.begin_block("consumer")
+        try:
+            lease = Lease(
+                scripted, self._seconds, kept=True, max_hold=self._max_hold, shared=self._shared, clock=self._clock
+            )
+            bound = await lease.acquire(self._timeout)
+            self._lease = lease
+            self._engine.check()  # a client that was closed meanwhile does not know of this lease
+            self._engine.add_lease(lease)
+            self._prefetch = Prefetch(lease.receiving, self._fixed, bound)
+        except BaseException:
+            taken, self._lease = self._lease, None
+            try:
+                if taken is not None:
+                    self._engine.discard_lease(taken)
+                    await self._leave_quietly(taken)
+            finally:
+                self._engine.end_block("consumer")
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return
+        self._engine.discard_lease(lease)
+        try:
+            if kind is None and self._current is not None and lease.error is None:
+                lease.unsettled.ack(self._current[0])
+            if kind is None:
+                finished = self._ended and not lease.unsettled
+                with self._deleted_by_another():
+                    await lease.leave()
+                    # The queue is closed: what is in it now is what was given back, and nobody has done that work.
+                    if self._delete and finished and not (await self._engine.inspect())[1]:
+                        self._engine.end_block("consumer")
+                        await self._engine.delete(None)
+            else:
+                if self._current is not None and isinstance(error, Exception):  # no cancellation: it is no failure
+                    lease.failures.note(self._current[0], error)
+                await self._leave_quietly(lease)
+        finally:
+            self._current = None
+            self._engine.end_block("consumer")
+
+    def _deleted_by_another(self) -> contextlib.AbstractContextManager[None]:
+        """Where several share the role and all are to delete the queue at its end, one of them comes first."""
+        together = self._shared and self._delete and self._ended
+        return contextlib.suppress(QueueDoesNotExistError) if together else contextlib.nullcontext()
+
+    async def _leave_quietly(self, lease: Lease) -> None:
+        """The body's own exception is what the caller has to see; a lease that is lost gave everything back already."""
+        with contextlib.suppress(PressureError):
+            await lease.leave(hurry=True)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        """Return the next item; with `ack="manual"` the next `Delivery`.
+
+        Cancelled while it waits, nothing is lost: what was received is given back when the block ends.
+
+        Raises:
+            StopAsyncIteration: The queue is closed, and everything was handed out.
+            DecodeError: The message cannot be decoded. It is given back unless the loop goes on.
+            LeaseLostError: The lease ran out, since the process stood still or the server was out of reach for longer
+                than it lasted, and another client gave back what was in flight. Nothing that was received before is
+                handed out then. (Where no other client needed the role meanwhile, the lease is renewed, and the loop
+                goes on.) Or it was given up after `max_hold`.
+            RuntimeError: Another task iterates already, or the block has ended.
+        """
+        lease = self._lease
+        if lease is None or self._task is None or asyncio.current_task(self._loop) is not self._task:
+            lease = self._checked()
+        if lease.error is not None or lease.unsure is not None:
+            lease.check()
+        if self._current is not None:
+            lease.unsettled.ack(self._current[0])
+            self._current = None
+        receiving, prefetch = lease.receiving, self._prefetch
+        buffer = receiving.buffer
+        if buffer and self._clock() >= self._look_at:
+            await self._look(lease)
+        if buffer:
+            received = buffer.popleft()
+            if len(buffer) + 1 == prefetch.half:  # the half that was asked for has come already
+                prefetch.plan(receiving.handed_out - 1)
+                prefetch.begin()
+        else:
+            try:
+                received = (await lease.receive(prefetch.plan(receiving.handed_out), None)).popleft()
+            except QueueClosedError:
+                await lease.flush()
+                self._ended = True
+                raise StopAsyncIteration from None
+            except QueueDoesNotExistError:
+                if not (self._shared and self._delete):
+                    raise
+                self._ended = True  # another one that shares the role has drained and deleted it
+                raise StopAsyncIteration from None
+            prefetch.begin()
+        if self._manual:
+            return Delivery(lease, received, self._decode)  # type: ignore[return-value]
+        self._current = received
+        return self._decode(received[1])  # type: ignore[no-any-return]
+
+    def take_ready(self, most: int) -> list[T]:
+        """Return up to `most` deliveries that have come already, without waiting; none without `ack="manual"`.
+
+        Call it right after the iteration has returned one, in the same turn of the event loop: the lease stands as it
+        did for that one.
+        """
+        lease = self._lease
+        if lease is None or not self._manual:
+            return []
+        receiving, prefetch = lease.receiving, self._prefetch
+        buffer = receiving.buffer
+        before, taken = len(buffer), min(most, len(buffer))
+        ready = [Delivery(lease, buffer.popleft(), self._decode) for _ in range(taken)]
+        if before >= prefetch.half > before - taken:  # as in the iteration
+            prefetch.plan(receiving.handed_out - 1)
+            prefetch.begin()
+        return ready  # type: ignore[return-value]
+
+    def on_lost(self, callback: Callable[[Exception], None]) -> None:
+        """Have `callback(error)` called when the lease is lost: at once, not only when the loop goes on.
+
+        For `ack="manual"`: what is in the handlers' hands comes again, so they may as well stop.
+        """
+        self._checked().on_lost = callback
+
+    @property
+    def attempts(self) -> int:
+        """How often the current item has been delivered, this time included; 0 where there is none."""
+        return self._current[2] if self._current is not None else 0
+
+    @property
+    def redelivered(self) -> bool:
+        """The current item was delivered before, and not acknowledged."""
+        return self.attempts > 1
+
+    async def _look(self, lease: Lease) -> None:
+        """Before an item of the buffer is handed out: the event loop has to turn, and the lease has to stand."""
+        if self._clock() >= self._turn_at:
+            await self._turn(lease)
+        self._look_at = min(self._turn_at, await lease.assured())
+
+    async def _turn(self, lease: Lease) -> None:
+        """Have the event loop turn where the body waits for nothing.
+
+        Or nobody would renew the lease, send acknowledgements or cancel before the buffer is empty.
+        """
+        if not self._turned:
+            self._turned = True  # also if this is cancelled: then the next iteration does not wait
+            await asyncio.sleep(0)
+            lease.check()
+        self._turned = False
+        asyncio.get_running_loop().call_soon(self._has_turned)
+        self._turn_at = self._clock() + TURN_SECONDS
+
+    def _has_turned(self) -> None:
+        self._turned = True
+
+    def _checked(self) -> Lease:
+        if self._lease is None:
+            raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
+        self._engine.client.check()
+        task = asyncio.current_task()
+        if self._task is None or self._task.done():
+            self._task = task
+        elif self._task is not task:
+            raise RuntimeError(
+                "this consumer is being iterated by another task: an item is acknowledged when its loop goes on, so "
+                "each loop needs one task; use ack='manual' or receive() to hand messages to several"
+            )
+        return self._lease

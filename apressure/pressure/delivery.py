@@ -1,0 +1,137 @@
+"""Deliveries: messages in flight, as a program sees them that acknowledges by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Generic, TypeVar
+
+from apressure import validation
+from apressure.pressure.leases.lease import Lease
+from apressure.pressure.leases.receiving import Received
+from apressure.protocols import LONGEST_LEASE
+
+T = TypeVar("T")
+
+
+class Delivery(Generic[T]):
+    """A message in flight, to be acknowledged or given back.
+
+    Attributes:
+        raw: The message as it came, in bytes.
+        attempts: How often it has been delivered, this time included.
+        settled: `ack` or `nack` has been called.
+    """
+
+    __slots__ = ("_decode", "_lease", "_number", "attempts", "raw", "settled")
+
+    def __init__(self, lease: Lease, received: Received, decode: Callable[[bytes], T]) -> None:
+        self._lease = lease
+        self._number, self.raw, self.attempts = received
+        self._decode = decode
+        self.settled = False
+
+    def __repr__(self) -> str:
+        return f"<Delivery {self._number} of {len(self.raw)} bytes, attempt {self.attempts}>"
+
+    @property
+    def id(self) -> str:
+        """What this delivery is called in logs. No other has that name: a message that comes again gets a new one."""
+        return f"{self._lease.token.decode()}:{self._number}"
+
+    @property
+    def item(self) -> T:
+        """The message, decoded.
+
+        Raises:
+            DecodeError: It cannot be decoded. It stays in flight: acknowledge it or give it back.
+        """
+        return self._decode(self.raw)
+
+    @property
+    def redelivered(self) -> bool:
+        """It was delivered before, and not acknowledged: by a client that died, failed or gave it back."""
+        return self.attempts > 1
+
+    async def ack(self) -> None:
+        """Acknowledge the message: it is done with, and counted. Cancelled, it is acknowledged all the same.
+
+        Raises:
+            LeaseLostError: The lease had run out; somebody else gets, or got, the message again.
+            RuntimeError: It was acknowledged or given back before.
+        """
+        self._check()
+        self.settled = True
+        self._lease.unsettled.ack(self._number)
+        await self._lease.flush()
+
+    def ack_soon(self) -> None:
+        """Acknowledge the message without waiting: together with others, in the next turn of the event loop.
+
+        If the server cannot do it, `consumer.on_lost` and the next operation of the consumer say so. The end of the
+        consumer's block waits for it.
+
+        Raises:
+            LeaseLostError: The lease had run out; somebody else gets, or got, the message again.
+            RuntimeError: It was acknowledged or given back before.
+        """
+        if self.settled:
+            raise RuntimeError("this delivery was acknowledged or given back before")
+        if self._lease.error is not None:
+            self._lease.check()
+        self.settled = True
+        self._lease.unsettled.ack(self._number)
+
+    def note_error(self, error: BaseException | str) -> None:
+        """Keep why this attempt failed, however the message goes back: a dead letter shows its latest error.
+
+        Raises:
+            TypeError: The error is neither an exception nor a text.
+        """
+        if not self.settled:
+            self._lease.failures.note(self._number, error)
+
+    async def nack(self, error: BaseException | str | None = None) -> None:
+        """Give the message back, first in line. Cancelled, it is given back all the same.
+
+        Args:
+            error: Why; see `AsyncQueue.dead_letters`. None keeps no error of this attempt.
+
+        Of several that are given back one after the other, the last one comes first; those that are given back at the
+        same time, or by the end of the block, keep their order.
+
+        Raises:
+            LeaseLostError: The lease had run out: the message has been given back already.
+            RuntimeError: It was acknowledged or given back before.
+            TypeError: The error is neither an exception nor a text.
+        """
+        self._check()
+        self._lease.nack(self._number, error)
+        self.settled = True
+        await self._lease.flush()
+
+    def excused(self) -> AbstractContextManager[None]:
+        """Return a block in which its consumer is not taken for stuck: it waits for another queue."""
+        return self._lease.renewal.standstill.excuse()
+
+    async def extend(self, seconds: float) -> None:
+        """Make the lease last for at least `seconds` from now.
+
+        A thread renews leases while the process runs. This is for work that stops that thread, too, because it holds
+        Python's GIL or stops the process, and for work that takes longer than `max_hold`.
+
+        Raises:
+            LeaseLostError: The lease had run out.
+            RuntimeError: The delivery was acknowledged or given back before.
+            TypeError, ValueError: `seconds` is not a number of more than 0 and at most 86400.
+        """
+        validation.seconds(seconds, "seconds", most=LONGEST_LEASE, above=True)
+        self._check()
+        self._lease.extend(seconds)
+        await self._lease.flush()
+
+    def _check(self) -> None:
+        self._lease.check()
+        self._lease.client.check()  # on another event loop nobody would answer
+        if self._number not in self._lease.unsettled:
+            raise RuntimeError("this delivery was acknowledged or given back before")

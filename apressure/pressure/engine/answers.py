@@ -1,0 +1,97 @@
+"""What the answers of scripts mean: values, waits and exceptions. Both engines raise the errors of this module."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from apressure.connection.moves import too_many
+from apressure.exceptions import (
+    DurabilityError,
+    LeaseLostError,
+    QueueAlreadyExistsError,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    Role,
+    ServerError,
+)
+from apressure.pressure.engine.waits import Reason, Wait
+
+_NOT_NOW: dict[bytes, Reason] = {
+    b"full": "full", b"few": "few", b"empty": "empty", b"watch": "watch", b"turn": "turn", b"draining": "draining",
+    b"paused": "paused",
+}  # fmt: skip
+EMPTY = Wait("empty")
+FULL = Wait("full")
+
+
+def missing(name: str) -> QueueDoesNotExistError:
+    """The error for a queue that does not exist."""
+    return QueueDoesNotExistError(
+        f"the queue {name!r} does not exist: create it first, or check the URL and the prefix", name=name
+    )
+
+
+def closed(name: str) -> QueueClosedError:
+    """The error for a queue that is closed."""
+    return QueueClosedError(f"the queue {name!r} is closed", name=name)
+
+
+def already_exists(name: str) -> QueueAlreadyExistsError:
+    """The error for a queue that exists."""
+    return QueueAlreadyExistsError(f"the queue {name!r} exists already", name=name)
+
+
+def collides(name: str, bound: bytes) -> QueueAlreadyExistsError:
+    """The error for a queue that cannot exist beside another one, whose `:bound` is given."""
+    other = bound.removesuffix(b":bound").decode(errors="replace")
+    return QueueAlreadyExistsError(
+        f"the queue {name!r} would share a key with the existing queue at {other!r}: choose another name", name=name
+    )
+
+
+_ERRORS = {b"missing": missing, b"closed": closed, b"exists": already_exists}
+
+
+def read(answer: Any, name: str, role: Role | None) -> Any:
+    """Turn a script's answer into a value, a `Wait` or an exception.
+
+    Args:
+        answer: The answer.
+        name: The queue's name, for errors.
+        role: The role that the step works in, for errors.
+    """
+    if isinstance(answer, DurabilityError):
+        answer.answer = read(answer.answer, name, role)
+    if not isinstance(answer, list) or not isinstance(answer[0], bytes):
+        return answer
+    match answer[0]:
+        case b"ok":
+            return answer[1] if len(answer) == 2 else answer[1:]
+        case b"messages":
+            return answer[1] if len(answer) == 2 else list(itertools.chain.from_iterable(answer[1:]))
+        case b"full" | b"few" | b"empty" | b"watch" | b"turn" | b"draining" | b"paused":
+            return Wait(_NOT_NOW[answer[0]], None, *answer[1:])
+        case b"large":
+            return too_many(name, answer[1])
+        case b"busy":
+            holder = answer[2].decode(errors="replace") or None
+            return Wait(answer[1].decode(), holder, answer[3] if answer[3] >= 0 else None)
+        case b"missing" | b"closed" | b"exists":
+            return _ERRORS[answer[0]](name)
+        case b"lost":
+            message = f"the lease on the {role} role of the queue {name!r} expired, and another client took over"
+            return LeaseLostError(message, name=name, role=role or "consumer")
+        case b"corrupt":
+            return ServerError(
+                f"the queue {name!r} is damaged: {answer[1].decode(errors='replace')}; "
+                "nothing was written. Correct the value with redis-cli, or delete the key if it is a statistic"
+            )
+        case b"dead":
+            return ServerError(
+                f"a message of the queue {name!r} was delivered too often, and cannot be moved to the dead-letter "
+                f"queue: {answer[1].decode(errors='replace')}; nothing was moved or received: repair that queue, or "
+                "choose another with dead_letters="
+            )
+        case _:
+            return answer

@@ -1,0 +1,321 @@
+"""The two lanes of a queue: a client's concurrent puts become one step, and so do its gets."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import logging
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from apressure import validation
+from apressure.concurrency.settle import note_sent, set_result_once
+from apressure.connection.waiting.waiter import SLICE
+from apressure.core.lanes import Entry, Lane
+from apressure.core.waiting import Parked
+from apressure.exceptions import DurabilityError, OutcomeUnknownError, PressureError
+from apressure.items import MAX_BYTES, Items, Progress
+from apressure.pressure.engine.answers import EMPTY, FULL
+from apressure.pressure.engine.notices import Notice
+from apressure.pressure.engine.steps import Steps
+from apressure.pressure.engine.waits import Wait, Waits
+
+T = TypeVar("T")
+
+logger = logging.getLogger("apressure")
+
+MAX_MESSAGES: Final = 2000
+"""The most messages in one step, so that it does not hold up the server for more than a few milliseconds."""
+
+
+class Put(Entry[None]):
+    """Messages on their way into the queue.
+
+    Attributes:
+        messages: A chunk, small enough for one step.
+        done: How many of the messages are in the queue, also when the operation failed or was cancelled.
+    """
+
+    done = 0
+
+    def __init__(self, messages: Sequence[bytes]) -> None:
+        self.messages = messages
+
+    def fail(self, error: Exception) -> None:
+        if isinstance(error, PressureError):
+            error.accepted = self.done
+        super().fail(error)
+
+
+class PutLane(Lane[Put]):
+    """The puts of a client's tasks.
+
+    Args:
+        steps, waits: As for `Lane`.
+        token: The lease token of an exclusive producer; empty without one.
+        force: Ignore the bound. Forced puts have a lane of their own, since they do not wait behind others.
+    """
+
+    _role = "producer"
+    _wait_type = Wait
+    _steps: Steps
+    _waits: Waits
+
+    def __init__(self, steps: Steps, waits: Waits, token: bytes = b"", force: bool = False) -> None:
+        super().__init__(steps, waits)
+        self._notice = Notice(steps.name)
+        self._series = steps.series()
+        self._token = token
+        self._force = force
+        self._since: float | None = None  # since when there is room, and the permit is missing
+        self._window = MAX_MESSAGES
+        self._batch: list[tuple[Put, int]] = []
+        self._size = 0
+        self._served = 0
+
+    def _send(self) -> None:
+        first = self._first
+        if len(self._entries) == 1 and len(first.messages) - first.done <= self._window:
+            messages: Sequence[bytes] = first.messages[first.done :] if first.done else first.messages
+            self._batch = [(first, len(messages))]
+            first.in_flight = True
+        else:
+            messages = self._gather()
+        self._size = len(messages)
+        lost = self._since is not None and asyncio.get_running_loop().time() - self._since >= SLICE
+        claimed = self._waits.take_claim("producer")
+        self._request = self._steps.put(self._series, messages, claimed, self._token, self._force, self._answered, lost)
+
+    def _park(self, wait: Wait) -> Parked:
+        return self._waits.park(wait, self._noted, self._token)
+
+    def _answered(self, answer: Any) -> None:
+        if not isinstance(answer, Wait) or answer.reason != "full":
+            self._since = None
+        else:
+            self._window = 16
+            if self._since is None:
+                self._since = asyncio.get_running_loop().time()
+        super()._answered(answer)
+
+    def _gather(self) -> list[bytes]:
+        messages: list[bytes] = []
+        size = 0
+        batch = self._batch = []
+        waiting, served = len(self._entries), self._served
+        # If all tasks that put in a loop shared one step, the server would be idle while they prepare their next puts.
+        # So half of them leave; the others' puts are the next step.
+        most = waiting if waiting <= served else (waiting + served + 1) // 2
+        # The window: a nearly full queue accepts few messages, and the others would be sent again and again.
+        for entry in self._entries:
+            if len(batch) == most:
+                break
+            if entry.future.cancelled():
+                continue
+            begin = len(messages)
+            for message in entry.messages[entry.done : entry.done + self._window - begin]:
+                size += len(message)
+                if size > MAX_BYTES and messages:
+                    break
+                messages.append(message)
+            if len(messages) == begin:
+                break
+            entry.in_flight = True
+            batch.append((entry, len(messages) - begin))
+            if len(messages) >= self._window or size > MAX_BYTES:
+                break
+        return messages
+
+    def _accept(self, answer: int) -> Wait | None:
+        accepted = answer
+        full = accepted < self._size
+        self._window = max(16, 2 * accepted) if full else MAX_MESSAGES
+        batch, self._batch = self._batch, []
+        self._served = 0
+        for entry, sent in batch:
+            taken = min(sent, accepted)
+            accepted -= taken
+            entry.done += taken
+            self._steps.counts.put_count += taken
+            if entry.done == len(entry.messages):
+                self._served += 1
+                self._remove(entry)
+                entry.succeed(None)
+        return FULL if full else None
+
+    def _fail(self, in_flight: Sequence[Put], error: Exception) -> None:
+        if isinstance(error, DurabilityError):
+            # Those that found room are in the queue, and not durable: they fail. The others go on waiting.
+            accepted, unsure = error.answer, []
+            for entry, sent in self._batch:
+                if accepted > 0:
+                    unsure.append(entry)
+                accepted -= sent
+            in_flight = unsure
+        self._batch, self._served = [], 0
+        super()._fail(in_flight, error)
+
+    def _timeout(self, entry: Put) -> Exception:
+        return (self._blocked_by or FULL).error(self._steps.name, entry.done)
+
+    def _recover(self, entry: Put) -> None:
+        if entry.done:
+            note_sent()  # the messages are in the queue
+
+
+class Got(list[bytes]):
+    """Messages that were got.
+
+    Attributes:
+        order: The number of the step that got them, and their place among all that the lane got.
+    """
+
+    def __init__(self, messages: Sequence[bytes], order: tuple[int, int]) -> None:
+        super().__init__(messages)
+        self.order = order
+
+
+class Get(Entry[Got]):
+    """A get of one to `max_items` messages."""
+
+    def __init__(self, max_items: int) -> None:
+        self.max_items = max_items
+
+
+class GetLane(Lane[Get]):
+    """The gets of a client's tasks: at-most-once."""
+
+    _role = "consumer"
+    _wait_type = Wait
+    _steps: Steps
+    _waits: Waits
+
+    def __init__(self, steps: Steps, waits: Waits) -> None:
+        super().__init__(steps, waits)
+        self._notice = Notice(steps.name)
+        self._series = steps.gets()
+        self._order = 0
+        self._back: list[tuple[tuple[int, int], Sequence[bytes], asyncio.Future[None]]] = []
+
+    def give_back(self, messages: Sequence[bytes], order: tuple[int, int] | None = None) -> asyncio.Future[None]:
+        """Make messages the first in line again. The future completes when they are, or when they are lost.
+
+        Messages of several cancelled tasks go back together, in the order in which they were got, and before the next
+        step of this lane.
+
+        Args:
+            messages: The messages, oldest first.
+            order: The order of the `Got` that they belong to; None for messages of the latest step.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        if not self._back:
+            loop.call_soon(self._send_back)
+        self._back.append((self._next_order() if order is None else order, messages, done))
+        return done
+
+    def _send_back(self) -> None:
+        back, self._back = sorted(self._back, key=lambda given: given[0]), []
+        by_step = [(step, list(given)) for step, given in itertools.groupby(back, key=lambda given: given[0][0])]
+        for step, given in reversed(by_step):  # the oldest last: it will be the first in line
+            messages = [message for _, some, _ in given for message in some]
+            answered = functools.partial(self._given_back, len(messages), [done for _, _, done in given])
+            self._steps.give_back(self._series, step, messages, answered)
+
+    def _given_back(self, count: int, waiting: Sequence[asyncio.Future[None]], answer: Any) -> None:
+        if isinstance(answer, Exception):
+            logger.error(
+                "lost %d messages of the queue %r: a cancelled get had taken them, and they could not be put back: %s",
+                count,
+                self._steps.name,
+                answer,
+            )
+        for done in waiting:
+            set_result_once(done, None)
+
+    def _next_order(self) -> tuple[int, int]:
+        self._order += 1
+        return (0 if self._series is None else self._series.number, self._order)
+
+    def _send(self) -> None:
+        self._send_back()
+        wanted = 0
+        for entry in self._entries:
+            if wanted >= MAX_MESSAGES:
+                break
+            if entry.future.cancelled():
+                continue
+            entry.in_flight = True
+            wanted += min(entry.max_items, MAX_MESSAGES - wanted)
+        place = b"" if all(entry.now for entry in self._entries) else self._waits.take_turn()
+        claimed = self._waits.take_claim("consumer")
+        self._request = self._steps.get(self._series, claimed, wanted, place, self._answered)
+
+    def _accept(self, answer: list[bytes]) -> Wait | None:
+        begin = 0
+        self._steps.counts.received_count += len(answer)
+        self._steps.counts.deleted_count += len(answer)
+        for entry in list(self._entries):
+            if entry.withdrawn or entry.future.cancelled():
+                continue  # perhaps it joined after the step had left, and was cancelled in this turn of the loop
+            if begin == len(answer):
+                break
+            share = answer[begin : begin + entry.max_items]
+            begin += len(share)
+            self._remove(entry)
+            entry.succeed(Got(share, self._next_order()))
+        if begin == len(answer):
+            return None if begin else EMPTY
+        # The rest was taken for cancelled callers: those that still wait do so until it has been given back.
+        undone = self.give_back(answer[begin:])
+        for entry in [entry for entry in self._entries if entry.withdrawn]:
+            self._remove(entry)
+            _follow(undone, entry.future)
+        return None
+
+    def _fail(self, in_flight: Sequence[Get], error: Exception) -> None:
+        if isinstance(error, DurabilityError):
+            undone = self.give_back(error.answer)
+            for entry in [entry for entry in in_flight if entry.withdrawn]:
+                self._remove(entry)  # cancelled: its caller waits until the messages have been given back
+                _follow(undone, entry.future)
+            in_flight = [entry for entry in in_flight if not entry.withdrawn]
+        super()._fail(in_flight, error)
+        if isinstance(error, OutcomeUnknownError) and any(entry.withdrawn for entry in in_flight):
+            logger.error("a cancelled get of the queue %r may have lost messages: %s", self._steps.name, error)
+
+    def _timeout(self, entry: Get) -> Exception:  # noqa: ARG002
+        return (self._blocked_by or EMPTY).error(self._steps.name)
+
+    def _recover(self, entry: Get) -> asyncio.Future[None] | None:
+        if entry.future.cancelled() or entry.future.exception() is not None:
+            return None
+        got = entry.future.result()
+        return self.give_back(got, got.order)
+
+
+def _follow(undone: asyncio.Future[None], outcome: asyncio.Future[Any]) -> None:
+    undone.add_done_callback(lambda _: set_result_once(outcome, []))
+
+
+async def put_many(
+    items: Items[T],
+    some: Iterable[T] | AsyncIterable[T],
+    timeout: float | None,
+    put: Callable[[Put, float | None], Awaitable[None]],
+) -> int:
+    """Encode and put items in chunks, with one timeout for all; see `Items.put_chunks`."""
+    validation.timeout(timeout)
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout is None else loop.time() + timeout
+
+    async def put_chunk(chunk: list[bytes], progress: Progress) -> None:
+        remaining = None if deadline is None else max(0.0, deadline - loop.time())
+        one = Put(chunk)
+        try:
+            await put(one, remaining)
+        finally:
+            progress.accepted += one.done
+
+    return await items.put_chunks(some, put_chunk, MAX_MESSAGES, ahead=True)

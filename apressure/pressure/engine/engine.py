@@ -1,0 +1,179 @@
+"""What both engines share: the life of a queue object, and the roles that it holds itself.
+
+An engine carries out a queue object's operations: `Scripted` with scripts, `Plain` with the specification's commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import abstractmethod
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from apressure import validation
+from apressure.concurrency import background
+from apressure.concurrency.handover import note_taken
+from apressure.concurrency.settle import wait_for_answer, wait_shielded
+from apressure.connection.client import Client
+from apressure.core.counts import Counts
+from apressure.core.objects import Block, QueueObject
+from apressure.exceptions import DecodeError, PressureError, QueueInUseError, Role
+from apressure.items import Items
+from apressure.pressure.engine.keys import Keys
+from apressure.pressure.engine.waits import Wait, Waits
+
+if TYPE_CHECKING:
+    from apressure.pressure.engine.scripted import Scripted
+    from apressure.pressure.leases.lease import Lease
+
+
+T = TypeVar("T")
+
+
+class RoleLease(Protocol):
+    """A lease that this object has on a role."""
+
+    def stop(self) -> None:
+        """Stop renewing it."""
+
+    async def end(self, error: PressureError) -> None:
+        """Give back the role and the messages in flight; later operations raise the error."""
+
+
+class Engine(QueueObject[Client, Block]):
+    """The engine of one queue object.
+
+    Args:
+        client: The client whose connections it uses.
+        keys: The queue's keys.
+        name: The queue's name.
+        owns_client: Close the client together with the queue object.
+
+    Attributes:
+        waits: The queue's waiters.
+        counts: What the queue object has done so far.
+    """
+
+    waits: Waits
+    counts: Counts
+    _lease: Lease | None = None  # of `receive` and `receive_many`
+
+    def __init__(self, client: Client, keys: Keys, name: str, owns_client: bool = False) -> None:
+        super().__init__(client, owns_client, name)
+        self.client = client
+        self.keys = keys
+        self._own_roles: set[Role] = set()
+        self._leases: set[RoleLease] = set()  # of this object's blocks
+
+    async def _give_back(self) -> None:
+        if self._lease is not None and self._lease.active:
+            with contextlib.suppress(PressureError):  # the lease expires all the same
+                await self._lease.leave(hurry=True)
+
+    def client_closed(self, error: PressureError) -> None:
+        """Fail waiting operations, give back roles, and release connections, since the client is being closed."""
+        leases: list[RoleLease] = [*self._leases]
+        if self._lease is not None and self._lease.active:
+            leases.append(self._lease)
+        if self._lease is not None:
+            self._lease.stop()
+        for lease in leases:
+            lease.stop()
+            if self.client.on_its_loop:
+                # Before the connections end: otherwise the role would stay taken until the lease expires.
+                ending = background.start(lease.end(error), "giving back the role of a closed client")
+                self.client.finish_before_close(ending)
+        super().client_closed(error)
+
+    @abstractmethod
+    def scripted(self, what: str) -> Scripted:
+        """Return this engine, if it runs scripts.
+
+        Raises:
+            ScriptingRefusedError: It does not, and `what` needs them.
+        """
+
+    @abstractmethod
+    def get(self, max_items: int, timeout: float | None, now: bool) -> Awaitable[Sequence[bytes]]:
+        """Get one to max_items messages; `now` as with a timeout of 0."""
+
+    @abstractmethod
+    async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
+        """Make `messages[first:end]` of what was got the first in line again. Statistics no longer count them."""
+
+    @abstractmethod
+    async def inspect(self) -> list[Any]:
+        """Return everything that statistics show: see `lua/inspect.lua`."""
+
+    async def wait_closed(self, timeout: float | None) -> None:
+        async def look() -> bool | Wait:
+            return bool((await self.inspect())[2]) or Wait("open")
+
+        await self.waits.until(look, timeout, self.name)
+
+    async def get_items(self, codec: Items[T], max_items: int, timeout: float | None, now: bool = False) -> list[T]:
+        """Get and decode messages.
+
+        A DecodeError takes only the first message out of the queue. All that came behind one that cannot be decoded is
+        given back.
+        """
+        validation.timeout(timeout)
+        self.check("consumer")
+        messages = await self.get(max_items, timeout, now)
+        items: list[T] = []
+        kept = len(messages)
+        try:
+            codec.decode_into(items, messages)
+        except DecodeError:
+            kept, patience = max(1, len(items)), self.client.settings.settle_timeout
+            giving = background.start(self.give_back(messages, kept), "giving back what was got")
+            try:
+                await wait_for_answer(giving, None, patience)
+            except asyncio.CancelledError:  # then the caller gets none of them
+                giving = background.start(self.give_back(messages, 0, kept), "giving back what was got")
+                await wait_shielded(giving, patience)
+                raise
+            if not items:
+                note_taken(lambda: self.give_back(messages, 0, kept))
+                raise
+        note_taken(lambda: self.give_back(messages, 0, kept))
+        return items
+
+    def check(self, role: Role | None = None) -> None:
+        """Raise where the client cannot be used, or would wait for a role that this object holds itself."""
+        super().check()
+        if role is not None and (self._own_roles or self._lease is not None):
+            self.check_own(role)
+            if role == "consumer" and self._lease is not None and self._lease.unsettled:
+                raise self._in_use(role, "settle what was received first")
+
+    def check_own(self, role: Role) -> None:
+        """Raise where a block of this object holds the role."""
+        if role in self._own_roles:
+            raise self._in_use(role, "use the block's object, or end the block first")
+
+    def _in_use(self, role: Role, advice: str) -> QueueInUseError:
+        return QueueInUseError(
+            f"this object holds the {role} role of the queue {self.name!r} itself: {advice}",
+            name=self.name,
+            role=role,
+            holder=self.client.id,
+        )
+
+    def begin_block(self, role: Role) -> None:
+        """Note that a block of this object begins, which will hold the role."""
+        self.check(role)
+        self._own_roles.add(role)
+
+    def end_block(self, role: Role) -> None:
+        """Note that the block has given its role back."""
+        self._own_roles.discard(role)
+
+    def add_lease(self, lease: RoleLease) -> None:
+        """Note the lease of a block: it ends with the client at the latest."""
+        self._leases.add(lease)
+
+    def discard_lease(self, lease: RoleLease) -> None:
+        """Forget the lease: its block ends it."""
+        self._leases.discard(lease)

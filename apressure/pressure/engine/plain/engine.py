@@ -1,0 +1,281 @@
+"""A queue's operations as the specification's plain commands with BRPOP, for servers that refuse scripts.
+
+An operation takes its role, works step by step, and gives the role back, on a connection of its own. Inside one
+client the operations of a role take turns, so a queue needs at most two such connections.
+
+When the process dies during an operation, the role stays taken, as with every client that follows the specification
+step by step. Only scripts survive that. Leases, and repeats after a lost reply, need scripts, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from apressure import validation
+from apressure.concurrency.settle import note_sent
+from apressure.connection.client import Client
+from apressure.core.counts import Counts
+from apressure.exceptions import (
+    ROLES,
+    PermissionDeniedError,
+    PressureError,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    QueueEmptyError,
+    Role,
+    ScriptingRefusedError,
+    ServerError,
+)
+from apressure.pressure.engine.answers import already_exists, closed, collides, missing
+from apressure.pressure.engine.batching import MAX_MESSAGES, Put
+from apressure.pressure.engine.engine import Engine
+from apressure.pressure.engine.keys import Keys
+from apressure.pressure.engine.plain.role_lock import Interrupted, RoleLock, RoleLocks
+from apressure.pressure.engine.waits import Wait, Waits
+
+
+class Plain(Engine):
+    """The engine of one queue object. Its arguments are those of `Engine`."""
+
+    def __init__(self, client: Client, keys: Keys, name: str, owns_client: bool = False) -> None:
+        super().__init__(client, keys, name, owns_client)
+        self._connection = client.connection_for(keys.specified)
+        self.counts = Counts()
+        self._locks = RoleLocks(client, self._connection, keys, name)
+        self.waits = Waits(self._connection.node, keys, lambda _: None, lambda *_: None)  # nothing is claimed here
+
+    def scripted(self, what: str) -> NoReturn:
+        self.check()
+        raise ScriptingRefusedError(f"{what} needs scripts on the server: open the queue without scripting=False")
+
+    @property
+    def waiting_putters(self) -> int:
+        """Tasks that are putting."""
+        return self._locks.waiting("producer")
+
+    @property
+    def waiting_getters(self) -> int:
+        """Tasks that are getting."""
+        return self._locks.waiting("consumer")
+
+    async def create(self, bound: int) -> None:
+        for key in self.keys.collisions():
+            if await self._ask(b"EXISTS", key):
+                raise collides(self.name, key)
+        note_sent()
+        if not await self._ask(b"SETNX", self.keys.bound, bound):
+            raise already_exists(self.name)
+        await self._clear_ours()
+        await self._ask(b"DEL", *(key for key in self.keys.specified if key != self.keys.bound))
+        for key in (self.keys.free("producer"), self.keys.free("consumer"), self.keys.not_full):
+            await self._ask(b"LPUSH", key, 1)
+
+    async def exists(self) -> bool:
+        return bool(await self._ask(b"EXISTS", self.keys.bound))
+
+    async def inspect(self) -> list[Any]:
+        keys = self.keys
+        bound = await self._ask(b"GET", keys.bound)
+        if bound is None:
+            raise missing(self.name)
+        counters = [await self._ask(b"GET", key) or b"0" for key in keys.statistics]
+        roles = []
+        for role in ROLES:
+            holder = await self._ask(b"GET", keys.holder(role)) or b""
+            roles.append([holder, await self._ask(b"LLEN", keys.free(role)), 0, b"", b"", b""])
+        length, ended = await self._ask(b"LLEN", keys.messages), await self._ask(b"EXISTS", keys.closed)
+        paused = False
+        with contextlib.suppress(PermissionDeniedError):
+            paused = await self._ask(b"EXISTS", keys.paused)
+        return [bound, length, ended, 0, counters, *roles, [], paused]
+
+    async def peek(self, index: int) -> bytes:
+        if not await self.exists():
+            raise missing(self.name)
+        message: bytes | None = await self._ask(b"LINDEX", self.keys.messages, index)
+        if message is None:
+            raise Wait("empty").error(self.name)
+        return message
+
+    async def put(self, put: Put, timeout: float | None, force: bool = False, now: bool = False) -> None:
+        validation.timeout(timeout)
+        self.check("producer")
+
+        async def one(role_lock: RoleLock) -> None:
+            while put.done < len(put.messages):
+                if role_lock.interrupted:
+                    raise Interrupted
+                async with role_lock:
+                    await self._put_one(role_lock, put.messages[put.done], force, put.done)
+                    put.done += 1
+                    self.counts.put_count += 1
+
+        try:
+            await self._locks.run("producer", one, 0 if now else timeout, Wait("full"))
+        except PressureError as error:
+            error.accepted = put.done
+            raise
+
+    async def get(self, max_items: int, timeout: float | None, now: bool) -> list[bytes]:
+        async def some(role_lock: RoleLock) -> list[bytes]:
+            async with role_lock:
+                return await self._get_some(role_lock, max_items)
+
+        got = await self._locks.run("consumer", some, 0 if now else timeout, Wait("empty"), undo=self.give_back)
+        self.counts.received_count += len(got)
+        self.counts.deleted_count += len(got)
+        return got
+
+    async def purge(self) -> int:
+        """Get as many messages as wait now."""
+        left = deleted = (await self.inspect())[1]
+        with contextlib.suppress(QueueEmptyError, QueueClosedError):
+            while left > 0:
+                left -= len(await self.get(min(MAX_MESSAGES, left), None, now=True))
+        return int(deleted - left)
+
+    async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
+        messages = messages[first:end]
+        if not messages:
+            return
+        await self._ask(b"RPUSH", self.keys.messages, *reversed(messages))
+        await self._ask(b"DECRBY", self.keys.messages_count("consumer"), len(messages))
+        await self._ask(b"DECRBY", self.keys.bytes_count("consumer"), sum(map(len, messages)))
+
+    async def close(self, timeout: float | None) -> None:
+        async def step(role_lock: RoleLock) -> None:
+            async with role_lock:
+                if await role_lock.ask(b"EXISTS", self.keys.closed):
+                    raise closed(self.name)
+                await role_lock.ask(b"LPUSH", self.keys.closed, 0, 0)
+
+        await self._locks.run("producer", step, timeout, Wait("producer", self.client.id))
+
+    async def delete(self, timeout: float | None) -> None:
+        keys = self.keys
+        note_sent()  # from the first command on
+        if not await self._ask(b"DEL", keys.bound):
+            raise missing(self.name)
+        await self._ask(b"LPUSH", keys.not_full, 0)
+        await self._ask(b"LPUSH", keys.closed, 0, 0)
+        self._locks.end_waiting(QueueDoesNotExistError(f"the queue {self.name!r} was deleted", name=self.name))
+
+        async def step(role_lock: RoleLock) -> None:
+            await role_lock.take("producer", deleting=True)
+            try:
+                await role_lock.take("consumer", deleting=True)
+            except BaseException:
+                await role_lock.restore(b"LPUSH", keys.free("producer"), 0)
+                raise
+            await self._clear_ours()
+            for key in keys.counters:
+                with contextlib.suppress(ServerError):  # a list: the messages of another queue
+                    if await role_lock.ask(b"GET", key) is not None:
+                        await role_lock.ask(b"DEL", key)
+            await role_lock.ask(b"DEL", *keys.specified)
+
+        await self._locks.run("producer", step, timeout, Wait("producer", self.client.id))
+
+    def _end(self, error: PressureError) -> int:
+        return self._locks.end(error) + self.waits.end(error)
+
+    def _release(self, error: PressureError) -> None:
+        self.waits.close(error)
+        self._locks.connections.release()
+
+    async def _ask(self, *command: bytes | str | int) -> Any:
+        return await self._connection.ask(*command)
+
+    async def _clear_ours(self) -> None:
+        """Remove what clients with scripts left behind, if this user has the rights to those keys."""
+        with contextlib.suppress(PermissionDeniedError):
+            await self._ask(b"DEL", *self.keys.ours)
+
+    async def _put_one(self, role_lock: RoleLock, message: bytes, force: bool, done: int) -> None:
+        keys = self.keys
+        if await role_lock.ask(b"EXISTS", keys.closed):
+            raise closed(self.name)
+        # A forced put takes the permit, too, if there is one: in a queue that is now full it would let the next put in.
+        permit = await role_lock.ask(b"RPOP", keys.not_full) is not None
+        if not permit and not force:
+            with self.waits.blocked.by("full"):
+                popped = await role_lock.pop(keys.not_full)
+            if not await role_lock.exists():
+                raise missing(self.name)
+            if popped is not None and role_lock.interrupted:
+                await self._add_permit(role_lock)
+            if role_lock.interrupted:
+                raise Interrupted
+            if popped is None:
+                raise Wait("full").error(self.name, done)
+            permit = True
+        try:
+            bound = await self._bound(role_lock)
+            await self._count(role_lock, "producer", [message])  # first: a broken statistic stops it here
+            try:
+                length = await role_lock.ask(b"LPUSH", keys.messages, message)
+            except ServerError:
+                await self._count(role_lock, "producer", [message], -1)
+                raise
+        except ServerError:
+            if permit:
+                await self._add_permit(role_lock)
+            raise
+        if bound <= 0 or length < bound:
+            await self._add_permit(role_lock)
+
+    async def _add_permit(self, role_lock: RoleLock) -> None:
+        await role_lock.restore(b"LPUSH", self.keys.not_full, 0)
+        await role_lock.restore(b"LTRIM", self.keys.not_full, 0, 0)  # a consumer may have brought another
+
+    async def _get_some(self, role_lock: RoleLock, max_items: int) -> list[bytes]:
+        keys = self.keys
+        messages = list(await role_lock.ask(b"RPOP", keys.messages, max_items) or ())
+        if not messages and not await role_lock.ask(b"EXISTS", keys.closed):
+            with self.waits.blocked.by("empty"):
+                popped = await role_lock.pop(keys.messages, keys.closed)
+            if popped is not None and popped[0] == keys.closed:
+                await role_lock.ask(b"LPUSH", keys.closed, 0)  # or two such getters would open the queue again
+            elif popped is not None:
+                messages = [popped[1]]
+            if role_lock.interrupted:
+                if messages:
+                    await role_lock.ask(b"RPUSH", keys.messages, *messages)
+                raise Interrupted
+            if not await role_lock.exists():
+                raise missing(self.name)
+            if popped is None:
+                raise Wait("empty").error(self.name)
+            more = max_items - len(messages)
+            if more:
+                messages += await role_lock.ask(b"RPOP", keys.messages, more) or []
+        if not messages:
+            raise closed(self.name)
+        try:
+            bound = await self._bound(role_lock)
+            await self._count(role_lock, "consumer", messages)
+        except ServerError:
+            await role_lock.ask(b"RPUSH", keys.messages, *reversed(messages))
+            raise
+        if bound <= 0 or await role_lock.ask(b"LLEN", keys.messages) < bound:
+            await self._add_permit(role_lock)
+        return messages
+
+    async def _bound(self, role_lock: RoleLock) -> int:
+        text = await role_lock.ask(b"GET", self.keys.bound) or b"0"
+        try:
+            return int(text)
+        except ValueError:
+            raise ServerError(
+                f"the queue {self.name!r} is damaged: its key :bound is not an integer; correct it with redis-cli"
+            ) from None
+
+    async def _count(self, role_lock: RoleLock, role: Role, messages: Sequence[bytes], sign: int = 1) -> None:
+        await role_lock.ask(b"INCRBY", self.keys.messages_count(role), sign * len(messages))
+        try:
+            await role_lock.ask(b"INCRBY", self.keys.bytes_count(role), sign * sum(map(len, messages)))
+        except ServerError:
+            await role_lock.ask(b"DECRBY", self.keys.messages_count(role), sign * len(messages))
+            raise

@@ -1,0 +1,366 @@
+"""Runs the operations of plain commands: one at a time for each role of a queue, out of reach of cancellations.
+
+An operation runs in a task that is never cancelled. When its caller is cancelled, CLIENT UNBLOCK ends a blocking BRPOP.
+The operation then pushes back what it popped, while it still has the role, gives the role back, and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from apressure.concurrency import background
+from apressure.concurrency.settle import note_sent, wait_shielded
+from apressure.connection.client import Client
+from apressure.connection.waiting.waiter import SLICE
+from apressure.connection.wire.channel import Channel
+from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.exceptions import (
+    OutcomeUnknownError,
+    PermissionDeniedError,
+    PressureError,
+    Role,
+    ServerError,
+    ServerUnavailableError,
+)
+from apressure.pressure.engine import notices
+from apressure.pressure.engine.answers import missing
+from apressure.pressure.engine.keys import Keys
+from apressure.pressure.engine.plain.own_connections import OwnConnections
+from apressure.pressure.engine.waits import Wait
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """The caller was cancelled, or unblocked, while the operation waited. Everything was put back."""
+
+
+class RoleLock:
+    """One operation in a role, and as an async context manager the role itself.
+
+    Attributes:
+        interrupted: The operation must end as soon as it can, and leave everything as it was.
+        blocked: It is in a blocking command.
+        begun: It has a connection, and may have sent something.
+        error: What the caller of an interrupted operation raises; None where the caller was cancelled.
+    """
+
+    def __init__(self, role_locks: RoleLocks, role: Role, deadline: float | None) -> None:
+        self._locks = role_locks
+        self._role = role
+        self._deadline = deadline
+        self._channel: Channel | None = None
+        self.interrupted = False
+        self.blocked = False
+        self.begun = False
+        self.error: PressureError | None = None
+
+    async def begin(self) -> None:
+        """Take a connection, unless the caller was cancelled before there was one."""
+        await self._connected()
+        if self.interrupted:
+            raise Interrupted
+        self.begun = True
+
+    def close(self) -> None:
+        """Give the connection back."""
+        if self._channel is not None:
+            self._locks.connections.put_back(self._channel)
+
+    async def ask(self, *command: bytes | str | int) -> Any:
+        """Run a command on this operation's connection."""
+        try:
+            return await self._locks.connection.node.ask(self._connected, self._drop, command)
+        except ServerUnavailableError as error:
+            raise OutcomeUnknownError(
+                f"{error}; the operation may have been carried out, and its role may be taken still"
+            ) from None
+
+    async def _connected(self) -> Channel:
+        if self._channel is None:
+            self._channel = await self._locks.connections.take()
+        return self._channel
+
+    def _drop(self, channel: Channel) -> None:
+        self._channel = None
+        self._locks.connections.drop(channel, "the server's data is elsewhere")
+
+    async def exists(self) -> bool:
+        """Return whether the queue exists."""
+        return bool(await self.ask(b"EXISTS", self._locks.keys.bound))
+
+    async def pop(self, *keys: bytes, deleting: bool = False) -> list[bytes] | None:
+        """BRPOP: [key, element], or None when the time is up, the queue is gone, or the operation is interrupted."""
+        loop = asyncio.get_running_loop()
+        while not self.interrupted:
+            remaining = SLICE if self._deadline is None else min(SLICE, self._deadline - loop.time())
+            if remaining <= 0:
+                return None
+            self.blocked = True
+            try:
+                popped: list[bytes] | None = await self.ask(b"BRPOP", *keys, f"{max(remaining, 0.001):.3f}")
+            finally:
+                self.blocked = False
+            if popped is not None:
+                return popped
+            if not deleting and not await self.exists():
+                return None
+        return None
+
+    async def take(self, role: Role, deleting: bool = False) -> None:
+        """Take the token of a role, waiting for it.
+
+        Args:
+            role: The role.
+            deleting: This operation deletes the queue, which need not exist any more.
+        """
+        free, name = self._locks.keys.free(role), self._locks.name
+        if await self.ask(b"RPOP", free) is not None:
+            return
+        telling = background.start(self._locks.tell(role), "finding out who holds a role")
+        try:
+            popped = await self.pop(free, deleting=deleting)
+        finally:
+            telling.cancel()
+        gone = not deleting and not self.interrupted and not await self.exists()
+        if popped is not None and (gone or self.interrupted):
+            await self.restore(b"LPUSH", free, 0)  # also for a client that deletes the queue: it waits for the role
+        if self.interrupted:
+            raise Interrupted
+        if gone:
+            raise missing(name)
+        if popped is None:
+            holder = await self.ask(b"GET", self._locks.keys.holder(role)) or b""
+            raise Wait(role, holder.decode(errors="replace") or None).error(name)
+
+    async def unblock(self) -> None:
+        """End the blocking command. It may be on its way to the server still, so this tries until it has ended."""
+        while self.blocked:
+            try:
+                if self._channel is not None:
+                    number = self._locks.connections.number_of(self._channel)
+                    await self._locks.connection.ask(b"CLIENT", b"UNBLOCK", number)
+            except PermissionDeniedError:
+                raise  # to the event loop's exception handler
+            except PressureError:
+                pass  # the command ends with its slice, if the server cannot be reached before
+            await asyncio.sleep(0.02)
+
+    async def __aenter__(self) -> None:
+        """Take the role."""
+        keys = self._locks.keys
+        if not await self.exists():
+            raise missing(self._locks.name)
+        # Changes nothing; but a server that is out of memory refuses it, and would refuse to take the token back.
+        await self.ask(b"SETRANGE", keys.holder(self._role), 0, b"")
+        await self.take(self._role)
+        try:
+            await self.ask(b"SET", keys.holder(self._role), self._locks.client.id)
+            self._locks.connection.node.note_write()
+        except BaseException:
+            await self.__aexit__()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        """Give the role back, on every way out."""
+        await self.restore(b"LPUSH", self._locks.keys.free(self._role), 0)
+
+    async def restore(self, *command: bytes | str | int) -> None:
+        """Put something back; where the server takes no writes, as soon as it does again."""
+        try:
+            await self.ask(*command)
+        except ServerError as error:
+            if not error.temporary:
+                raise
+            background.start(self._locks.restore_later(command), "putting back what a full server refused")
+
+
+class _Line:
+    """The operations of one role in this client, which take turns: first come, first served.
+
+    Attributes:
+        busy: It is an operation's turn.
+        role_lock: That operation.
+        waiting: Those that wait for their turn.
+    """
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.role_lock: RoleLock | None = None
+        self.waiting: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self, timeout: float | None) -> bool:
+        """Wait for the operation's turn; False where it did not come in time."""
+        if not self.busy:
+            self.busy = True
+            return True
+        if timeout is not None and timeout <= 0:
+            return False
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(turn)
+        try:
+            done, _ = await asyncio.wait((turn,), timeout=timeout)
+        except asyncio.CancelledError:
+            if turn.done() and turn.exception() is None:
+                self.next()
+            turn.cancel()
+            raise
+        if done:
+            turn.result()
+        else:
+            turn.cancel()
+        return bool(done)
+
+    def next(self) -> None:
+        """Give the turn to the first in line."""
+        self.role_lock = None
+        while self.waiting:
+            first = self.waiting.popleft()
+            if not first.done():
+                first.set_result(None)
+                return
+        self.busy = False
+
+
+class RoleLocks:
+    """The locks of a queue's two roles, and their connections.
+
+    Args:
+        client: The client that runs the operations.
+        connection: Its connection for commands that do not block.
+        keys: The queue's keys.
+        name: The queue's name.
+
+    Attributes:
+        connections: The connections of the operations.
+    """
+
+    def __init__(self, client: Client, connection: ReconnectingConnection, keys: Keys, name: str) -> None:
+        self.client = client
+        self.connection = connection
+        self.keys = keys
+        self.name = name
+        self.connections = OwnConnections(client, connection.node)
+        self._lines: dict[Role, _Line] = {"producer": _Line(), "consumer": _Line()}
+
+    def waiting(self, role: Role) -> int:
+        """How many operations of a role are under way or wait for the role."""
+        return len(self._lines[role].waiting) + self._lines[role].busy
+
+    async def run(
+        self,
+        role: Role,
+        operation: Callable[[RoleLock], Awaitable[T]],
+        timeout: float | None,
+        blocked: Wait,
+        undo: Callable[[T], Coroutine[Any, Any, None]] | None = None,
+    ) -> T:
+        """Wait until no other operation of this client is in the role, then run one.
+
+        Args:
+            role: The role.
+            operation: The operation; it takes the role itself.
+            timeout: Seconds after which it waits no longer.
+            blocked: Its error is raised when other operations of this client took longer than that.
+            undo: Undoes the result of an operation whose caller was cancelled at the last moment.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        line = self._lines[role]
+        if not await line.enter(timeout):
+            raise blocked.error(self.name)
+        role_lock = RoleLock(self, role, deadline)
+        line.role_lock = role_lock
+        outcome: asyncio.Future[T] = loop.create_future()
+
+        async def work() -> None:
+            try:
+                await role_lock.begin()
+                result = await operation(role_lock)
+                if role_lock.interrupted and undo is not None:
+                    await undo(result)
+                outcome.set_result(result)
+            except Exception as error:  # noqa: BLE001 (whatever it is, it is the caller's)
+                outcome.set_exception(error)
+            finally:
+                role_lock.close()
+                line.next()
+                if not outcome.done():
+                    outcome.cancel()
+
+        working = background.start(work(), f"an operation on the queue {self.name!r}")
+        try:
+            await asyncio.wait((outcome,))
+        except asyncio.CancelledError:
+            if not outcome.done():
+                role_lock.interrupted = True
+                # Retrieved, whenever it comes: the caller raises its cancellation instead.
+                outcome.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
+                if role_lock.begun:
+                    self._unblock(role_lock)
+                    await wait_shielded(outcome, self.client.settings.settle_timeout)
+                    if not outcome.done():
+                        self.client.finish_before_close(working)  # it gives the role back
+            elif not outcome.cancelled() and outcome.exception() is None and undo is not None:
+                # In a task of its own: a second cancellation must not stop it half-way.
+                undoing = background.start(undo(outcome.result()), "giving back what a cancelled operation took")
+                await wait_shielded(undoing, self.client.settings.settle_timeout)
+            else:
+                note_sent()
+            raise
+        try:
+            return outcome.result()
+        except Interrupted:
+            raise role_lock.error or missing(self.name) from None
+
+    def end(self, error: PressureError) -> int:
+        """Fail every operation that waits for its turn or is blocked; returns how many."""
+        ended = self.end_waiting(error)
+        for line in self._lines.values():
+            if line.role_lock is not None and line.role_lock.blocked:
+                line.role_lock.interrupted = True
+                line.role_lock.error = error
+                self._unblock(line.role_lock)
+                ended += 1
+        return ended
+
+    def end_waiting(self, error: PressureError) -> int:
+        """Fail every operation that waits for its turn; returns how many."""
+        waiting = [future for line in self._lines.values() for future in line.waiting if not future.done()]
+        for future in waiting:
+            future.set_exception(error)
+        return len(waiting)
+
+    async def restore_later(self, command: tuple[bytes | str | int, ...]) -> None:
+        """Repeat a command until the server takes writes again."""
+        while True:
+            await asyncio.sleep(0.2)
+            try:
+                await self.connection.ask(*command)
+            except ServerError as error:
+                if not error.temporary:
+                    raise
+            else:
+                return
+
+    async def tell(self, role: Role) -> None:
+        """Say in the log that a role is waited for, and again when its holder changes, until this is cancelled."""
+        await asyncio.sleep(notices.PATIENCE)
+        told: str | None = ""
+        while True:
+            with contextlib.suppress(PressureError):  # the operation itself will raise it
+                answer: bytes | None = await self.connection.ask(b"GET", self.keys.holder(role))
+                holder = (answer or b"").decode(errors="replace") or None
+                if holder != told:
+                    told = holder
+                    notices.tell(self.name, role, holder)
+            await asyncio.sleep(SLICE)
+
+    def _unblock(self, role_lock: RoleLock) -> None:
+        """End the blocking command of an interrupted operation, if it is in one."""
+        if role_lock.blocked:
+            self.client.finish_before_close(background.start(role_lock.unblock(), "unblocking an operation"))

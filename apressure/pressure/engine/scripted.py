@@ -1,0 +1,231 @@
+"""The engine that runs scripts: each operation is one atomic step, and a wait takes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from apressure import validation
+from apressure.concurrency import background
+from apressure.concurrency.settle import note_sent, wait_shielded
+from apressure.connection.client import Client
+from apressure.dead_letters import DeadLetter, Requeued
+from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError, Role
+from apressure.pressure.engine import requeueing, sending
+from apressure.pressure.engine.batching import MAX_MESSAGES, Get, GetLane, Got, Put, PutLane
+from apressure.pressure.engine.dead_letters import DeadLetters, beside
+from apressure.pressure.engine.engine import Engine
+from apressure.pressure.engine.keys import Keys
+from apressure.pressure.engine.steps import Steps
+from apressure.pressure.engine.waits import Wait, Waits
+
+if TYPE_CHECKING:
+    from apressure.pressure.leases.lease import Lease
+    from apressure.pressure.leases.receiving import Received
+
+
+class Scripted(Engine):
+    """The engine of one queue object.
+
+    Args:
+        client, keys, name, owns_client: As for `Engine`.
+        dead: Where messages go that were delivered too often; None to deliver them for ever.
+    """
+
+    def __init__(
+        self, client: Client, keys: Keys, name: str, owns_client: bool = False, dead: DeadLetters | None = None
+    ) -> None:
+        super().__init__(client, keys, name, owns_client)
+        self.dead = dead
+        self.steps = Steps(client, keys, name)
+        self.counts = self.steps.counts
+        rounds = client.rounds_on(self.steps.connection, lambda: sending.script("look"))
+        self.waits = Waits(self.steps.connection.node, keys, self.steps.unclaim, self.steps.resign, rounds)
+        self._put_lanes: set[PutLane] = set()
+        self._puts = self.put_lane()
+        self._forced = self.put_lane(force=True)
+        self._gets = GetLane(self.steps, self.waits)
+        self._others: set[Scripted] = set()
+
+    def scripted(self, what: str) -> Scripted:  # noqa: ARG002
+        return self
+
+    @property
+    def waiting_putters(self) -> int:
+        """Tasks that are putting."""
+        return sum(lane.waiting for lane in self._put_lanes)
+
+    @property
+    def waiting_getters(self) -> int:
+        """Tasks that are getting."""
+        return self._gets.waiting
+
+    def put_lane(self, token: bytes = b"", force: bool = False) -> PutLane:
+        """Return a lane for puts: the queue's own, or, with a token, one under an exclusive producer's lease."""
+        lane = PutLane(self.steps, self.waits, token, force)
+        self._put_lanes.add(lane)
+        return lane
+
+    def drop_lane(self, lane: PutLane) -> None:
+        """Drop the lane of an exclusive producer whose lease has ended."""
+        self._put_lanes.discard(lane)
+
+    async def create(self, bound: int) -> None:
+        await self.steps.create(bound)
+
+    async def exists(self) -> bool:
+        return await self.steps.exists()
+
+    async def inspect(self) -> list[Any]:
+        return await self.steps.inspect()
+
+    async def peek(self, index: int) -> bytes:
+        answer = await self.steps.peek(index)
+        if isinstance(answer, Wait):
+            raise answer.error(self.name)
+        return answer
+
+    def put(self, put: Put, timeout: float | None, force: bool = False, now: bool = False) -> Awaitable[None]:
+        if timeout is not None:
+            validation.timeout(timeout)
+        self.check("producer")
+        return (self._forced if force else self._puts).run(put, timeout, now)
+
+    def get(self, max_items: int, timeout: float | None, now: bool) -> Awaitable[list[bytes]]:
+        return self._gets.run(Get(max_items), timeout, now)
+
+    async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
+        if some := messages[first:end]:
+            await asyncio.wait((self._gets.give_back(some, messages.order if isinstance(messages, Got) else None),))
+
+    async def receive(
+        self, max_items: int, timeout: float | None, seconds: float, max_hold: float
+    ) -> tuple[Lease, list[Received]]:
+        """Receive messages under the lease of `receive`, which ends when none of them is in flight."""
+        from apressure.pressure.leases.lease import Lease  # here, since many programs only get or put
+
+        validation.timeout(timeout)
+        self.check()
+        self.check_own("consumer")
+        lease = self._lease
+        if lease is not None and lease.error is not None and lease.active:
+            with contextlib.suppress(PressureError):  # the caller knows the reason already
+                await lease.leave(hurry=True)
+        if lease is None or lease.error is not None:
+            lease = self._lease = Lease(self, seconds, kept=False, max_hold=max_hold)
+        lease.last(seconds)
+        lease.renewal.standstill.most = max_hold
+        try:
+            buffer = await lease.receive(max_items, timeout)
+        except asyncio.CancelledError:
+            lease.return_buffer()
+            if lease.pending:
+                # In a task of its own, since a frozen server must not keep this one for long.
+                returning = background.start(self._flush(lease), "giving back what was received")
+                await wait_shielded(returning, self.client.settings.settle_timeout)
+            raise
+        try:
+            self.check()  # a client that was closed meanwhile has not given back these
+        except ClientClosedError:
+            with contextlib.suppress(PressureError):
+                await lease.leave(hurry=True)
+            raise
+        return lease, [buffer.popleft() for _ in range(min(max_items, len(buffer)))]
+
+    async def _flush(self, lease: Lease) -> None:
+        with contextlib.suppress(PressureError):
+            await lease.flush()
+
+    async def close(self, timeout: float | None, token: bytes = b"") -> None:
+        await self.waits.until(lambda: self.steps.close(self.waits.take_claim("producer"), token), timeout, self.name)
+
+    async def delete(self, timeout: float | None) -> None:
+        await self.steps.begin_delete()
+        note_sent()  # the queue has ended already
+        self._end(QueueDoesNotExistError(f"the queue {self.name!r} was deleted", name=self.name))
+        await self.waits.until(
+            lambda: self.steps.finish_delete(self.waits.take_claim("producer"), self.waits.take_claim("consumer")),
+            timeout,
+            self.name,
+        )
+
+    async def purge(self) -> int:
+        """Delete as many messages as wait now, in steps."""
+        series, deleted, left = self.steps.series(), 0, MAX_MESSAGES
+        try:
+            while left > 0:
+                answer = await self.steps.purge(series, min(MAX_MESSAGES, left))
+                if isinstance(answer, Wait):
+                    raise answer.error(self.name)
+                left = answer[1] if deleted == 0 else min(left - answer[0], answer[1])
+                deleted += answer[0]
+                self.counts.deleted_count += answer[0]
+        except PressureError as error:
+            if deleted:
+                error.add_note(f"{deleted} messages were deleted before")
+            raise
+        return deleted
+
+    async def requeue(self, max_items: int | None, timeout: float | None, source: str | None) -> int:
+        """Move dead letters back to the end of the queue; see `AsyncQueue.requeue`."""
+        validation.timeout(timeout)
+        self.check("producer")
+        with self._beside(source) as other:
+            return await requeueing.move(self, other, requeueing.Oldest(max_items), timeout)
+
+    async def requeue_chosen(self, ids: Collection[str], timeout: float | None, source: str | None) -> Requeued:
+        """Move the dead letters that have these ids; see `AsyncQueue.requeue`."""
+        validation.timeout(timeout)
+        self.check("producer")
+        with self._beside(source) as other:
+            return await requeueing.move_chosen(self, other, ids, timeout)
+
+    async def dead_letters(
+        self, limit: int | None, source: str | None, decode: Callable[[bytes], Any]
+    ) -> list[DeadLetter[Any]]:
+        """Return dead letters, the oldest first; see `AsyncQueue.dead_letters`."""
+        self.check()
+        with self._beside(source) as other:
+            return [letter async for letter in requeueing.letters(other, limit, decode)]
+
+    @contextlib.contextmanager
+    def _beside(self, source: str | None) -> Iterator[Scripted]:
+        """Open the dead-letter queue for an operation."""
+        if source is None and self.dead is not None:
+            source = self.dead.name
+        source, keys = beside(self.client, self.keys, self.name, source)
+        other = Scripted(self.client, keys, source)
+        self._others.add(other)
+        try:
+            yield other
+        finally:
+            if other in self._others:
+                self._others.discard(other)
+                other._release(ClientClosedError("the operation has ended"))
+
+    def _end(self, error: PressureError) -> int:
+        others = sum(other._end(error) for other in self._others)  # noqa: SLF001 (other engines)
+        puts = sum(lane.end(error) for lane in self._put_lanes)
+        return puts + self._gets.end(error) + self.waits.end(error) + others
+
+    def _release(self, error: PressureError) -> None:
+        while self._others:
+            self._others.pop()._release(error)  # noqa: SLF001
+        roles = self.waits.close(error)
+        if (roles or self.waits.in_line) and self.client.on_its_loop:
+            self.client.finish_before_close(
+                background.start(self._hand_back(roles), "giving back a role that was waited for")
+            )
+
+    async def _hand_back(self, roles: list[Role]) -> None:
+        """Give back tokens that came for waits which have ended, or their roles would stay busy for 5 seconds."""
+        with contextlib.suppress(PressureError):
+            await asyncio.sleep(0)  # the waits' connections close in the next turn of the event loop
+            await asyncio.sleep(0)
+            await self.steps.exists()  # after a round trip the server has seen that, too
+            for role in roles:
+                self.steps.unclaim(role)
+            if self.waits.in_line:
+                self.steps.resign(self.waits.place, True)

@@ -1,0 +1,154 @@
+"""Sends the steps of a queue, numbered where a repeat must be told from a new step, and reads their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from apressure.concurrency.settle import set_result_once
+from apressure.connection.client import Client
+from apressure.connection.wire.command import Argument
+from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import Call, Script
+from apressure.connection.wire.series import Series
+from apressure.core.asking import Undo, ask
+from apressure.core.counts import Counts
+from apressure.core.driver import Connection, OnAnswer
+from apressure.exceptions import Role
+from apressure.pressure.engine.answers import read
+from apressure.pressure.engine.keys import Keys
+
+ONLY_PRODUCER: Final[tuple[Role, ...]] = ("producer",)
+ONLY_CONSUMER: Final[tuple[Role, ...]] = ("consumer",)
+
+
+@functools.cache
+def script(name: str) -> Script:
+    """Return the script of that name, read once."""
+    return Script("apressure.pressure.engine", name)
+
+
+def _changed(answer: Any) -> bool:
+    """Whether a step changed anything that must be durable, by its answer."""
+    return answer > 0 if isinstance(answer, int) else answer[:1] in ([b"ok"], [b"messages"])
+
+
+def acknowledged(answer: Any) -> bool:
+    """The same for a receive with acknowledgements: it has carried them out, even if it received nothing."""
+    return answer[:1] in ([b"ok"], [b"empty"], [b"watch"], [b"turn"], [b"draining"], [b"paused"], [b"closed"])
+
+
+_DURABLE = dict.fromkeys(
+    (
+        "put", "get", "receive", "receive_shared", "settle", "settle_shared", "move", "purge", "requeue", "create",
+        "close", "finish_delete", "pause", "resume",
+    ),
+    _changed,
+)  # fmt: skip
+"""The steps that must be as durable as the client's `durability=` says. (A lease ends with its client anyway.)"""
+
+
+def undoing(leave: Callable[[OnAnswer], None]) -> Undo:
+    """Return what undoes a step that takes a role, given its answer: `leave`, if the step has taken it."""
+
+    def undo(answer: Any) -> asyncio.Future[Any] | None:
+        if not isinstance(answer, int):
+            return None
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        leave(functools.partial(set_result_once, done))
+        return done
+
+    return undo
+
+
+class Sender:
+    """Sends the steps of one queue.
+
+    Args:
+        client: The client whose connection they use.
+        keys: The queue's keys.
+        name: The queue's name, for errors.
+
+    Attributes:
+        settle_timeout: Seconds for which a cancelled caller waits for the outcome.
+        script_keys: The KEYS of a script; they say which node has the queue.
+        connection: The connection for steps.
+        counts: What the queue object has done so far.
+    """
+
+    def __init__(self, client: Client, keys: Keys, name: str) -> None:
+        self.settle_timeout = client.settings.settle_timeout
+        self._durable = client.settings.durability is not None
+        self._uid = client.id.encode(errors="surrogateescape")
+        self.keys = keys
+        self.name = name
+        self.counts = Counts()
+        self._unnumbered = Series(script, keys.for_script, "none")
+        self.script_keys = self._unnumbered.keys
+        self.connection = client.connection_for(self.script_keys)
+
+    def series(self) -> Series:
+        """Return a new series of numbered steps."""
+        return Series(script, self.keys.for_script)
+
+    def unclaim(self, role: Role) -> None:
+        """Give back a role's token that was claimed and not used."""
+        self._send(self._unnumbered.call("unclaim"), [role], lambda _: None, True)
+
+    def _send(
+        self,
+        call: Call,
+        arguments: list[Argument],
+        on_answer: OnAnswer,
+        resend: bool,
+        again: int | None = None,
+        role: Role | None = None,
+        claims: Sequence[Role] = (),
+        whole: bool = False,
+        changed: Callable[[Any], bool] | None = None,
+        connection: Connection | None = None,
+    ) -> Request:
+        """Send a step; `on_answer` is called once with its value, a Wait or an exception.
+
+        Args:
+            call: The script, with its KEYS.
+            arguments: Its ARGV.
+            on_answer: Receives the answer.
+            resend: Send the step again when its reply was lost.
+            again: The index of the argument that marks a repeat.
+            role: The role that the step works in, for errors.
+            claims: The roles whose token was claimed for this step. They are given back when the step fails.
+            whole: No later step may overtake this one while the server learns its script.
+            changed: Whether an answer must be as durable as `durability=` says; None for the usual test.
+            connection: Another connection than the client's.
+        """
+
+        def on_reply(reply: Any) -> None:
+            if claims and isinstance(reply, Exception):
+                for claimed in claims:
+                    self.unclaim(claimed)
+            on_answer(reply if isinstance(reply, int) else read(reply, self.name, role))
+
+        changed = changed or _DURABLE.get(call.script.name)
+        request = Request(call, arguments, on_reply, resend, again, whole, changed)
+        (connection or self.connection).send(request)
+        return request
+
+    async def _ask(
+        self,
+        call: Call,
+        arguments: list[Argument],
+        again: int | None = None,
+        role: Role | None = None,
+        claims: Sequence[Role] = (),
+        undo: Undo | None = None,
+    ) -> Any:
+        """Send a step and wait for its answer; see `ask`."""
+        return await ask(
+            self.connection,
+            lambda on_answer: self._send(call, arguments, on_answer, True, again, role, claims),
+            self.settle_timeout,
+            undo,
+        )

@@ -1,0 +1,293 @@
+"""What an operation waits for when a step answers "not now". `connection/waiting/waiter.py` does the waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+from apressure.connection.server import Node
+from apressure.connection.waiting.rounds import OVERDUE, Look, Rounds
+from apressure.connection.waiting.waiter import LONG_SLICE, SLICE, Waiter, park
+from apressure.core import waiting
+from apressure.core.waiting import Parked
+from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError, QueueInUseError, QueueOpenError, Role
+from apressure.pressure.engine.keys import Keys
+from apressure.pressure.engine.notices import Notice
+
+T = TypeVar("T")
+
+Reason = Literal["full", "few", "empty", "watch", "turn", "draining", "paused", "open", "producer", "consumer", "share"]
+Noted = list[int]
+
+_MANY: Final = 8
+"""How many looks a queue object keeps for the next wait: one for each reason, and some for leases."""
+
+ROLE_OF: Final[dict[Reason, Role]] = {"producer": "producer", "consumer": "consumer", "share": "consumer"}
+"""The role that a wait with this reason is for."""
+
+LOOKED_AT: Final = frozenset[Reason](("full", "empty", "watch", "turn", "open"))
+"""The reasons for which `lua/look.lua` says when it is time to try again."""
+
+
+class Wait(NamedTuple):
+    """A step's answer "not now".
+
+    Attributes:
+        reason: Why the step cannot go on: the queue is full, has too few free places, is empty or still open, or
+            another client holds the role. `"watch"`: it is empty, and this client is the one that watches it. `"turn"`:
+            it is empty, and another client watches it. `"draining"`: it is closed and empty, and other members have
+            messages in hand. `"paused"`: consumers are to take nothing. `"share"`: a client that does not share the
+            consumer role holds it.
+        holder: Who holds the role, as the server shows it.
+        lease: Milliseconds until the next try is worth it in any case: the lease of the holder or another member
+            expires, or the client that watches counts as dead. None where there is no such time.
+    """
+
+    reason: Reason
+    holder: str | None = None
+    lease: int | None = None
+
+    def tell(self, notice: Notice, parked: asyncio.Future[None]) -> None:
+        """Have the log say who holds the role that an operation waits for with this future, if it is a role."""
+        role = ROLE_OF.get(self.reason)
+        if role is not None:
+            notice.waits(role, self.holder, self.lease, parked)
+        else:
+            notice.ended()
+
+    def error(self, name: str, accepted: int = 0) -> PressureError:
+        """Return the error for an operation that may not wait any longer."""
+        if self.reason == "full" or self.reason == "few":  # noqa: PLR1714 (mypy narrows this)
+            return QueueFullError(f"the queue {name!r} is full", name=name, accepted=accepted)
+        if self.reason in ("empty", "watch", "turn", "draining"):
+            return QueueEmptyError(f"the queue {name!r} is empty", name=name)
+        if self.reason == "paused":
+            return QueueEmptyError(f"the queue {name!r} is paused: consumers get nothing before resume()", name=name)
+        if self.reason == "open":
+            return QueueOpenError(f"the queue {name!r} is still open", name=name)
+        role = ROLE_OF[self.reason]
+        advice = ". Wait for it, or share the role: shared=True in all consumers" if role == "consumer" else ""
+        return QueueInUseError(
+            f"the {role} role of the queue {name!r} is held by {self.holder or 'another client'}{advice}",
+            name=name,
+            role=role,
+            holder=self.holder,
+            accepted=accepted,
+        )
+
+
+class Waits(waiting.Waits[Wait]):
+    """The waiters of one queue: at most seven, each with a connection that its first wait opens.
+
+    Of the clients that wait for messages, one watches the queue, and the others wait in line, so that a put wakes one.
+
+    Args:
+        node: The node of the server that has the queue.
+        keys: The queue's keys.
+        hand_back: Called with a role whose token was claimed, and is not needed any more.
+        resign: Called when nobody waits for messages here any more, with this client's place in the line, and whether
+            its turn had come.
+        rounds: Look at the queue for those that wait. None, and each of them tries its step again after a slice.
+
+    Attributes:
+        blocked: For how long operations waited here.
+        place: This client's place in the line, as the server knows it.
+        in_line: After `close`: the server may still wait for this client to watch, or give it a turn.
+    """
+
+    _wait_type = Wait
+
+    def __init__(
+        self,
+        node: Node,
+        keys: Keys,
+        hand_back: Callable[[Role], None],
+        resign: Callable[[bytes, bool], None],
+        rounds: Rounds | None = None,
+    ) -> None:
+        super().__init__()
+        patient = rounds is not None
+        seconds = LONG_SLICE if patient else SLICE
+
+        def peek(key: bytes, seconds: int = seconds) -> Waiter:
+            return Waiter(node, key, key, seconds, patient=patient)
+
+        def line(source: bytes, destination: bytes | None, turn: bool) -> Waiter:
+            return Waiter(node, source, destination, seconds, lambda: self._leave_line(turn), patient)
+
+        def claim(role: Role) -> Waiter:
+            return Waiter(node, keys.free(role), keys.claim(role), on_unwanted=lambda: hand_back(role))
+
+        self._closed = peek(keys.closed, LONG_SLICE)
+        self._messages = line(keys.messages, keys.messages, False)
+        self._turns = line(keys.line()[0], None, True)
+        self._resign = resign
+        self._watching = False
+        self.in_line = False
+        self.place = os.urandom(8).hex().encode()
+        self._not_full = peek(keys.not_full)
+        self._resumed = peek(keys.resumed)
+        self._claims: dict[Role, Waiter] = {"producer": claim("producer"), "consumer": claim("consumer")}
+        self._looks: dict[tuple[Reason, bytes], Look] = {}
+        self._rounds = rounds
+        self._looked_at = keys.for_look()
+        self._waiters: dict[Reason, tuple[Waiter, ...]] = {
+            "full": (self._not_full, self._closed),
+            "few": (self._closed,),  # the permit is there, for a single message: only time helps
+            "empty": (self._messages, self._closed),
+            "watch": (self._messages, self._closed),
+            "turn": (self._turns, self._closed),
+            "draining": (self._turns,),
+            "paused": (self._resumed,),
+            "open": (self._closed,),
+            "producer": (self._claims["producer"],),
+            "consumer": (self._claims["consumer"],),
+            "share": (self._claims["consumer"], self._turns),
+        }
+        self._all = (
+            self._closed, self._messages, self._turns, self._not_full, self._resumed, *self._claims.values(),
+        )  # fmt: skip
+        self._server = node.server
+        self._server.add_reclaimer(self._give_up_one)
+
+    def note(self) -> Noted:
+        return [waiter.generation for waiter in self._all]
+
+    def park(self, wait: Wait, noted: Noted, token: bytes = b"") -> Parked:
+        """Return a future that completes when it is time to try the step again. Cancel it to stop waiting.
+
+        Its exception says that the server cannot be reached.
+
+        Args:
+            wait: What the step has answered.
+            noted: What `note` returned before the step.
+            token: The token of the lease that the step works under; empty if it has none.
+        """
+        if (refused := self._refused()) is not None:
+            return refused
+        seconds = None if wait.lease is None else wait.lease / 1000 + 0.001
+        if patient := self._rounds is not None and wait.reason in LOOKED_AT:
+            self._rounds.add(self)
+            seconds = None
+        elif wait.reason in ("open", "draining", "paused"):  # its waiter has long slices, and FLUSHALL wakes no waiter
+            seconds = SLICE if seconds is None else min(seconds, SLICE)
+        self._watching = self._watching or wait.reason == "watch"
+        waiters = self._waiters[wait.reason]
+        future = park(waiters, [noted[self._all.index(waiter)] for waiter in waiters], seconds)
+        return self._admitted(wait.reason, future, self._look(wait.reason, token) if patient else None)
+
+    def looks(self) -> Sequence[Look]:
+        """Return what those that are parked want to know of the queue."""
+        return list({look: None for future, look in self._parked.items() if look is not None and not future.done()})
+
+    def _look(self, reason: Reason, token: bytes) -> Look:
+        look = self._looks.get((reason, token))
+        if look is None:
+            if len(self._looks) > _MANY:
+                self._looks.clear()  # of leases that have ended
+            on_answer = functools.partial(self._looked, reason)
+            look = Look(self._looked_at, (reason, token, self.place), on_answer)
+            self._looks[reason, token] = look
+        look.often = reason in ("turn", "watch")  # until the first look knows whether others wait in line
+        return look
+
+    def _looked(self, reason: Reason, look: Look, answer: int) -> None:
+        if answer > 0:
+            asyncio.get_running_loop().call_later(answer / 1000 + 0.001, self._try_again, look)
+            return
+        if answer == OVERDUE:
+            self._waiters[reason][0].overdue()
+        self._try_again(look)
+
+    def _try_again(self, look: Look) -> None:
+        for future, theirs in list(self._parked.items()):
+            if theirs is look and not future.done():
+                future.set_result(None)
+
+    def take_claim(self, role: Role) -> bytes:
+        """Return `b"1"` if the role's token has been claimed for the step that is about to be sent."""
+        return b"1" if self._claims[role].take_claim() else b"0"
+
+    def take_turn(self) -> bytes:
+        """A step for messages is about to be sent: it sees to it that others get their turn. Returns the place."""
+        self._turns.take_claim()
+        self._watching = False
+        return self.place
+
+    def drop(self, wait: Wait) -> None:
+        """A step has been answered with this, and nobody waits for it: another client watches the queue."""
+        if wait.reason == "watch":
+            self._watching = True
+            self._leave_line(False)
+
+    def hand_back(self, role: Role) -> None:
+        """Give back what came for operations which have ended: the role's token, and the turn for messages."""
+        self._claims[role].hand_back()
+        if role == "consumer":
+            self._turns.hand_back()
+            self._leave_line(False)
+
+    def _leave_line(self, unused: bool) -> None:
+        """Have another client watch the queue, if nobody waits for messages here any more.
+
+        Args:
+            unused: A turn came for nobody.
+        """
+        if (self._watching or unused) and not (self._messages.watched or self._turns.watched):
+            self._watching = False
+            self._resign(self.place, unused)
+
+    def until(
+        self,
+        step: Callable[[], Awaitable[T | Wait]],
+        timeout: float | None,
+        name: str,
+        notice: Notice | None = None,
+        token: Callable[[], bytes] = bytes,
+    ) -> Coroutine[Any, Any, T]:
+        """As for every kind of queue.
+
+        Args:
+            step: Sends the step, and answers with a value or a `Wait`.
+            timeout: Seconds after which the error of what blocked is raised; 0 for a single try.
+            name: The queue's name, for that error.
+            notice: Logs waits for a role; None for one of this operation's own.
+            token: Returns the token of the lease that the step works under; empty if it has none.
+        """
+        said = notice or Notice(name)
+
+        def park(wait: Wait, noted: Noted) -> Parked:
+            parked = self.park(wait, noted, token())
+            wait.tell(said, parked)
+            return parked
+
+        return self._until(step, timeout, name, park)
+
+    def _stopped(self, wait: Wait) -> None:
+        if wait.reason not in ("full", "few", "open"):
+            self.hand_back(ROLE_OF.get(wait.reason, "consumer"))
+
+    def close(self, error: PressureError) -> list[Role]:
+        """Release the connections; operations that park from now on get the error.
+
+        Returns:
+            The roles whose token the server may still move to the claims, for a connection that is no more.
+        """
+        self._closed_by = error
+        self._server.remove_reclaimer(self._give_up_one)
+        if self._rounds is not None:
+            self._rounds.discard(self)
+        for waiter in (self._closed, self._messages, self._not_full, self._resumed):
+            waiter.close()
+        self.in_line = self._turns.close() or self._watching
+        return [role for role, waiter in self._claims.items() if waiter.close()]
+
+    def _give_up_one(self) -> bool:
+        for waiter in self._all:
+            if waiter.idle and waiter.connected:
+                waiter.close()
+                return True
+        return False

@@ -1,0 +1,166 @@
+"""Moves between two queues of one server: results are put in the same step that acknowledges what they came from."""
+
+# ruff: noqa: SLF001 (a move looks into both queue objects, and into deliveries)
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from apressure.connection.moves import End, check_results, impossible, nothing_put, obstacle, other_kind, probe
+from apressure.connection.waiting.waiter import SLICE
+from apressure.exceptions import DurabilityError, LeaseLostError
+from apressure.items import Items
+from apressure.pressure.engine.answers import FULL
+from apressure.pressure.engine.dead_letters import DeadLetters
+from apressure.pressure.engine.scripted import Scripted
+from apressure.pressure.engine.waits import Wait
+from apressure.protocols import Move
+
+if TYPE_CHECKING:
+    from apressure.pressure.delivery import Delivery
+    from apressure.pressure.leases.acknowledgements import AcknowledgementTracker
+    from apressure.pressure.leases.lease import Lease
+
+
+class AtomicMover:
+    """Moves deliveries of one queue to another one, each move wholly or not at all. See `protocols.Mover`.
+
+    The deliveries are those of an exclusive consumer, or of a member of those that share the source.
+
+    Args:
+        source: The engine of the queue that the deliveries are from.
+        destination: The engine of the queue that gets the results.
+        items: Encodes the results.
+    """
+
+    def __init__(self, source: Scripted, destination: Scripted, items: Items[Any]) -> None:
+        self._source = source
+        self._destination = destination
+        self._series = destination.steps.series()
+        self._since: float | None = None  # when the wait for the permit began; None while there is no such wait
+        self.encode = items.encode
+
+    async def move(self, moves: Sequence[Move]) -> None:
+        """Wait until there is room for the first of these moves, then make as many as there is room for, in one step.
+
+        Cancelled while it waits, nothing was moved. Cancelled while the step is on its way, it waits for the answer.
+        """
+        destination = self._destination
+        destination.check("producer")
+        lease = _lease_of(moves)
+        lease.check()
+        check_results(moves[0][1])
+        runs, results = _packed(moves, lease.unsettled)
+        step = functools.partial(self._step, moves, lease.token, runs, results)
+        with lease.renewal.standstill.excuse():
+            try:
+                await destination.waits.until(step, None, destination.name)
+            except LeaseLostError:
+                raise nothing_put(self._source.name) from None
+
+    async def _step(
+        self, moves: Sequence[Move], token: bytes, runs: Sequence[int], results: Sequence[bytes]
+    ) -> int | Wait:
+        destination, loop = self._destination, asyncio.get_running_loop()
+        lost = self._since is not None and loop.time() - self._since >= SLICE
+        claimed = destination.waits.take_claim("producer")
+        steps, source = destination.steps, self._source.keys
+        try:
+            answer = await steps.move(
+                self._series, source, claimed, token, lost, runs, results, self._dead_letters_of(moves)
+            )
+        except DurabilityError as error:
+            self._settle(moves[: error.answer])
+            raise
+        if isinstance(answer, Wait):
+            waits_for_permit = answer.reason == "full"
+            self._since = (self._since or loop.time()) if waits_for_permit else None
+            return answer
+        self._since = None
+        self._settle(moves[:answer])
+        return answer or FULL
+
+    def _dead_letters_of(self, moves: Sequence[Move]) -> DeadLetters | None:
+        """Return where errors are to be forgotten, if any message in flight was redelivered."""
+        dead = self._source.dead
+        return dead if dead is not None and _lease_of(moves).failures.possible else None
+
+    def _settle(self, moved: Sequence[Move]) -> None:
+        numbers = []
+        for deliveries, results in moved:
+            self._destination.counts.put_count += len(results)
+            for delivery in cast("Sequence[Delivery[Any]]", deliveries):
+                delivery.settled = True
+                numbers.append(delivery._number)
+        if moved:
+            self._source.counts.deleted_count += len(numbers)
+            lease = _lease_of(moved)
+            lease.unsettled.settled(numbers)
+            lease.failures.settled(numbers)
+
+
+def _lease_of(moves: Sequence[Move]) -> Lease:
+    return cast("Delivery[Any]", moves[0][0][0])._lease
+
+
+def _packed(moves: Sequence[Move], tracker: AcknowledgementTracker) -> tuple[list[int], list[bytes]]:
+    """Return the moves as `move.lua` takes them: runs of units, and all results."""
+    runs: list[int] = []
+    results: list[bytes] = []
+    first = last = each = -1  # of the run of single deliveries that is being made
+    for deliveries, some in cast("Sequence[tuple[Sequence[Delivery[Any]], Sequence[bytes]]]", moves):
+        results += some
+        number = deliveries[0]._number
+        if len(deliveries) == 1 and number == last + 1 and len(some) == each:
+            last = number
+            continue
+        if each >= 0:
+            runs += (last - first + 1, each, 1, *tracker.run(first, last))
+        if len(deliveries) == 1:
+            first, last, each = number, number, len(some)
+            continue
+        first = last = each = -1
+        runs += (1, len(some), len(deliveries))
+        for one in sorted(delivery._number for delivery in deliveries):
+            runs += tracker.run(one, one)
+    if each >= 0:
+        runs += (last - first + 1, each, 1, *tracker.run(first, last))
+    return runs, results
+
+
+async def mover_between(source: Any, destination: Any) -> AtomicMover:
+    """Return what moves messages from one queue to another, after a check that both are on one server.
+
+    Args:
+        source: The `AsyncQueue` that messages are from.
+        destination: The queue that they go to, of any kind.
+
+    Raises:
+        ExactlyOnceError: No single step can write to both queues; the message says why.
+        ValueError: The queues are the same, or share a key.
+    """
+    from apressure.pressure.queue import AsyncQueue
+
+    if not isinstance(destination, AsyncQueue):
+        raise other_kind(source, destination)
+    for queue in (source, destination):
+        if not queue.client.settings.scripting:
+            raise impossible(source, destination, f"it needs scripts; open {queue.name!r} without scripting=False")
+    here, there = source._engine.scripted("pipe"), destination._engine.scripted("pipe")
+    here.check()
+    there.check()
+    slots = "give their names the same text in braces, as in '{jobs}:in' and '{jobs}:out'"
+    if why := await obstacle(_end(here), _end(there), slots):
+        raise impossible(source, destination, why)
+    if here.keys.overlaps(there.keys):
+        raise ValueError(
+            f"a pipe cannot lead from the queue {source.name!r} to itself, or to one that shares a key with it"
+        )
+    return AtomicMover(here, there, destination._items)
+
+
+def _end(queue: Scripted) -> End:
+    return End(queue.client, queue.steps.connection, queue.keys.specified, queue.keys.operation(probe()))

@@ -1,0 +1,230 @@
+"""The producer of a queue, as a block of code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterable, Awaitable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from apressure import logs, validation
+from apressure.concurrency import background
+from apressure.concurrency.deadline import within
+from apressure.concurrency.settle import set_result_once, wait_for_answer
+from apressure.core.leases.clock import Term, since_boot
+from apressure.core.leases.renewal import Renewal
+from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
+from apressure.items import Items
+from apressure.pressure.engine.answers import missing
+from apressure.pressure.engine.batching import Put, PutLane, put_many
+
+if TYPE_CHECKING:
+    from apressure.pressure.engine.plain.engine import Plain
+    from apressure.pressure.engine.scripted import Scripted
+
+T = TypeVar("T")
+
+
+class Producer(Generic[T]):
+    """The end of a queue that puts; made by `AsyncQueue.producer`.
+
+    When the block ends well, it closes the queue (unless `close=False`), and consumers end when the queue is drained.
+    When the block raises or is cancelled, the queue stays open, so that another producer can go on.
+    """
+
+    def __init__(
+        self,
+        engine: Scripted | Plain,
+        items: Items[T],
+        close: bool,
+        exclusive: bool,
+        lease: float,
+        max_hold: float,
+        timeout: float | None,
+    ) -> None:
+        self._engine = engine
+        self._items = items
+        self._close = close
+        self._exclusive = _Exclusive(engine, lease, max_hold, timeout) if exclusive else None
+        self._entered = False
+
+    async def __aenter__(self) -> Self:
+        if self._exclusive is not None:
+            await self._exclusive.enter()
+        elif not await self._engine.exists():
+            raise missing(self._engine.name)
+        self._entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._entered = False
+        close = self._close and kind is None
+        if self._exclusive is not None:
+            await self._exclusive.exit(close, hurry=kind is not None)
+        elif close:
+            with contextlib.suppress(QueueClosedError):  # another producer was first
+                await self._engine.close(None)
+
+    async def put(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> None:
+        """Put an item, as `AsyncQueue.put` does.
+
+        Raises:
+            LeaseLostError: The producer is exclusive and has lost its role. Nothing was put.
+        """
+        if deadline is not None:
+            return await within(deadline, self._engine.name, self.put(item, timeout))
+        return await self._put(Put([self._items.encode(item)]), timeout)
+
+    async def put_nowait(self, item: T, *, deadline: float | None = None) -> None:
+        """Put an item, as `AsyncQueue.put_nowait` does."""
+        if deadline is not None:
+            return await within(deadline, self._engine.name, self.put_nowait(item))
+        return await self._put(Put([self._items.encode(item)]), None, now=True)
+
+    async def put_many(
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
+    ) -> int:
+        """Put items in order, as `AsyncQueue.put_many` does."""
+        if deadline is not None:
+            return await within(deadline, self._engine.name, self.put_many(items, timeout))
+        return await put_many(self._items, items, timeout, self._put)
+
+    def _put(self, put: Put, timeout: float | None, now: bool = False) -> Awaitable[None]:
+        if not self._entered:
+            raise RuntimeError("put inside the producer's block: async with queue.producer() as producer")
+        if self._exclusive is None:
+            return self._engine.put(put, timeout, now=now)
+        validation.timeout(timeout)
+        self._engine.client.check()
+        return self._exclusive.checked_lane().run(put, timeout, now)
+
+
+class _Exclusive:
+    """The producer role under a lease: no other client puts or closes while the block lasts."""
+
+    def __init__(self, engine: Scripted | Plain, seconds: float, max_hold: float, timeout: float | None) -> None:
+        self._engine = engine
+        self._max_hold = max_hold
+        self._timeout = timeout
+        self.token = os.urandom(8).hex().encode()
+        self.term = Term(seconds, since_boot)
+        self._renewal: Renewal | None = None
+        self._error: Exception | None = None
+        self._lane: PutLane | None = None
+
+    async def enter(self) -> None:
+        scripted = self._scripted = self._engine.scripted("an exclusive producer")
+        steps, waits = scripted.steps, scripted.waits
+        self._series = steps.series()
+        scripted.begin_block("producer")
+        try:
+            await waits.until(
+                lambda: steps.acquire("producer", waits.take_claim("producer"), self.token, self.term.milliseconds),
+                self._timeout,
+                scripted.name,
+            )
+        except BaseException:
+            scripted.end_block("producer")
+            raise
+        try:
+            scripted.check()  # a client that was closed meanwhile does not know of this lease
+        except BaseException:
+            await self.exit(close=False, hurry=True)
+            raise
+        self._lane = scripted.put_lane(self.token)
+        scripted.add_lease(self)
+        self._renewal = steps.renewal(self, "producer", scripted.client.renewer, self._max_hold)
+        self._renewal.note_task()
+        self._renewal.begin()
+        logs.role("role_taken", scripted.name, "producer", self.token)
+
+    def checked_lane(self) -> PutLane:
+        if self._error is not None:
+            raise self._error
+        if self._lane is None:
+            raise RuntimeError("the producer's block has not begun, or has ended")
+        return self._lane
+
+    def stop(self) -> None:
+        """Stop renewing the lease."""
+        if self._renewal is not None:
+            self._renewal.end()
+
+    async def end(self, error: PressureError) -> None:
+        """The client is being closed: give the role back; later puts raise the error."""
+        if self._error is None:
+            self._error = error
+            await self._send(leave=True)
+
+    async def exit(self, close: bool, hurry: bool) -> None:
+        scripted = self._scripted
+        scripted.discard_lease(self)
+        try:
+            if close:
+                with contextlib.suppress(QueueClosedError):
+                    await scripted.close(0, self.token)
+        except asyncio.CancelledError:
+            hurry = True
+            raise
+        finally:
+            if self._lane is not None:
+                scripted.drop_lane(self._lane)
+                self._lane = None
+            self.stop()
+            scripted.end_block("producer")
+            if self._error is None:
+                logs.role("role_released", scripted.name, "producer", self.token)
+                answer = self._send(leave=True)
+                settle_timeout = scripted.client.settings.settle_timeout
+                # In a hurry the caller does not need the answer: a frozen server may carry it out later.
+                if await wait_for_answer(answer, settle_timeout if hurry else None, settle_timeout):
+                    error = answer.result()
+                    if close and error is not None and not isinstance(error, QueueDoesNotExistError):
+                        raise error
+
+    @property
+    def renewable(self) -> bool:
+        """Whether there is something to renew."""
+        return self._error is None and self._lane is not None
+
+    @property
+    def in_hand(self) -> bool:
+        """A producer has nothing in hand: it is stuck only while the event loop is blocked."""
+        return False
+
+    @property
+    def progress(self) -> None:
+        """Nothing counts as progress but the turning of the event loop."""
+
+    def renew(self) -> None:
+        """Renew the lease. Called on the event loop."""
+        if self.renewable:
+            self._send(leave=False)
+
+    def give_up(self, error: LeaseLostError) -> None:
+        """Give the role back; later puts raise the error."""
+        self._scripted.client.finish_before_close(background.start(self.end(error), "giving up a lease"))
+
+    def _send(self, leave: bool) -> asyncio.Future[Exception | None]:
+        """Renew the lease, or end it. The future has the error, or None."""
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        milliseconds = self.term.milliseconds
+        confirm = self.term.sent(milliseconds)
+
+        def on_answer(answer: Any) -> None:
+            error = answer if isinstance(answer, Exception) else None
+            if error is None:
+                confirm()
+            if isinstance(error, (LeaseLostError, QueueDoesNotExistError)):
+                if self._error is None and isinstance(error, LeaseLostError):
+                    logs.lease_lost("AsyncQueue", self._scripted.name, 0, error, self.token, "producer")
+                self._error = error
+                self.stop()
+            set_result_once(done, error)
+
+        self._scripted.steps.leave(self._series, self.token, milliseconds, leave, on_answer)
+        return done
