@@ -122,7 +122,7 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
     def _return(self, step: int, messages: Sequence[M]) -> asyncio.Future[Any]:
         """Send a step that makes messages, oldest first, the first in line; the future gets its answer."""
 
-    def _fate(self, messages: Sequence[M]) -> str:  # noqa: ARG002
+    def _fate(self, messages: Sequence[M]) -> str:
         """Return what becomes of messages that cannot be given back."""
         return "they come back when their leases end"
 
@@ -225,7 +225,7 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
                 entry.want = entry.want._replace(expected=True)
         super()._wait(wait)
 
-    def _timeout(self, entry: Take[W]) -> Exception:  # noqa: ARG002
+    def _timeout(self, entry: Take[W]) -> Exception:
         return (self._blocked_by or EMPTY).error(self._steps.name)
 
     def _recover(self, entry: Take[W]) -> asyncio.Future[None] | None:

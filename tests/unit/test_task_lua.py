@@ -33,6 +33,7 @@ CALLS: dict[str, Callable[[TaskSteps], Any]] = {
     "enqueue": lambda steps: steps.send_enqueue(steps.series(), TASKS, True, print),
     "reserve": lambda steps: steps.send_reserve(steps.series(), 3, Want(1, 2, "fail", b"host_1", True, 4), print),
     "settle": lambda steps: steps.settle([Change("complete", CLAIM, b"done", {"a": "b"})], 5.0),
+    "reopen": lambda steps: steps.reopen_soon([CLAIM]),
     "extend": lambda steps: steps.extend([CLAIM], 5.0),
     "peek": lambda steps: steps.peek(newest=True),
     "status": lambda steps: steps.status(),

@@ -293,7 +293,7 @@ class EventSteps(Sender):
             QueueClosedError: It was closed before.
         """
         if (await self._run("close", _flag(expected)))[0] == b"exists":
-            raise QueueClosedError(f"the queue {self.name!r} was closed before", name=self.name)
+            raise QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
 
     async def flush(self) -> int:
         """Remove all events, those in flight included, as okq's QFLUSH does. Returns how many."""

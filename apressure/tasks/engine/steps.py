@@ -152,7 +152,27 @@ class TaskSteps(StepSender):
         self.send_settle(changes, 0, functools.partial(set_result_once, done))
         return done
 
+    def reopen_soon(self, claims: Sequence[Claim]) -> asyncio.Future[Any]:
+        """Give back tasks that were completed with these claims; returns what completes when they wait again."""
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        arguments: list[Argument] = []
+        for claim in reversed(claims):
+            arguments += claim[:2]
+        self._send(self._unnumbered.call("reopen"), arguments, functools.partial(set_result_once, done))
+        return done
+
     # Steps that any number of tasks may run at a time.
+
+    async def take(self, claims: Sequence[Claim], result: bytes, ttl: float) -> str:
+        """Complete tasks for a caller that gets them; see `send_settle`. Cancelled, they wait again, first in line."""
+
+        def undo(answer: Any) -> asyncio.Future[Any] | None:
+            return None if isinstance(answer, Exception) else self.reopen_soon(claims)
+
+        changes = [Change("complete", claim, result) for claim in claims]
+        letters: str = await self._ask(lambda on_answer: self.send_settle(changes, ttl, on_answer), undo)
+        self.counts.deleted_count += letters.count("1")
+        return letters
 
     async def settle(self, changes: Sequence[Change], ttl: float = 0) -> str:
         """Note what happens to reserved tasks; see `send_settle`. Cancelled, it has happened or not."""
@@ -197,7 +217,7 @@ class TaskSteps(StepSender):
             QueueClosedError: It was closed before.
         """
         if (await self._run("close", _flag(expected)))[0] == b"exists":
-            raise QueueClosedError(f"the queue {self.name!r} was closed before", name=self.name)
+            raise QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
 
     async def pause(self, pausing: bool, expected: bool = False) -> bool:
         """Pause the queue, or resume it. Returns whether that is new."""
