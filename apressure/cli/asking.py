@@ -20,8 +20,8 @@ def verb(queue: Any, name: str) -> Any:
     method = getattr(queue, name, None)
     if method is None:
         raise UsageError(
-            f"{type(queue).__name__} has no {name!r}: its format cannot do that. Give the URL of the server's Redis "
-            f"instead, redis://host:6379/0/events:{printable(queue.name)}"
+            f"{type(queue).__name__} has no {name!r}: its format cannot do that. For a queue on an okq server, give "
+            f"the URL of its Redis instead, redis://host:6379/0/events:{printable(queue.name)}"
         )
     return method
 

@@ -290,6 +290,8 @@ def test_parameters_of_tasks(here: Here) -> None:
     here("put", "tasks:more", *map(str, expected[:4]))
     assert here("get", "tasks:more", "--no-follow") == '123\na b\n"quoted"\n{}\n'
     assert "as JSON" in here.fails(2, "put", "tasks:orders", "[1", "--parse")
+    said = here.fails(2, "put", "tasks:orders", "1", "[1", "2", "--parse")
+    assert said.endswith("; 0 items were put; 3 items were not put\n")
     assert "--parse is for tasks" in here.fails(2, "put", "orders", "1", "--parse")
     assert "not UTF-8" in here.fails(2, "put", "tasks:orders", "\udcff")
 
@@ -390,6 +392,20 @@ def test_queues_of_every_kind_are_listed(here: Here) -> None:
         "The queue is paused: its consumers get nothing.\t`apressure resume events:clicks`",
         "tasks:orders.encode\thealthy",
     ]  # fmt: skip
+
+
+def test_a_user_who_may_not_see_the_other_kinds(here: Here, db: Any) -> None:
+    for address in ("orders", "events:clicks", "tasks:encode"):
+        here("create", address)
+    db.execute_command(
+        "ACL", "SETUSER", "poor", "on", "nopass", "~__pressure__:*", "~apressure:__pressure__:*", "+@all"
+    )
+    poor = ("--url", here.url.replace("://", "://poor:any@"))
+    assert here("ls", *poor) == "orders\t0\t0\topen\n"
+    assert here("doctor", "--all", *poor) == "orders\thealthy\n"
+    assert "NOPERM" in here.fails(7, "ls", "--pattern", "tasks:*", *poor)
+    assert "NOPERM" in here.result(1, "ls", "--pattern", "events:*", *poor)[1]
+    db.execute_command("ACL", "DELUSER", "poor")
 
 
 def test_a_damaged_queue_is_listed_with_the_others(here: Here, db: Any) -> None:
