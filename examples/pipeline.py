@@ -12,15 +12,14 @@ import sys
 from pathlib import Path
 
 from apressure import AsyncQueue
-from apressure.demo import pipeline
+from apressure.demo import flights, pipeline
 from apressure.embedded import EmbeddedServer
-from apressure.spark import session
-from apressure.spark.pipeline import feed, sweep
+from apressure.spark import feed, session, sweep
 
 
 async def feed_flights(url: str, rows: int) -> None:
     async with AsyncQueue("flights", url=url, codec="json") as queue:
-        await feed(queue, pipeline.flights(rows))  # waits while Spark is behind
+        await feed(queue, flights.flights(rows))  # waits while Spark is behind
 
 
 def run_feeder(url: str, rows: int) -> None:
@@ -33,15 +32,15 @@ async def create(url: str) -> None:
 
 
 def main(folder: Path, rows: int) -> None:
-    with EmbeddedServer(directory=folder / "server", config=pipeline.SERVER) as server:
+    with EmbeddedServer(directory=folder / "server", config={"appendfsync": "always"}) as server:
         asyncio.run(create(server.url))
         spawn = multiprocessing.get_context("spawn")
         feeder = spawn.Process(target=run_feeder, args=(server.url, rows), daemon=True)
         feeder.start()
 
         spark = session("delays of flights", configuration=pipeline.SESSION)
-        flights = pipeline.read(spark, url=server.url, queue="flights")
-        query = pipeline.write(pipeline.delays(flights), folder / "delays", folder / "checkpoint")
+        stream = pipeline.read(spark, url=server.url, queue="flights")
+        query = pipeline.write(pipeline.delays(stream), folder / "delays", folder / "checkpoint")
         query.awaitTermination()  # until the queue is closed and everything is processed
         sweep(spark, folder / "delays")
         spark.stop()

@@ -8,15 +8,41 @@ background.
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 from apressure import validation
 from apressure.concurrency.settle import Deadline, current_deadline
 from apressure.exceptions import DeadlineError, DeadlineOutcomeUnknownError, PressureError
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+
+class _Named(Protocol):
+    name: str
+
+
+def with_deadline(*, reads: bool = False) -> Callable[[F], F]:
+    """Return a decorator that does what `deadline=` of a queue's method asks for. The method itself ignores it.
+
+    `put` and `get` call `within` themselves: each frame between them and the socket costs an item.
+
+    Args:
+        reads: The method changes nothing.
+    """
+
+    def decorated(method: F) -> F:
+        @functools.wraps(method)
+        async def call(self: _Named, /, *args: Any, deadline: float | None = None, **kwargs: Any) -> Any:
+            operation = method(self, *args, **kwargs)
+            return await (operation if deadline is None else within(deadline, self.name, operation, reads))
+
+        return call  # type: ignore[return-value]
+
+    return decorated
 
 
 async def within(seconds: float, name: str, operation: Coroutine[Any, Any, T], reads: bool = False) -> T:

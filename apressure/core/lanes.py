@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure.concurrency.settle import wait_shielded
 from apressure.core.driver import Connection, NotSentError, Request
-from apressure.core.waiting import Parked
+from apressure.core.waiting import Parked, Wait
 from apressure.exceptions import LeaseLostError, PressureError, QueueDoesNotExistError
 
 R = TypeVar("R")
@@ -85,10 +85,10 @@ class LaneWaits(Protocol):
     def note(self) -> list[int]:
         """Return what `park` needs after the step that is about to be sent."""
 
-    def park(self, wait: Any, noted: list[int]) -> Parked:
+    def park(self, wait: Wait, noted: list[int]) -> Parked:
         """Return a future that completes when it is time to try the step again."""
 
-    def drop(self, wait: Any) -> None:
+    def drop(self, wait: Wait) -> None:
         """A step has been answered with this, and nobody waits for it."""
 
     def hand_back(self, role: Any) -> None:
@@ -97,6 +97,9 @@ class LaneWaits(Protocol):
 
 class LaneNotice(Protocol):
     """What the log says while a lane waits."""
+
+    def waits(self, wait: Wait, parked: asyncio.Future[None]) -> None:
+        """It waits with this future."""
 
     def ended(self) -> None:
         """It waits no more."""
@@ -111,9 +114,6 @@ class Lane(ABC, Generic[E]):
     """
 
     _role: ClassVar[str]
-    _wait_type: ClassVar[type[Any]]
-    """The type of the answer "not now"."""
-
     _notice: LaneNotice | None = None
 
     def __init__(self, steps: LaneSteps, waits: LaneWaits) -> None:
@@ -124,7 +124,7 @@ class Lane(ABC, Generic[E]):
         self._request: Request | None = None
         self._sent = 0
         self._parked: asyncio.Future[None] | None = None
-        self._blocked_by: Any = None
+        self._blocked_by: Wait | None = None
         self._noted: list[int] = []
 
     @property
@@ -177,7 +177,7 @@ class Lane(ABC, Generic[E]):
         """Send a step for the first entries."""
 
     @abstractmethod
-    def _accept(self, answer: Any) -> Any:
+    def _accept(self, answer: Any) -> Wait | None:
         """Give a step's answer to its entries; returns the "not now" of the others, or None if they need not wait."""
 
     @abstractmethod
@@ -189,17 +189,19 @@ class Lane(ABC, Generic[E]):
         """Undo the result of an entry whose caller was cancelled; returns a future that completes when it is undone."""
 
     def _flush(self) -> None:
+        if self._busy:
+            return  # the answer sees to the others
         parked, self._parked = self._parked, None
         if parked is not None:
             parked.cancel()
         while self._entries and (first := self._first).future.cancelled():
             del self._entries[first]  # its caller runs in this turn of the event loop
-        if self._entries and not self._busy:
+        if self._entries:
             self._noted = self._waits.note()
             self._sent += 1
             self._busy = True
             self._send()
-        if not self._entries:
+        else:
             self._waits.hand_back(self._role)
 
     def _answered(self, answer: Any) -> None:
@@ -213,7 +215,7 @@ class Lane(ABC, Generic[E]):
         withdrawn = [entry for entry in in_flight if entry.withdrawn]
         self._blocked_by = None
         if not isinstance(answer, Exception):
-            self._blocked_by = answer if isinstance(answer, self._wait_type) else self._accept(answer)
+            self._blocked_by = answer if isinstance(answer, Wait) else self._accept(answer)
         elif not isinstance(answer, NotSentError):
             self._fail(in_flight, answer)
         for entry in withdrawn:
@@ -231,17 +233,17 @@ class Lane(ABC, Generic[E]):
         else:
             self._wait(self._blocked_by)
 
-    def _wait(self, wait: Any) -> None:
+    def _wait(self, wait: Wait) -> None:
         if not self._entries:
             self._waits.drop(wait)
             return
         self._parked = self._park(wait)
         if self._notice is not None:
-            wait.tell(self._notice, self._parked)
+            self._notice.waits(wait, self._parked)
         self._parked.on_wake = self._woken
         self._parked.add_done_callback(self._woken)  # where no waiter woke: the end of a lease, for example
 
-    def _park(self, wait: Any) -> Parked:
+    def _park(self, wait: Wait) -> Parked:
         """Wait until it is time to try again."""
         return self._waits.park(wait, self._noted)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from apressure.concurrency.settle import note_sent
 from apressure.core.driver import Request
 from apressure.core.lanes import Entry, Lane
+from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import DurabilityError, PressureError
 from apressure.items import MAX_BYTES
 
@@ -45,9 +46,6 @@ class PuttingLane(Lane[P]):
     _role = "producer"
     _most: ClassVar[int]
     """The most items in one step."""
-
-    _full: ClassVar[Any]
-    """The answer of a lane whose queue is full."""
 
     _steps: Any
 
@@ -99,7 +97,7 @@ class PuttingLane(Lane[P]):
                 break
         self._request = self._put(items, expected)
 
-    def _accept(self, answer: Any) -> Any:
+    def _accept(self, answer: Any) -> Wait | None:
         count = self._count(answer)
         full = count < sum(sent for _, sent in self._batch)
         self._window = max(16, 2 * count) if full else self._most
@@ -118,7 +116,7 @@ class PuttingLane(Lane[P]):
                 self._served += 1
                 self._remove(entry)
                 entry.succeed(None)
-        return self._full if full else None
+        return FULL if full else None
 
     def _fail(self, in_flight: Sequence[P], error: Exception) -> None:
         if isinstance(error, DurabilityError):
@@ -132,13 +130,13 @@ class PuttingLane(Lane[P]):
         self._batch, self._served = [], 0
         super()._fail(in_flight, error)
 
-    def _wait(self, wait: Any) -> None:
+    def _wait(self, wait: Wait) -> None:
         for entry in self._entries:
             entry.expected = True  # it has a bound
         super()._wait(wait)
 
     def _timeout(self, entry: P) -> Exception:
-        return self._full.error(self._steps.name, entry.done)  # type: ignore[no-any-return]
+        return FULL.error(self._steps.name, entry.done)
 
     def _recover(self, entry: P) -> None:
         if entry.done:

@@ -6,14 +6,17 @@ import asyncio
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from apressure.concurrency.blocked import Blocked
-from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError, QueueOpenError
+from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError, QueueInUseError, QueueOpenError, Role
 
 T = TypeVar("T")
 
-Reason = Literal["full", "empty", "watch", "turn", "draining", "paused", "open"]
+Reason = Literal["full", "few", "empty", "watch", "turn", "draining", "paused", "open", "producer", "consumer", "share"]
+
+ROLE_OF: Final[dict[Reason, Role]] = {"producer": "producer", "consumer": "consumer", "share": "consumer"}
+"""The role that a wait with this reason is for."""
 
 
 class Parked(asyncio.Future[None]):
@@ -27,37 +30,45 @@ class Parked(asyncio.Future[None]):
     on_wake: Callable[[Parked], None] | None = None
 
 
-class NotNow(Protocol):
-    """A step's answer "not now"."""
-
-    def error(self, name: str) -> PressureError:
-        """Return the error for an operation that may not wait any longer."""
-
-
 class Wait(NamedTuple):
-    """A step's answer "not now", where any number of clients share a queue.
+    """A step's answer "not now".
 
     Attributes:
-        reason: Why the step cannot go on: the queue is full, empty or still open. `"watch"`: it is empty, and this
-            client is the one that watches it. `"turn"`: it is empty, and another client watches it. `"draining"`: it is
-            closed and empty, and others have something that may come back. `"paused"`: clients take nothing.
-        lease: Milliseconds until another try is worth it in any case; None where there is no such time.
-        created: Whether the queue was created: then a wait ends when it is deleted.
+        reason: Why the step cannot go on: the queue is full, has too few free places, is empty or still open, or
+            another client holds the role. `"watch"`: it is empty, and this client is the one that watches it. `"turn"`:
+            it is empty, and another client watches it. `"draining"`: it is closed and empty, and others have something
+            that may come back. `"paused"`: consumers are to take nothing. `"share"`: a client that does not share the
+            consumer role holds it.
+        lease: Milliseconds until the next try is worth it in any case: a lease expires, or the client that watches
+            counts as dead. None where there is no such time.
+        created: The queue was created, and the format has queues that were not: then a wait ends when it is deleted.
+        holder: Who holds the role, as the server shows it.
     """
 
     reason: Reason
     lease: int | None = None
     created: bool = False
+    holder: str | None = None
 
     def error(self, name: str, accepted: int = 0) -> PressureError:
         """Return the error for an operation that may not wait any longer."""
-        if self.reason == "full":
+        if self.reason == "full" or self.reason == "few":  # noqa: PLR1714 (mypy narrows this)
             return QueueFullError(f"the queue {name!r} is full", name=name, accepted=accepted)
-        if self.reason == "open":
-            return QueueOpenError(f"the queue {name!r} is still open", name=name)
+        if self.reason in ("empty", "watch", "turn", "draining"):
+            return QueueEmptyError(f"the queue {name!r} is empty", name=name)
         if self.reason == "paused":
             return QueueEmptyError(f"the queue {name!r} is paused: consumers get nothing before resume()", name=name)
-        return QueueEmptyError(f"the queue {name!r} is empty", name=name)
+        if self.reason == "open":
+            return QueueOpenError(f"the queue {name!r} is still open", name=name)
+        role = ROLE_OF[self.reason]
+        advice = ". Wait for it, or share the role: shared=True in all consumers" if role == "consumer" else ""
+        return QueueInUseError(
+            f"the {role} role of the queue {name!r} is held by {self.holder or 'another client'}{advice}",
+            name=name,
+            role=role,
+            holder=self.holder,
+            accepted=accepted,
+        )
 
     def seconds(self, most: float) -> float:
         """Return after how many seconds another try is worth it in any case."""
@@ -65,20 +76,15 @@ class Wait(NamedTuple):
 
 
 EMPTY: Final = Wait("empty")
-FULL: Final = Wait("full", created=True)
-
-W = TypeVar("W", bound=NotNow)
+FULL: Final = Wait("full")
 
 
-class Waits(ABC, Generic[W]):
+class Waits(ABC):
     """The waits of one queue object.
 
     Attributes:
         blocked: For how long operations waited here.
     """
-
-    _wait_type: ClassVar[type[Any]]
-    """The type of the answer "not now"."""
 
     def __init__(self) -> None:
         self.blocked = Blocked()
@@ -90,16 +96,19 @@ class Waits(ABC, Generic[W]):
         """Return what `park` needs after the step that is about to be sent."""
 
     @abstractmethod
-    def park(self, wait: W, noted: list[int]) -> Parked:
+    def park(self, wait: Wait, noted: list[int]) -> Parked:
         """Return a future that completes when it is time to try the step again. Cancel it to stop waiting.
 
         Its exception says that the server cannot be reached.
         """
 
-    def drop(self, wait: W) -> None:
+    @abstractmethod
+    def drop(self, wait: Wait) -> None:
         """A step has been answered with this, and nobody waits for it."""
 
-    def until(self, step: Callable[[], Awaitable[T | W]], timeout: float | None, name: str) -> Coroutine[Any, Any, T]:
+    def until(
+        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str
+    ) -> Coroutine[Any, Any, T]:
         """Try a step, park while it says wait, try again: the shape of every blocking operation.
 
         Args:
@@ -111,17 +120,17 @@ class Waits(ABC, Generic[W]):
 
     async def _until(
         self,
-        step: Callable[[], Awaitable[T | W]],
+        step: Callable[[], Awaitable[T | Wait]],
         timeout: float | None,
         name: str,
-        park: Callable[[W, list[int]], Parked],
+        park: Callable[[Wait, list[int]], Parked],
     ) -> T:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while True:
             noted = self.note()
             answer: Any = await step()
-            if not isinstance(answer, self._wait_type):
+            if not isinstance(answer, Wait):
                 return answer  # type: ignore[no-any-return]
             remaining = None if deadline is None else deadline - loop.time()
             if remaining is not None and remaining <= 0:
@@ -149,7 +158,8 @@ class Waits(ABC, Generic[W]):
                 ended += 1
         return ended
 
-    def _stopped(self, wait: W) -> None:
+    @abstractmethod
+    def _stopped(self, wait: Wait) -> None:
         """An operation waits for this no more. A token may have come in this very turn of the event loop."""
 
     def _refused(self) -> Parked | None:

@@ -1,4 +1,4 @@
-"""What `apressure demo` and `apressure pipeline` run: real flights, real processes."""
+"""What `apressure demo` and `apressure pipeline` run: user programs, over public names of apressure only."""
 
 from typing import Final
 

@@ -1,124 +1,91 @@
-"""Rows that flow from a feeder process over a queue to a reader process: the server, both processes, the figures."""
+"""What the demo and the pipeline have in common: a server, other processes, and nothing of them left at the end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import unquote, urlsplit
 
-from apressure import AsyncQueue, Client
-from apressure.demo.screen import Screen
-from apressure.demo.worker import Worker
-from apressure.embedded import ConfigValue, EmbeddedServer
-from apressure.exceptions import PressureError, ServerUnavailableError
-from apressure.pressure.statistics import QueueStatistics
-
-_LOOK_EVERY: Final = 0.1
-"""Seconds between two looks at the queue."""
-_FULL: Final = 0.9
-"""The share of its bound from which on a queue counts as full: the reader takes several rows at a time."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Server:
-    """Where the queue is; `embedded` is None for a server that was there before."""
-
-    url: str
-    description: str
-    embedded: EmbeddedServer | None = None
-
-    def check(self) -> None:
-        """Raise ServerUnavailableError if the embedded server has died."""
-        if self.embedded is not None and not self.embedded.running:
-            why = ""
-            if "No space left on device" in self.embedded.log_tail():
-                why = f": the disk of {self.embedded.directory} is full. Make room there"
-            raise ServerUnavailableError(f"the embedded server has died{why}")
+from apressure import Client, ServerUnavailableError
+from apressure.embedded import EmbeddedServer
 
 
 @contextlib.asynccontextmanager
-async def serving(url: str, config: Mapping[str, ConfigValue] | None = None) -> AsyncIterator[Server]:
-    """Yield the server at `url`; an embedded one runs with this configuration while the block lasts."""
-    client = Client(url)  # checks the address, and connects to nothing
-    if not client.settings.embedded:
-        yield Server(url, client.server.address)
-        return
-    server = EmbeddedServer(directory=client.settings.embedded_directory, config=config)
-    try:
-        await asyncio.to_thread(server.start)
-        made = Server(server.url, f"{server.software} {server.version}, embedded", server)
-        try:
-            yield made
-        except PressureError:
-            made.check()  # if the server has died, this error says so
-            raise
-    finally:
-        # Not in a thread: it must also happen where a second cancellation would end an await. It takes moments.
-        server.stop()
+async def serving(url: str | None, directory: Path | None = None) -> AsyncIterator[tuple[str, EmbeddedServer | None]]:
+    """Yield the address of a server: that of `url`, or that of an embedded one, which runs while the block lasts.
 
-
-async def run_flow(
-    server: Server,
-    queue: AsyncQueue[Any],
-    feeder: Worker,
-    reader: Worker,
-    rows: int,
-    screen: Screen,
-    progress: Callable[[QueueStatistics], tuple[int | None, str]],
-) -> dict[str, Any]:
-    """Run a feeder and a reader until they are done, show how the rows flow, and return what was seen of the queue.
-
-    `progress` returns how many rows the reader is done with (None while it starts), and details to show.
+    Without a URL an embedded server keeps its data in `directory`. It confirms nothing that is not on its disk.
 
     Raises:
-        WorkerDiedError, ServerUnavailableError: A process, or the embedded server, died.
-        PressureError: As for `statistics`.
+        ServerUnavailableError: The embedded server did not start, or has died.
     """
-    bound = await queue.bound()
-    peak, full_seconds, looked = 0, 0.0, time.monotonic()
+    if url is not None:
+        Client(url)  # checks the address, and connects to nothing
+        if not url.startswith("embedded:"):
+            yield url, None
+            return
+        directory = Path(unquote(path)) if (path := urlsplit(url).path) else None
+    with EmbeddedServer(directory=directory, config={"appendfsync": "always"}) as server:
+        async with beside(_outlive(server)):  # an operation would try for seconds to reach it
+            yield server.url, server
 
-    async def look() -> None:
-        nonlocal peak, full_seconds, looked
-        now, before, looked = await queue.statistics(), looked, time.monotonic()
-        full, peak = now.length >= _FULL * bound, max(peak, now.length)
-        full_seconds += (looked - before) * full
-        fed, (done, details) = now.produced_messages, progress(now)
-        puts = "is done" if now.closed else "waits: the queue is full" if full else "works" if fed else "starts"
-        if done is None:
-            reads = "starts"
-        elif now.closed and not now.length:
-            reads = "is done" if reader.result else "finishes"
-        else:
-            reads = "works" if done < fed else "waits: the queue is empty"
-        screen.show(fed, puts, now.length, done or 0, reads, details)
 
-    async def keep_looking() -> None:
-        while not (feeder.result and reader.result):
-            await look()
-            await asyncio.sleep(_LOOK_EVERY)
+async def _outlive(server: EmbeddedServer) -> None:
+    while True:
+        if not server.running:
+            raise ServerUnavailableError(f"the embedded server has died. Its log ends with: {server.log_tail(3)}")
+        await asyncio.sleep(0.1)
 
-    async def watch_server() -> None:  # beside `look`, which tries for seconds to reach a server that has died
-        while not (feeder.result and reader.result):
-            server.check()
-            await asyncio.sleep(_LOOK_EVERY)
 
-    screen.begin(rows, bound)
-    with screen:
-        coroutines = (feeder.run(), reader.run(), keep_looking(), watch_server())
-        tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
+@contextlib.asynccontextmanager
+async def beside(*coroutines: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Run coroutines while the block lasts. The first error, of any of them, ends the block and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
+            yield
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        await look()
-    return {
-        "bound": bound,
-        "peak_depth": peak,
-        "queue_full_seconds": round(full_seconds, 3),
-        "server": server.description,
-    }
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def run_process(name: str, module: str, orders: dict[str, Any], log: IO[bytes] | None = None) -> None:
+    """Run a module in a process of its own, which reads its orders, until it has ended. Cancelled, kill it.
+
+    Raises:
+        ChildProcessError: It ended with an error, or was killed.
+    """
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module), stdin=pipe, stdout=log, stderr=log or pipe,
+        process_group=0,  # Ctrl-C reaches the command alone, which ends the others
+    )  # fmt: skip
+    assert process.stdin is not None
+    try:
+        process.stdin.write(json.dumps(orders).encode() + b"\n")
+        printed = await process.stderr.read() if process.stderr else b""
+        code = await process.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()  # at any moment: nothing is lost, and nothing is doubled
+        await process.wait()
+    if code:
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        why = [f"see {log.name}"] if log else printed.decode().splitlines()[-1:]
+        raise ChildProcessError(": ".join((f"the {name} process {how}", *why)))
+
+
+def read_orders() -> dict[str, Any]:
+    """Return what `run_process` has told this process, and end this process when the other one ends, killed or not."""
+    orders: dict[str, Any] = json.loads(sys.stdin.readline() or "{}")
+    threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
+    return orders

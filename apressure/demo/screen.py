@@ -1,102 +1,95 @@
-"""How the demo and the pipeline show what they do: the only module here that draws. Texts are rich's markup."""
+"""How the demo and the pipeline show what they do: the only module here that draws."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.rule import Rule
 from rich.table import Table
-from rich.text import Text
 
-_LINES_EVERY: Final = 2.0
+from apressure import AsyncQueue
+from apressure.demo.flow import beside
+
+_LOOK_EVERY: Final = 0.1
+"""Seconds between two looks at the queue."""
+_LINE_EVERY: Final = 2.0
 """Seconds between two lines of progress where there is no terminal."""
-_FACTS: Final = {
-    "rate": "{rows_per_second:,} rows/s for {seconds:.1f} s",
-    "queue": "at most {peak_depth:,} of {bound:,} rows deep; the feeder waited {queue_full_seconds:.1f} s for room",
-    "server": "{server}",
-}
+_FACTS: Final = """{rows_per_second:,} rows/s for {seconds:.1f} s
+queue at most {peak_depth:,} of {bound:,} rows deep; the feeder waited {queue_full_seconds:.1f} s for room"""
 
 
 class Screen(Progress):
-    """How rows flow: bars that change in place on a terminal, elsewhere a line on standard error every two seconds."""
+    """How rows flow: bars that change in place on a terminal, elsewhere a line on standard error every two seconds.
+
+    Attributes:
+        figures: What was seen of the queue; empty at first.
+    """
 
     def __init__(self, terminal: bool, reader: str) -> None:
-        self._reader = reader
-        self._details = self._line = ""
-        self._next = 0.0
-        super().__init__(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(None, complete_style="cyan", finished_style="cyan"),
-            TextColumn("[bold]{task.completed:,}[/] of {task.total:,}"),
-            TextColumn("[cyan]{task.fields[rate]}"),
-            TextColumn("[{task.fields[style]}]{task.fields[state]}"),
-            console=Console(quiet=not terminal),
-            auto_refresh=False,
-            speed_estimate_period=5,
-            disable=not terminal,
-            expand=True,
-        )
+        self.figures: dict[str, Any] = {}
+        self._reader, self._next, self._line = reader, 0.0, ""
+        name, rows, state = "[bold]{task.description}", "{task.completed:,} of {task.total:,}", "{task.fields[state]}"
+        columns = (TextColumn(name), BarColumn(None), TextColumn(rows), TextColumn(state, "cyan"))
+        console = Console(quiet=not terminal)
+        super().__init__(*columns, console=console, auto_refresh=False, disable=not terminal, expand=True)
 
-    def begin(self, rows: int, bound: int) -> None:
-        """Show that feeder, queue and reader are there. To be called once, before `show`."""
-        for name, total in (("feeder", rows), ("queue", bound), (self._reader, rows)):
-            self.add_task(name, total=total, rate="", state="", style="green")
-        self._say(f"{rows:,} rows over a queue of {bound:,}; {self._reader} starts")
+    @contextlib.asynccontextmanager
+    async def watching(self, queue: AsyncQueue[Any], rows: int) -> AsyncIterator[None]:
+        """Show how `rows` flow through a queue while the block lasts."""
+        began, first = time.monotonic(), await queue.statistics()
+        figures = self.figures = {"bound": first.bound, "peak_depth": 0, "queue_full_seconds": 0.0, "seconds": 0.0}
+        for name, total in (("feeder", rows), ("queue", first.bound), (self._reader, rows)):
+            self.add_task(name, total=total, state="")
 
-    def show(self, fed: int, puts: str, depth: int, done: int, reads: str, details: str) -> None:
-        """Show how many rows the feeder and the reader are done with, what they do, how deep the queue is, and more."""
-        self._details = details
-        for task, rows, state in zip(self.tasks, (fed, depth, done), (puts, "", reads), strict=True):
-            self.update(task.id, completed=rows, state=state, style="yellow" if state.startswith("waits") else "green")
-            task.fields["rate"] = f"{task.speed:,.0f} rows/s" if state and (task.speed or 0) >= 1 else ""
-        self.refresh()
-        if reads != "starts" and (reads == "is done" or time.monotonic() >= self._next):
-            _, queue, reader = self.tasks
-            share = f"{done:,} of {reader.total:,} rows ({reader.percentage:.0f}%)"
-            states = (f"queue {depth:,}/{queue.total:,}", details, f"feeder {puts}", f"{self._reader} {reads}")
-            self._say(", ".join(filter(None, (share, reader.fields["rate"], *states))))
+        async def look() -> None:
+            now, before, seconds = await queue.statistics(), figures["seconds"], time.monotonic() - began
+            full = now.length >= 0.9 * now.bound  # the reader takes several rows at a time
+            figures["peak_depth"] = max(figures["peak_depth"], now.length)
+            figures["queue_full_seconds"] = round(figures["queue_full_seconds"] + (seconds - before) * full, 3)
+            figures["seconds"] = round(seconds, 3)
+            figures["rows_per_second"] = round((now.consumed_messages - first.consumed_messages) / seconds)
+            puts = "is done" if now.closed else "waits: the queue is full" if full else "works"
+            reads = "works" if now.length or now.closed else "waits: the queue is empty"
+            counts = (now.produced_messages, now.length, now.consumed_messages)
+            for task, count, state in zip(self.tasks, counts, (puts, "", reads), strict=True):
+                self.update(task.id, completed=count, state=state)
+            self.refresh()
+            share = f"{now.consumed_messages:,} of {rows:,} rows ({100 * now.consumed_messages / rows:.0f}%)"
+            self._say(f"{share}, queue {now.length:,}/{now.bound:,}, feeder {puts}, {self._reader} {reads}\n")
 
-    def get_renderables(self) -> Iterable[RenderableType]:
-        """Return the bars, and the details below them."""
-        return (*super().get_renderables(), Text(self._details))
+        async def keep_looking() -> None:
+            while True:
+                await look()
+                await asyncio.sleep(_LOOK_EVERY)
+
+        with self:
+            async with beside(keep_looking()):
+                yield
+            self._next = 0.0
+            await look()
 
     def _say(self, line: str) -> None:
-        if self.disable and line != self._line:
-            self._next, self._line = time.monotonic() + _LINES_EVERY, line
-            sys.stderr.write(line + "\n")
-            sys.stderr.flush()
+        if self.disable and line != self._line and time.monotonic() >= self._next:
+            self._line, self._next = line, time.monotonic() + _LINE_EVERY
+            sys.stderr.write(line)
 
 
-def print_report(
-    result: Mapping[str, Any],
-    title: str,
-    columns: Mapping[str, str],
-    proof: Iterable[tuple[bool, str]],
-    more_facts: Mapping[str, str] | None = None,
-) -> None:
-    """Print a table of the carriers (`columns` maps headings to keys), facts of the result, and the proof's lines."""
-    console = Console()
-    console.print(Rule(title, align="left"))
-    padding = (0, 0 if console.width < 100 else 1)
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=padding)
-    for heading in columns:
+def print_report(result: Mapping[str, Any], good: str, proof: str) -> None:
+    """Print a table of the carriers, facts of the result, and the proof: `good` says whether it holds."""
+    table = Table(title="Delays of departures from New York City in 2013, in minutes", box=box.SIMPLE_HEAD)
+    for heading in ("Carrier", "Flights", "Cancelled", "Mean delay"):
         table.add_column(heading, justify="right" if table.columns else "left", no_wrap=True)
     for row in result["carriers"]:
-        table.add_row(*(_cell(row[key]) for key in columns.values()))
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold")
-    facts.add_column(overflow="fold")
-    for name, fact in {**_FACTS, **(more_facts or {})}.items():
-        facts.add_row(name, Text(fact.format_map(result)))
-    marks = {True: ("✔", "bold green"), False: ("✘", "bold red")}
-    console.print(table, facts, Text(), *(Text.assemble(marks[good], f"  {text}") for good, text in proof), sep="\n")
-
-
-def _cell(value: Any) -> str:
-    return "-" if value is None else format(value, {float: ",.1f", int: ","}.get(type(value), ""))
+        mean = "-" if row["mean_delay"] is None else f"{row['mean_delay']:.1f}"
+        table.add_row(row["name"], f"{row['flights']:,}", f"{row['cancelled']:,}", mean)
+    text = f"{_FACTS if 'seconds' in result else ''}\n{'✔' if result[good] else '✘'}  {proof}".format_map(result)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(text, style="" if result[good] else "bold red", markup=False, soft_wrap=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from apressure import logs, validation
-from apressure.concurrency.deadline import within
+from apressure.concurrency.deadline import with_deadline
 from apressure.core.waiting import Wait
 from apressure.dead_letters import Requeued, checked_ids
 from apressure.events.core import Core
@@ -25,6 +25,7 @@ class Administration(Core):
     def __repr__(self) -> str:
         return f"<EventQueue {self.name!r} at {self.client.server.address}>"
 
+    @with_deadline()
     async def create(self, bound: int = 0, exist_ok: bool = False, *, deadline: float | None = None) -> bool:
         """Create the queue with a bound. A queue without a bound needs no `create`: the first put makes it.
 
@@ -46,8 +47,6 @@ class Administration(Core):
 
         Cancelled, the queue is created or not; creating it again with `exist_ok=True` is safe.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.create(bound, exist_ok))
         validation.whole(bound, "bound", 0, MAX_BOUND, "events")
         self.check()
         new = await self._steps.create(bound, exist_ok)
@@ -56,17 +55,16 @@ class Administration(Core):
             await logs.kept_bound(self, bound)
         return new
 
+    @with_deadline(reads=True)
     async def exists(self, *, deadline: float | None = None) -> bool:
         """Return whether the queue exists: it was created, or has events or registered consumers."""
-        if deadline is not None:
-            return await within(deadline, self.name, self.exists(), reads=True)
         self.check()
         return (await self._steps.status()).exists
 
     async def bound(self, *, deadline: float | None = None) -> int:
         """Return the most events that may wait; 0 for no bound.
 
-        It raises as `statistics` does, and so do `qsize` and `closed`.
+        It raises as `statistics` does, and so do `qsize`, `closed` and `paused`.
         """
         return (await self.statistics(deadline=deadline)).bound
 
@@ -78,6 +76,11 @@ class Administration(Core):
         """Return whether the queue is closed; it stays so."""
         return (await self.statistics(deadline=deadline)).closed
 
+    async def paused(self, *, deadline: float | None = None) -> bool:
+        """Return whether the queue is paused."""
+        return (await self.statistics(deadline=deadline)).paused
+
+    @with_deadline(reads=True)
     async def statistics(self, *, deadline: float | None = None) -> EventQueueStatistics:
         """Return a snapshot of the queue (specification: QSTATUS).
 
@@ -85,8 +88,6 @@ class Administration(Core):
             QueueDoesNotExistError: This object has created the queue, and it was deleted.
             ServerError: A key of the queue has a value that is not a queue's.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.statistics(), reads=True)
         status = await self._status()
         return EventQueueStatistics(
             name=self.name,
@@ -105,11 +106,16 @@ class Administration(Core):
             **self._steps.counts.fields(),
         )
 
-    async def close(self, *, deadline: float | None = None) -> None:
+    @with_deadline()
+    async def close(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Close the *queue*: nothing more can be put, and consumers end when it is drained.
 
         An okq does not know that a queue is closed: what it pushes is delivered, too. (`aclose` releases this object's
         connections.)
+
+        Args:
+            timeout: As for `AsyncQueue.close`, which waits for the producer role. Here nothing waits.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Raises:
             QueueClosedError: It was closed before.
@@ -117,11 +123,11 @@ class Administration(Core):
 
         Cancelled, the queue is closed or open.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.close())
+        validation.timeout(timeout)
         self.check()
         return await self._steps.close(self._expected)
 
+    @with_deadline(reads=True)
     async def wait_closed(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Wait until the queue is closed; events may be left in it.
 
@@ -131,8 +137,6 @@ class Administration(Core):
 
         Cancelled, nothing has changed.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.wait_closed(timeout), reads=True)
         validation.timeout(timeout)
         self.check()
         created = self._expected
@@ -146,8 +150,8 @@ class Administration(Core):
             return status.closed or Wait("open")
 
         await self._waits.until(look, timeout, self.name)
-        return None
 
+    @with_deadline()
     async def delete(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Delete the queue with all events, those in flight and dead letters included.
 
@@ -162,12 +166,11 @@ class Administration(Core):
 
         Cancelled, the queue is deleted or not.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.delete(timeout))
         validation.timeout(timeout)
         self.check()
         return await self._steps.delete()
 
+    @with_deadline()
     async def purge(self, *, deadline: float | None = None) -> int:
         """Delete the events that wait when it begins; those in flight and dead letters stay.
 
@@ -178,8 +181,6 @@ class Administration(Core):
 
         Cancelled, the oldest events are deleted, and the others stay.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.purge())
         left, deleted = (await self._status()).waiting, 0
         while left > 0:
             step = await self._steps.purge(min(left, MAX_EVENTS), self._expected)
@@ -190,6 +191,7 @@ class Administration(Core):
             left -= step
         return deleted
 
+    @with_deadline()
     async def requeue(
         self,
         max_items: int | None = None,
@@ -220,8 +222,6 @@ class Administration(Core):
 
         Cancelled, each of them is in the queue or a dead letter.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.requeue(max_items, timeout, ids=ids))
         if max_items is not None:
             validation.whole(max_items, "max_items")
         validation.timeout(timeout)
@@ -234,6 +234,7 @@ class Administration(Core):
         moved = await requeue(self._steps, self._waits, chosen, timeout, self._expected)
         return Requeued(moved, chosen.not_found)
 
+    @with_deadline()
     async def pause(self, *, deadline: float | None = None) -> bool:
         """Pause the queue: its consumers take no further event until `resume`, in all processes.
 
@@ -256,11 +257,10 @@ class Administration(Core):
 
         Cancelled, the queue is paused or not; pausing it again is safe.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.pause())
         self.check()
         return await self._steps.pause(self._expected)
 
+    @with_deadline()
     async def resume(self, *, deadline: float | None = None) -> bool:
         """End a pause: all consumers that wait for that wake at once.
 
@@ -275,8 +275,6 @@ class Administration(Core):
 
         Cancelled, the queue is paused or not; resuming it again is safe.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.resume())
         self.check()
         return await self._steps.resume(self._expected)
 

@@ -19,6 +19,7 @@ from apressure.events.delivery import EventDelivery, Hand
 from apressure.events.engine.answers import Popped
 from apressure.events.engine.batching import note_popped
 from apressure.events.engine.mending import Mender
+from apressure.events.engine.steps import Want
 from apressure.events.renewing import Renewing
 from apressure.exceptions import DurabilityError, PressureError
 
@@ -71,7 +72,7 @@ class EventConsumer(Consuming[T, EventDelivery[Any]]):
         self._id = str(uuid.uuid4()).encode()
         self._expected = queue._expected
         self._ahead: asyncio.Future[Any] | None = None
-        self._breathed = 0.0
+        self._turn_at = 0.0
 
     async def __aenter__(self) -> Self:
         self._check_new()
@@ -106,15 +107,17 @@ class EventConsumer(Consuming[T, EventDelivery[Any]]):
 
     async def _receive(self) -> None:
         await self._queue._waits.until(self._step, None, self._queue.name)
+        size = self._chunk.size
+        self._ask_below = size // 2 if size >= READ_AHEAD else -1
 
     def _ask_ahead(self) -> bool:
-        loop = asyncio.get_running_loop()
-        size = self._chunk.size
-        if self._ahead is None and size >= READ_AHEAD and len(self._buffer) <= size // 2:
-            self._ahead = self._send_pop(self._chunk.adapt() // 2, b"", loop.create_future())
-        elif loop.time() - self._breathed <= QUICK:
+        now = self._renewing.clock()
+        if len(self._buffer) <= self._ask_below:
+            self._ask_below = -1
+            self._ahead = self._send_pop(self._chunk.adapt() // 2, b"", asyncio.get_running_loop().create_future())
+        elif now < self._turn_at:
             return False
-        self._breathed = loop.time()  # or nothing would leave until the buffer is empty
+        self._turn_at = now + QUICK  # or nothing would leave until the buffer is empty
         return True
 
     def _hand_out(self, delivery: EventDelivery[Any]) -> T:
@@ -171,10 +174,9 @@ class EventConsumer(Consuming[T, EventDelivery[Any]]):
                 queue._steps.give_back_soon(answer.answer.events)
             set_result_once(done, answer)
 
-        queue._steps.send_pop(
-            self._series, most, int(self._renewing.term.seconds * 1000), place, queue.max_attempts or 0,
-            self._expected, len(self.hand), most > 1, on_answer,
-        )  # fmt: skip
+        lease, limit = int(self._renewing.term.seconds * 1000), queue.max_attempts or 0
+        want = Want(lease, limit, self._expected, len(self.hand), share=most > 1)
+        queue._steps.send_pop(self._series, most, want, place, on_answer)
         return done
 
     async def _answer_to(self, done: asyncio.Future[Any]) -> Any:
@@ -185,11 +187,10 @@ class EventConsumer(Consuming[T, EventDelivery[Any]]):
     def _arrived(self, answer: Popped, sent: float) -> None:
         queue = self._queue
         note_popped(queue._steps, answer)
-        for event in answer.events:
-            delivery = EventDelivery(queue._steps, queue._settler, queue._items.decode, event, self.hand)
-            self._buffer.append(delivery)
-            self.hand[delivery.claim] = delivery
-            self._renewing.arrived(delivery, sent)
+        made = queue._steps, queue._settler, queue._items.decode
+        deliveries = [EventDelivery(*made, event, self.hand) for event in answer.events]
+        self._buffer.extend(deliveries)
+        self._renewing.arrived([(one.claim, one) for one in deliveries], sent)
         if self._left:  # the block has ended meanwhile
             self._return_buffer()
 

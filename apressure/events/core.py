@@ -5,9 +5,10 @@ from __future__ import annotations
 from apressure import validation
 from apressure.connection.client import Client
 from apressure.core.objects import Block, QueueObject
+from apressure.core.taking import Take, Taken
 from apressure.events.engine.answers import Event
-from apressure.events.engine.batching import Pop, PopLane, Push, PushLane, Settler
-from apressure.events.engine.steps import MAX_EVENTS, EventSteps
+from apressure.events.engine.batching import PopLane, Push, PushLane, Settler
+from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import PressureError
 
@@ -36,7 +37,7 @@ class Core(QueueObject[Client, Block]):
         self._steps = EventSteps(client, name)
         self._waits = EventWaits(self._steps)
         self._lanes = {front: PushLane(self._steps, self._waits, front) for front in (False, True)}
-        self._pops = PopLane(self._steps, self._waits, max_attempts or 0)
+        self._pops = PopLane(self._steps, self._waits)
         self._settler = Settler(self._steps, keep_errors and max_attempts is not None)
         self._expected = False  # this object has created the queue: if it is gone, it was deleted
 
@@ -53,8 +54,8 @@ class Core(QueueObject[Client, Block]):
         self.check()
         await self._lanes[front].run(push, timeout, False)
 
-    async def _pop(self, max_events: int, timeout: float | None, seconds: float) -> list[Event]:
+    async def _pop(self, max_events: int, timeout: float | None, seconds: float) -> Taken[Event]:
         validation.timeout(timeout)
         self.check()
-        pop = Pop(min(max_events, MAX_EVENTS), int(seconds * 1000), self._expected)
-        return await self._pops.run(pop, timeout, False)  # type: ignore[no-any-return]
+        want = Want(int(seconds * 1000), self.max_attempts or 0, self._expected)
+        return await self._pops.run(Take(min(max_events, MAX_EVENTS), want), timeout, False)  # type: ignore[no-any-return]

@@ -21,7 +21,6 @@ class EventDelivery(Generic[T]):
     """An event in flight: no other consumer gets it until its lease ends.
 
     Attributes:
-        id: The event's id.
         raw: The event's contents.
         attempts: How often it has been delivered, this time included. An okq that works on the queue, too, does not
             count its own deliveries.
@@ -36,8 +35,7 @@ class EventDelivery(Generic[T]):
     """
 
     __slots__ = (
-        "_decode", "_error", "_in_hand", "_settler", "_steps", "attempts", "certain_until", "claim", "id", "raw",
-        "settled",
+        "_decode", "_error", "_in_hand", "_settler", "_steps", "attempts", "certain_until", "claim", "raw", "settled",
     )  # fmt: skip
 
     def __init__(
@@ -53,7 +51,6 @@ class EventDelivery(Generic[T]):
         self._decode = decode
         self._in_hand = in_hand
         self.claim: Claim = (event.id, event.token)
-        self.id = event.id.decode(errors="surrogateescape")
         self.raw = event.contents
         self.attempts = event.attempts
         self.settled = False
@@ -62,6 +59,11 @@ class EventDelivery(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<EventDelivery {self.id} of {len(self.raw)} bytes, attempt {self.attempts}>"
+
+    @property
+    def id(self) -> str:
+        """The event's id."""
+        return self.claim[0].decode(errors="surrogateescape")
 
     @property
     def item(self) -> T:
@@ -127,7 +129,10 @@ class EventDelivery(Generic[T]):
             LeaseLostError: It is known already that the lease has ended.
             RuntimeError: It was settled before.
         """
-        self._begin("acknowledged")
+        hand = self._in_hand
+        if self.settled or (hand is not None and hand.pop(self.claim, None) is None):
+            self._begin("acknowledged")  # says why not
+        self.settled = True
         self._settler.soon("ack", self.claim, self._acked)
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec
-from apressure.concurrency.deadline import within
+from apressure.concurrency.deadline import with_deadline, within
 from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
 from apressure.core.leases.arguments import lease_of, max_hold_of
@@ -144,6 +144,7 @@ class EventQueue(Taking[T]):
         await self._push(Push([(event_id, self._items.encode(item))], self._expected), timeout, front)
         return event_id.decode(errors="surrogateescape")
 
+    @with_deadline()
     async def put_nowait(
         self, item: T, *, id: str | None = None, front: bool = False, deadline: float | None = None
     ) -> str:
@@ -158,10 +159,9 @@ class EventQueue(Taking[T]):
 
         Cancelled, the item is in the queue, or not.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.put_nowait(item, id=id, front=front))
         return await self.put(item, 0, id=id, front=front)
 
+    @with_deadline()
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
     ) -> int:
@@ -183,8 +183,6 @@ class EventQueue(Taking[T]):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.put_many(items, timeout))
         validation.timeout(timeout)
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout

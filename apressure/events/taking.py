@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
 from apressure import validation
 from apressure.codecs import Codec, codec_for
-from apressure.concurrency.deadline import within
+from apressure.concurrency.deadline import with_deadline, within
+from apressure.concurrency.getting import Iterating
 from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
@@ -18,13 +18,13 @@ from apressure.events.administration import Administration
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.answers import Event
 from apressure.events.engine.letters import letters, read
-from apressure.exceptions import DecodeError, QueueClosedError, QueueEmptyError
+from apressure.exceptions import DecodeError, QueueEmptyError
 from apressure.items import Items
 
 T = TypeVar("T")
 
 
-class Taking(Administration, Generic[T]):
+class Taking(Administration, Iterating[T], Generic[T]):
     """The part of `EventQueue` that takes events, or looks at them.
 
     Args:
@@ -44,6 +44,7 @@ class Taking(Administration, Generic[T]):
         super().__init__(client, owns_client, name, max_attempts, keep_errors)
         self._items: Items[T] = Items(name, codec_for(codec), client.settings.max_message_size)
 
+    @with_deadline()
     async def receive(
         self, timeout: float | None = None, lease: float | None = None, *, deadline: float | None = None
     ) -> EventDelivery[T]:
@@ -66,10 +67,9 @@ class Taking(Administration, Generic[T]):
 
         Cancelled, nothing was taken, or it has been given back.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.receive(timeout, lease))
         return (await self.receive_many(1, timeout, lease))[0]
 
+    @with_deadline()
     async def receive_many(
         self, max_items: int, timeout: float | None = None, lease: float | None = None, *, deadline: float | None = None
     ) -> list[EventDelivery[T]]:
@@ -83,8 +83,6 @@ class Taking(Administration, Generic[T]):
 
         Cancelled, nothing was taken, or it has been given back, in order.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.receive_many(max_items, timeout, lease))
         validation.whole(max_items, "max_items")
         events = await self._pop(max_items, timeout, lease_of(lease))
         return [EventDelivery(self._steps, self._settler, self._items.decode, event) for event in events]
@@ -111,6 +109,7 @@ class Taking(Administration, Generic[T]):
             return await within(deadline, self.name, self.get(timeout))
         return (await self.get_many(1, timeout))[0]
 
+    @with_deadline()
     async def get_nowait(self, *, deadline: float | None = None) -> T:
         """Get an item without waiting.
 
@@ -120,10 +119,9 @@ class Taking(Administration, Generic[T]):
 
         Cancelled, nothing is lost, as with `get`.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.get_nowait())
         return await self.get(0)
 
+    @with_deadline()
     async def get_many(self, max_items: int, timeout: float | None = None, *, deadline: float | None = None) -> list[T]:
         """Get one to max_items items, as many as there are, waiting while there is none: at-most-once.
 
@@ -134,38 +132,27 @@ class Taking(Administration, Generic[T]):
 
         Cancelled, nothing is lost, as with `get`.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.get_many(max_items, timeout))
         validation.whole(max_items, "max_items")
-        events = await self._pop(max_items, timeout, 0)
+        taken = await self._pop(max_items, timeout, 0)
         items: list[T] = []
+        kept = len(taken)
         try:
-            self._items.decode_into(items, [event.contents for event in events])
+            self._items.decode_into(items, [event.contents for event in taken])
         except DecodeError:
-            events, behind = events[: max(1, len(items))], events[max(1, len(items)) :]
-            patience = self._steps.settle_timeout
+            kept, patience = max(1, len(items)), self._steps.settle_timeout
             try:
-                if behind:
-                    await wait_for_answer(self._pops.give_back(behind, 0), None, patience)
+                if behind := taken[kept:]:
+                    await wait_for_answer(self._pops.give_back(behind, taken.order), None, patience)
             except asyncio.CancelledError:  # then the caller gets none of them
-                await wait_shielded(self._pops.give_back(events, 0), patience)
+                await wait_shielded(self._pops.give_back(taken[:kept], taken.order), patience)
                 raise
             if not items:
-                note_taken(lambda: asyncio.wait((self._pops.give_back(events, 0),)))
+                note_taken(lambda: asyncio.wait((self._pops.give_back(taken[:kept], taken.order),)))
                 raise
-        note_taken(lambda: asyncio.wait((self._pops.give_back(events, 0),)))
+        note_taken(lambda: asyncio.wait((self._pops.give_back(taken[:kept], taken.order),)))
         return items
 
-    def __aiter__(self) -> AsyncIterator[T]:
-        """Get items until the queue is closed and drained: at-most-once. `consumer` is at-least-once."""
-        return self
-
-    async def __anext__(self) -> T:
-        try:
-            return await self.get()
-        except QueueClosedError:
-            raise StopAsyncIteration from None
-
+    @with_deadline(reads=True)
     async def peek(self, *, deadline: float | None = None) -> T:
         """Return the item that is next, without taking it (specification: QRPEEK).
 
@@ -174,20 +161,18 @@ class Taking(Administration, Generic[T]):
             DecodeError: The codec cannot decode it.
             PressureError: As for `statistics`.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.peek(), reads=True)
         return self._items.decode((await self._peek(False)).contents)
 
+    @with_deadline(reads=True)
     async def peek_newest(self, *, deadline: float | None = None) -> T:
         """Return the item that was put last, without taking it (specification: QLPEEK).
 
         Raises:
             QueueEmptyError, DecodeError, PressureError: As for `peek`.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.peek_newest(), reads=True)
         return self._items.decode((await self._peek(True)).contents)
 
+    @with_deadline(reads=True)
     async def dead_letters(self, limit: int | None = 100, *, deadline: float | None = None) -> list[DeadLetter[T]]:
         """Return dead letters, the oldest first, with the reason of each. It changes nothing.
 
@@ -208,8 +193,6 @@ class Taking(Administration, Generic[T]):
 
         Cancelled, nothing has changed.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.dead_letters(limit), reads=True)
         if limit is not None:
             validation.whole(limit, "limit")
         self.check()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 from apressure import logs, validation
+from apressure.concurrency.deadline import with_deadline
+from apressure.concurrency.settle import note_accepted, note_sent
 from apressure.dead_letters import Requeued, checked_ids
 from apressure.exceptions import (
     PressureError,
@@ -25,13 +27,15 @@ from apressure.files.storage.state import MAX_BOUND
 class Administration(Core):
     """The part of `FileQueue` that knows no items."""
 
-    async def create(self, bound: int = 0, exist_ok: bool = False) -> bool:
+    @with_deadline()
+    async def create(self, bound: int = 0, exist_ok: bool = False, *, deadline: float | None = None) -> bool:
         """Create the queue: its directory, with its bound in it, in one step.
 
         Args:
             bound: The most messages that may be there, those in flight included; 0 for no bound. It holds for each
                 `FileQueue` of the directory that was made without `bound=`.
             exist_ok: Leave a queue that exists as it is, with its own bound.
+            deadline: Seconds for the whole operation; see `put`.
 
         Returns:
             Whether the queue is new.
@@ -56,27 +60,33 @@ class Administration(Core):
             await logs.kept_bound(self, bound)
         return new
 
-    async def exists(self) -> bool:
+    @with_deadline(reads=True)
+    async def exists(self, *, deadline: float | None = None) -> bool:
         """Return whether the queue exists. False if another directory has replaced the one that this object opened."""
         with self._operation():
             return await self._store.worker.in_thread(self._store.directory.exists)
 
-    async def bound(self) -> int:
+    async def bound(self, *, deadline: float | None = None) -> int:
         """Return the most messages that may be there: this object's `bound=`, or the queue's; 0 for no bound.
 
-        It raises as `statistics` does, and so do `qsize` and `closed`.
+        It raises as `statistics` does, and so do `qsize`, `closed` and `paused`.
         """
-        return (await self.statistics()).bound
+        return (await self.statistics(deadline=deadline)).bound
 
-    async def qsize(self) -> int:
+    async def qsize(self, *, deadline: float | None = None) -> int:
         """Return how many messages wait; those in flight do not count."""
-        return (await self.statistics()).length
+        return (await self.statistics(deadline=deadline)).length
 
-    async def closed(self) -> bool:
+    async def closed(self, *, deadline: float | None = None) -> bool:
         """Return whether the queue is closed; it stays so."""
-        return (await self.statistics()).closed
+        return (await self.statistics(deadline=deadline)).closed
 
-    async def statistics(self) -> FileQueueStatistics:
+    async def paused(self, *, deadline: float | None = None) -> bool:
+        """Return whether the queue is paused."""
+        return (await self.statistics(deadline=deadline)).paused
+
+    @with_deadline(reads=True)
+    async def statistics(self, *, deadline: float | None = None) -> FileQueueStatistics:
         """Return a snapshot of the queue.
 
         Raises:
@@ -114,7 +124,8 @@ class Administration(Core):
         """How many messages this object has put."""
         return self._putter.count
 
-    async def ack(self, message_id: str) -> bool:
+    @with_deadline()
+    async def ack(self, message_id: str, *, deadline: float | None = None) -> bool:
         """Acknowledge a message by its id: it is deleted, also if another process has received it, or none has.
 
         Returns:
@@ -136,11 +147,16 @@ class Administration(Core):
             await self._breathe()
             return await self._receiver.delete(key)
 
-    async def close(self) -> None:
+    @with_deadline()
+    async def close(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Close the *queue*: nothing more can be put, and consumers end when it is drained.
 
         A put that is under way either returns, and its message is delivered, or raises QueueClosedError. vsqs does not
         know that a queue is closed: what it puts is delivered, too. (`aclose` releases this object's descriptors.)
+
+        Args:
+            timeout: As for `AsyncQueue.close`, which waits for the producer role. Here nothing waits.
+            deadline: Seconds for the whole operation; see `put`.
 
         Raises:
             QueueClosedError: It was closed before.
@@ -149,14 +165,16 @@ class Administration(Core):
 
         Cancelled, the queue is closed or open.
         """
+        self._until(timeout)
         with self._operation():
             await self._store.refresh()
             try:
                 await self._store.worker.in_thread(self._store.directory.close_queue)
             except FileExistsError:
-                raise QueueClosedError(f"the queue {self.name!r} was closed before", name=self.name) from None
+                raise QueueClosedError(f"the queue {self.name!r} is closed", name=self.name) from None
 
-    async def pause(self) -> bool:
+    @with_deadline()
+    async def pause(self, *, deadline: float | None = None) -> bool:
         """Pause the queue: its consumers take no further message until `resume`, in all processes.
 
         This stops `receive`, `receive_many`, consumers, `serve` and `pipe` where they read from the queue. They wait as
@@ -164,6 +182,9 @@ class Administration(Core):
         in hand can be settled, and leases are renewed. A consumer gives back what it has prefetched when its loop goes
         on, after a third of the lease at the latest. Puts go on up to the bound. The pause lasts until `resume` or
         `delete`, also when this process ends. vsqs does not know of it, and goes on.
+
+        Args:
+            deadline: Seconds for the whole operation; see `put`.
 
         Returns:
             Whether it was not paused before.
@@ -178,7 +199,8 @@ class Administration(Core):
             await self._store.refresh()
             return await self._store.worker.in_thread(self._store.directory.pause)
 
-    async def resume(self) -> bool:
+    @with_deadline()
+    async def resume(self, *, deadline: float | None = None) -> bool:
         """End a pause: all consumers that wait for that wake at once (without notifications, at their next listing).
 
         Returns:
@@ -193,7 +215,8 @@ class Administration(Core):
             await self._store.refresh()
             return await self._store.worker.in_thread(self._store.directory.resume)
 
-    async def wait_closed(self, timeout: float | None = None) -> None:
+    @with_deadline(reads=True)
+    async def wait_closed(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Wait until the queue is closed; messages may be left in it.
 
         Raises:
@@ -202,7 +225,7 @@ class Administration(Core):
 
         Cancelled, nothing has changed.
         """
-        deadline = self._deadline(timeout)
+        until = self._until(timeout)
         ticket = self._waits.ticket()
         with self._operation():
             while True:
@@ -213,15 +236,17 @@ class Administration(Core):
                         raise
                 if self._store.index.closed:
                     return
-                await self._wait(self._waits.closers, ticket, deadline)
+                await self._wait(self._waits.closers, ticket, until)
 
-    async def delete(self, timeout: float | None = None) -> None:
+    @with_deadline()
+    async def delete(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Delete the queue with all messages, those in flight included. Waiting tasks get QueueDoesNotExistError.
 
         It deletes only what belongs to a queue. Dead letters are in another queue, and stay.
 
         Args:
             timeout: As for `AsyncQueue.delete`, which waits for the queue's roles. Here nothing waits.
+            deadline: Seconds for the whole operation; see `put`.
 
         Raises:
             QueueDoesNotExistError: There is no such queue.
@@ -231,25 +256,29 @@ class Administration(Core):
         Cancelled, or when the process is killed, the queue is deleted or untouched. After a kill, the next `create` or
         `delete` beside it removes what is left of the directory.
         """
-        self._deadline(timeout)
+        self._until(timeout)
         with self._operation():
             await self._store.refresh()
             await self._store.worker.in_thread(lifecycle.delete, self._store.directory)
 
-    async def purge(self, in_flight: bool = False) -> int:
-        """Delete the messages that wait when it begins.
+    @with_deadline()
+    async def purge(self, *, deadline: float | None = None) -> int:
+        """Delete the messages that wait when it begins; those in flight and dead letters stay.
+
+        `give_back_in_flight` before it makes those in flight wait, too.
 
         Args:
-            in_flight: Also those that are in flight.
+            deadline: Seconds for the whole operation; see `put`.
 
         Returns:
             How many were deleted.
 
         Cancelled, some of them are deleted.
         """
-        return await self._each(self._receiver.remove, waiting=True, in_flight=in_flight)
+        return await self._each(self._receiver.remove, waiting=True)
 
-    async def give_back_in_flight(self) -> int:
+    @with_deadline()
+    async def give_back_in_flight(self, *, deadline: float | None = None) -> int:
         """Give back every message that is in flight in any process, before its lease ends.
 
         Returns:
@@ -257,8 +286,9 @@ class Administration(Core):
 
         Cancelled, some of them are given back.
         """
-        return await self._each(self._receiver.requeue, waiting=False, in_flight=True)
+        return await self._each(self._receiver.requeue, waiting=False)
 
+    @with_deadline()
     async def requeue(
         self,
         max_items: int | None = None,
@@ -266,6 +296,7 @@ class Administration(Core):
         source: str | None = None,
         *,
         ids: Iterable[str] | None = None,
+        deadline: float | None = None,
     ) -> Requeued:
         """Move dead letters back to the end of the queue, the oldest first, those that are there when it begins.
 
@@ -274,6 +305,7 @@ class Administration(Core):
             ids: Only these, by the ids that `dead_letters` shows; None for any.
             timeout: Seconds to wait for room at most.
             source: The dead-letter queue's name; None for this queue's own.
+            deadline: Seconds for the whole operation; see `put`.
 
         Returns:
             How many were moved. Its attribute `not_found` has the ids that no dead letter has (any more).
@@ -292,11 +324,11 @@ class Administration(Core):
         left = None if ids is None else checked_ids(ids)
         if left is not None and max_items is not None:
             raise ValueError("give either max_items= or ids=: the ids say how many")
-        deadline = self._deadline(timeout)
+        until = self._until(timeout)
         source_name = self._store.settings.dead_letters if source is None else names.check_queue_name(source)
         ticket = self._waits.ticket()
         moved = 0
-        with self._operation(), contextlib.closing(self._store.beside(source_name)) as dead:
+        with self._operation(), self._beside(source_name) as dead:
             await self._store.refresh()
             try:
                 found = await self._store.worker.in_thread(oldest_first, dead)
@@ -310,20 +342,25 @@ class Administration(Core):
                         continue
                     await self._breathe()
                     while (adopted := await self._putter.adopt(dead, filename)) is None:
-                        await self._wait(self._waits.putters, ticket, deadline)
+                        await self._wait(self._waits.putters, ticket, until)
                     moved += adopted
                     if left is not None and adopted:
                         del left[filename]
+            except asyncio.CancelledError:
+                note_accepted(moved)
+                raise
             except PressureError as error:
                 error.accepted = moved
                 raise
         return Requeued(moved, left or ())
 
-    async def _each(self, act: Callable[[str], Any], *, waiting: bool, in_flight: bool) -> int:
+    async def _each(self, act: Callable[[str], Any], *, waiting: bool) -> int:
+        """Do something with all messages that wait, or with all that are in flight. Returns how many were there."""
         count = 0
         with self._operation():
             await self._store.refresh()
-            for filename in self._store.index.filenames(waiting=waiting, in_flight=in_flight):
+            for filename in self._store.index.filenames(waiting=waiting, in_flight=not waiting):
                 await self._breathe()
                 count += bool(await act(filename))
+                note_sent()
         return count

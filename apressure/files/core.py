@@ -24,6 +24,7 @@ from apressure.exceptions import (
 from apressure.files.options import Settings, check_lease
 from apressure.files.putting import Putter
 from apressure.files.receiving import Got, Receiver
+from apressure.files.storage.directory import Directory
 from apressure.files.storage.store import Store
 from apressure.files.waits import Line, Waits
 
@@ -132,9 +133,9 @@ class Core(LoopBound):
             lease: Seconds; None for the queue's own lease.
             idle: In a drained queue, wait for messages in flight while this returns True.
         """
-        deadline = self._deadline(timeout)
+        until = self._until(timeout)
         if lease is not None:
-            check_lease(lease)
+            check_lease(lease, none=True)
         ticket = self._waits.ticket()
         with self._operation():
             await self._breathe()
@@ -147,25 +148,25 @@ class Core(LoopBound):
                             f"the queue {self.name!r} is closed and nothing waits in it", name=self.name
                         )
                     line = self._waits.drainers
-                await self._wait(line, ticket, deadline)
+                await self._wait(line, ticket, until)
             if self._closed:  # they could not be settled
                 await self._receiver.undo(got)
                 self._check()
         return got
 
-    def _deadline(self, timeout: float | None) -> float | None:
+    def _until(self, timeout: float | None) -> float | None:
         """Return when a timeout ends that begins now, by the event loop's clock."""
         self._check()
         validation.timeout(timeout)
         return None if timeout is None else asyncio.get_running_loop().time() + timeout
 
-    async def _wait(self, line: Line, ticket: int, deadline: float | None) -> None:
-        """Wait in a line. At the deadline, raise the error of this line."""
+    async def _wait(self, line: Line, ticket: int, until: float | None) -> None:
+        """Wait in a line. At the end of the timeout, raise the error of this line."""
         self._check()
-        if deadline is not None and asyncio.get_running_loop().time() >= deadline:
+        if until is not None and asyncio.get_running_loop().time() >= until:
             raise self._too_late(line)
         with self._blocked.by(self._cause(line)):
-            await self._waits.wait(line, ticket, deadline)
+            await self._waits.wait(line, ticket, until)
         self._check()  # the object may have been closed meanwhile
 
     def _cause(self, line: Line) -> Cause | None:
@@ -197,6 +198,15 @@ class Core(LoopBound):
             self._waits.nudge()
             if self._closed and not self._running:
                 self._store.close()
+
+    @contextlib.contextmanager
+    def _beside(self, name: str) -> Iterator[Directory]:
+        """The directory of another queue beside this one. It is closed when no call uses it any more."""
+        directory = self._store.beside(name)
+        try:
+            yield directory
+        finally:
+            self._store.worker.after(directory.close)
 
     async def _breathe(self) -> None:
         """Let other tasks run now and then: an operation that need not wait does not suspend."""

@@ -114,6 +114,6 @@ def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
     return Settings(parent, name, dead, **given)
 
 
-def check_lease(lease: float, name: str = "lease") -> float:
-    """Return a lease in seconds, or raise if it is invalid."""
-    return validation.seconds(lease, name, 0.001, _LONGEST_LEASE)
+def check_lease(lease: float, name: str = "lease", none: bool = False) -> float:
+    """Return a lease in seconds, or raise if it is invalid. With `none`, the error says that None is valid, too."""
+    return validation.seconds(lease, name, 0.001, _LONGEST_LEASE, none=none)

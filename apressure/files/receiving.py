@@ -6,6 +6,7 @@ Messages whose lease has ended are requeued first. Then a rename takes the oldes
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -134,6 +135,49 @@ class Receiver:
         """Give messages back; see `Directory.put_back`. Cancelled, they are given back all the same."""
         await self._worker.surely(self._directory.put_back, taken)
 
+    async def take_for_good(self, taken: Sequence[Got], behind: Sequence[Got]) -> list[Got]:
+        """Delete messages that were received, and give back those behind them.
+
+        Returns:
+            Those that were deleted: the lease of another one has ended, and others get it.
+
+        Raises:
+            StorageError: The file system refused to delete the first one. All of them have been given back.
+
+        Cancelled, all of them go back, first in line.
+        """
+        done: list[Got] = []
+
+        def undo(removed: bool, one: Got) -> None:
+            if removed:
+                self._directory.restore(one.key, one.data, one.attempts - 1)
+
+        try:
+            await self.undo(behind)
+            for one in taken:
+                remove, back = self._directory.delete, functools.partial(undo, one=one)
+                try:
+                    if await self._worker.do(remove, one.filename, undo=back):
+                        done.append(one)
+                except StorageError as error:
+                    if not done:
+                        raise
+                    logger.warning("%s", error)
+                    await self.undo(taken[taken.index(one) :])  # these first; the next call raises it
+                    break
+        except BaseException:
+            await self.restore(done)
+            await self.undo(taken[len(done) :])
+            raise
+        for one in done:
+            await self._forget(one.filename)
+        return done
+
+    async def restore(self, got: Sequence[Got]) -> None:
+        """Put deleted messages back, first in line. Cancelled, they are put back all the same."""
+        for one in got:
+            await self._worker.surely(self._directory.restore, one.key, one.data, one.attempts - 1)
+
     async def _requeue_expired(self) -> None:
         index, requeued = self._index, 0
         while (expiry := index.next_expiry()) is not None and expiry[0] <= self._store.now:
@@ -202,12 +246,16 @@ class Receiver:
         """Delete the message of this name. False if it is gone."""
         removed = await self._worker.do(self._directory.delete, filename)
         if removed:
-            self.deleted += 1
-            self._store.went(filename)
-            if self._index.reasons and (name := names.parse(filename)) and name.key in self._index.reasons:
-                self._index.reasons.discard(name.key)
-                await self._worker.surely(self._directory.forget, name.key)
+            await self._forget(filename)
         return removed
+
+    async def _forget(self, filename: str) -> None:
+        """Forget a message that was deleted."""
+        self.deleted += 1
+        self._store.went(filename)
+        if self._index.reasons and (name := names.parse(filename)) and name.key in self._index.reasons:
+            self._index.reasons.discard(name.key)
+            await self._worker.surely(self._directory.forget, name.key)
 
     async def delete(self, key: int) -> bool:
         """Delete a message, waiting or in flight (specification: Deleted). False if there is none."""

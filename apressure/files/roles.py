@@ -39,17 +39,19 @@ class FileProducer(ClosingProducer["FileQueue[T]"], Generic[T]):
         self._entered = True
         return self
 
-    async def put(self, item: T, timeout: float | None = None) -> str:
+    async def put(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> str:
         """Put an item, as `FileQueue.put` does."""
-        return await self._entered_queue().put(item, timeout)
+        return await self._entered_queue().put(item, timeout, deadline=deadline)
 
-    async def put_nowait(self, item: T) -> str:
+    async def put_nowait(self, item: T, *, deadline: float | None = None) -> str:
         """Put an item, as `FileQueue.put_nowait` does."""
-        return await self._entered_queue().put_nowait(item)
+        return await self._entered_queue().put_nowait(item, deadline=deadline)
 
-    async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
+    async def put_many(
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
+    ) -> int:
         """Put items in order, as `FileQueue.put_many` does."""
-        return await self._entered_queue().put_many(items, timeout)
+        return await self._entered_queue().put_many(items, timeout, deadline=deadline)
 
 
 class FileConsumer(Generic[T]):

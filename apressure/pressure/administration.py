@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from apressure import logs, validation
-from apressure.concurrency.deadline import within
+from apressure.concurrency.deadline import with_deadline
 from apressure.connection.client import Client
 from apressure.dead_letters import DeadLetter, Requeued, checked_ids
 from apressure.exceptions import QueueAlreadyExistsError
@@ -43,6 +43,7 @@ class Administration(Generic[T]):
     def __repr__(self) -> str:
         return f"<AsyncQueue {self.name!r} at {self.client.server.address}>"
 
+    @with_deadline()
     async def create(self, bound: int = 0, exist_ok: bool = False, *, deadline: float | None = None) -> bool:
         """Create the queue (specification: Create). What an earlier queue of the name left behind is cleared.
 
@@ -60,8 +61,6 @@ class Administration(Generic[T]):
 
         Cancelled, the queue is created or not; creating it again with `exist_ok=True` is safe.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.create(bound, exist_ok))
         validation.whole(bound, "bound", 0, MAX_BOUND, "messages")
         self._engine.check()
         try:
@@ -73,10 +72,9 @@ class Administration(Generic[T]):
             raise
         return True
 
+    @with_deadline(reads=True)
     async def exists(self, *, deadline: float | None = None) -> bool:
         """Return whether the queue exists (specification: Exists)."""
-        if deadline is not None:
-            return await within(deadline, self.name, self.exists(), reads=True)
         self._engine.check()
         return await self._engine.exists()
 
@@ -104,6 +102,15 @@ class Administration(Generic[T]):
         """
         return (await self.statistics(deadline=deadline)).closed
 
+    async def paused(self, *, deadline: float | None = None) -> bool:
+        """Return whether the queue is paused.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+        """
+        return (await self.statistics(deadline=deadline)).paused
+
+    @with_deadline(reads=True)
     async def statistics(self, *, deadline: float | None = None) -> QueueStatistics:
         """Return a snapshot of the queue: length, bound, roles, counts, and this object's waiting tasks.
 
@@ -111,8 +118,6 @@ class Administration(Generic[T]):
             QueueDoesNotExistError: There is no such queue.
             ServerError: The bound or a statistic is not an integer.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.statistics(), reads=True)
         from apressure.pressure.statistics import from_snapshot  # here, since most programs do not look
 
         engine = self._engine
@@ -128,6 +133,7 @@ class Administration(Generic[T]):
             **engine.counts.fields(),
         )
 
+    @with_deadline()
     async def purge(self, *, deadline: float | None = None) -> int:
         """Delete the messages that wait in the queue; they count as consumed.
 
@@ -148,11 +154,10 @@ class Administration(Generic[T]):
 
         Cancelled, the oldest messages are deleted, and the others stay.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.purge())
         self._engine.check()
         return await self._engine.purge()
 
+    @with_deadline()
     async def requeue(
         self,
         max_items: int | None = None,
@@ -189,8 +194,6 @@ class Administration(Generic[T]):
 
         Cancelled, some dead letters have been moved, and the others are where they were.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.requeue(max_items, timeout, source, ids=ids))
         if max_items is not None:
             validation.whole(max_items, "max_items")
         engine = self._engine.scripted("requeue")
@@ -200,6 +203,7 @@ class Administration(Generic[T]):
             raise ValueError("give either max_items= or ids=: the ids say how many")
         return await engine.requeue_chosen(checked_ids(ids).keys(), timeout, source)
 
+    @with_deadline(reads=True)
     async def dead_letters(
         self, limit: int | None = 100, source: str | None = None, *, deadline: float | None = None
     ) -> list[DeadLetter[T]]:
@@ -226,35 +230,32 @@ class Administration(Generic[T]):
 
         Cancelled, nothing has changed.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.dead_letters(limit, source), reads=True)
         if limit is not None:
             validation.whole(limit, "limit")
         engine = self._engine.scripted("dead_letters")
         return await engine.dead_letters(limit, source, self._items.decode)
 
+    @with_deadline(reads=True)
     async def peek(self, *, deadline: float | None = None) -> T:
         """Return the next item without taking it.
 
         Raises:
             QueueEmptyError, QueueDoesNotExistError, DecodeError: As for `get`.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.peek(), reads=True)
         self._engine.check()
         return self._items.decode(await self._engine.peek(-1))
 
+    @with_deadline(reads=True)
     async def peek_newest(self, *, deadline: float | None = None) -> T:
         """Return the newest item without taking it.
 
         Raises:
             QueueEmptyError, QueueDoesNotExistError, DecodeError: As for `get`.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.peek_newest(), reads=True)
         self._engine.check()
         return self._items.decode(await self._engine.peek(0))
 
+    @with_deadline()
     async def close(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Close the *queue* (specification: Close): nothing more can be put, and consumers end when it is drained.
 
@@ -272,12 +273,11 @@ class Administration(Generic[T]):
 
         Cancelled while it waits, the queue is open. Cancelled while the step is on its way, it is closed or not.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.close(timeout))
         validation.timeout(timeout)
         self._engine.check("producer")
         return await self._engine.close(timeout)
 
+    @with_deadline()
     async def pause(self, *, deadline: float | None = None) -> bool:
         """Pause the queue: its consumers take no further message until `resume`, in all processes.
 
@@ -301,11 +301,10 @@ class Administration(Generic[T]):
 
         Cancelled, the queue is paused or not; pausing it again is safe.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.pause())
         self._engine.check()
         return await self._engine.scripted("pause").steps.pause()
 
+    @with_deadline()
     async def resume(self, *, deadline: float | None = None) -> bool:
         """End a pause: all consumers that wait for that wake at once.
 
@@ -320,11 +319,10 @@ class Administration(Generic[T]):
 
         Cancelled, the queue is paused or not; resuming it again is safe.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.resume())
         self._engine.check()
         return await self._engine.scripted("resume").steps.resume()
 
+    @with_deadline(reads=True)
     async def wait_closed(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Wait until the queue is closed; messages may be left in it.
 
@@ -335,12 +333,11 @@ class Administration(Generic[T]):
 
         Cancelled, nothing has changed.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.wait_closed(timeout), reads=True)
         validation.timeout(timeout)
         self._engine.check()
         return await self._engine.wait_closed(timeout)
 
+    @with_deadline()
     async def delete(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Delete the queue with everything in it (specification: Delete), and wake all who wait on it.
 
@@ -356,8 +353,6 @@ class Administration(Generic[T]):
 
         Cancelled, the queue has ended for all clients, or is untouched.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.delete(timeout))
         validation.timeout(timeout)
         self._engine.check("producer")
         self._engine.check("consumer")

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from apressure.connection.moves import End, check_results, impossible, nothing_put, obstacle, other_kind, probe
 from apressure.connection.waiting.waiter import SLICE
+from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import DurabilityError, LeaseLostError
 from apressure.items import Items
-from apressure.pressure.engine.answers import FULL
 from apressure.pressure.engine.dead_letters import DeadLetters
 from apressure.pressure.engine.scripted import Scripted
-from apressure.pressure.engine.waits import Wait
 from apressure.protocols import Move
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
-from apressure.concurrency.deadline import within
+from apressure.concurrency.deadline import with_deadline, within
 from apressure.concurrency.lifetime import AsyncClosing
 from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
@@ -162,6 +162,7 @@ class AsyncQueue(Taking[T], AsyncClosing):
             return await within(deadline, self.name, self.put(item, timeout, force))
         return await self._engine.put(Put([self._items.encode(item)]), timeout, force)
 
+    @with_deadline()
     async def put_nowait(self, item: T, *, deadline: float | None = None) -> None:
         """Put an item without waiting (specification: Put, Non-Blocking).
 
@@ -171,10 +172,9 @@ class AsyncQueue(Taking[T], AsyncClosing):
 
         Cancelled, the item is in the queue, or not.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.put_nowait(item))
         return await self._engine.put(Put([self._items.encode(item)]), None, now=True)
 
+    @with_deadline()
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, force: bool = False,
         *, deadline: float | None = None,
@@ -199,8 +199,6 @@ class AsyncQueue(Taking[T], AsyncClosing):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.put_many(items, timeout, force))
         return await put_many(self._items, items, timeout, lambda put, left: self._engine.put(put, left, force))
 
     def producer(

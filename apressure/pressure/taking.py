@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, TypeVar
 
 from apressure import validation
-from apressure.concurrency.deadline import within
+from apressure.concurrency.deadline import with_deadline, within
+from apressure.concurrency.getting import Iterating
 from apressure.core.leases.arguments import lease_of, max_hold_of
-from apressure.exceptions import QueueClosedError
 from apressure.pressure.administration import Administration
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Taking(Administration[T]):
+class Taking(Administration[T], Iterating[T]):
     """The part of `AsyncQueue` that takes items."""
 
     async def get(self, timeout: float | None = None, *, deadline: float | None = None) -> T:
@@ -44,6 +43,7 @@ class Taking(Administration[T]):
             return await within(deadline, self.name, self.get(timeout))
         return (await self._engine.get_items(self._items, 1, timeout))[0]
 
+    @with_deadline()
     async def get_nowait(self, *, deadline: float | None = None) -> T:
         """Get an item without waiting (specification: Get, Non-Blocking).
 
@@ -53,10 +53,9 @@ class Taking(Administration[T]):
 
         Cancelled, nothing is lost, as with `get`.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.get_nowait())
         return (await self._engine.get_items(self._items, 1, None, now=True))[0]
 
+    @with_deadline()
     async def get_many(self, max_items: int, timeout: float | None = None, *, deadline: float | None = None) -> list[T]:
         """Get one to max_items items, as many as there are, waiting while there is none: at-most-once.
 
@@ -69,11 +68,10 @@ class Taking(Administration[T]):
 
         Cancelled, nothing is lost, as with `get`.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.get_many(max_items, timeout))
         validation.whole(max_items, "max_items")
         return await self._engine.get_items(self._items, max_items, timeout)
 
+    @with_deadline()
     async def receive(
         self, timeout: float | None = None, lease: float | None = None, max_hold: float | None = None,
         *, deadline: float | None = None,
@@ -98,14 +96,13 @@ class Taking(Administration[T]):
 
         Cancelled, nothing was taken, or it has been given back.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.receive(timeout, lease, max_hold))
         from apressure.pressure.delivery import Delivery  # here, since many programs only get or put
 
         scripted = self._engine.scripted("receive")
         received_under, (received,) = await scripted.receive(1, timeout, lease_of(lease), max_hold_of(max_hold))
         return Delivery(received_under, received, self._items.decode)
 
+    @with_deadline()
     async def receive_many(
         self, max_items: int, timeout: float | None = None, lease: float | None = None, max_hold: float | None = None,
         *, deadline: float | None = None,
@@ -128,21 +125,9 @@ class Taking(Administration[T]):
 
         Cancelled, nothing was taken, or all of it has been given back, in order.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.receive_many(max_items, timeout, lease, max_hold))
         validation.whole(max_items, "max_items")
         from apressure.pressure.delivery import Delivery
 
         scripted = self._engine.scripted("receive_many")
         received_under, some = await scripted.receive(max_items, timeout, lease_of(lease), max_hold_of(max_hold))
         return [Delivery(received_under, received, self._items.decode) for received in some]
-
-    def __aiter__(self) -> AsyncIterator[T]:
-        """Get items until the queue is closed and drained: at-most-once. `consumer` is at-least-once."""
-        return self
-
-    async def __anext__(self) -> T:
-        try:
-            return await self.get()
-        except QueueClosedError:
-            raise StopAsyncIteration from None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from apressure.exceptions import MissingExtraError
 from apressure.spark.checkpoint import mend_checkpoint
-from apressure.spark.running import await_end, close_queue, start
+from apressure.spark.running import await_end, close_queue, forget_group, start
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from apressure.spark.lag import QueueLag
     from apressure.spark.listener import LagListener
+    from apressure.spark.pipeline import feed, sweep
 
 __all__ = [
     "LagListener",
@@ -34,10 +35,13 @@ __all__ = [
     "await_end",
     "check",
     "close_queue",
+    "feed",
+    "forget_group",
     "mend_checkpoint",
     "register",
     "session",
     "start",
+    "sweep",
 ]
 
 OLDEST_SPARK: Final = (4, 2)
@@ -56,8 +60,13 @@ _WRITTEN_BY_SPARK: Final = (
 """Environment variables that Spark sets for its Python processes. It overwrites values that are there."""
 
 
-_LATER: Final = {"LagListener": "apressure.spark.listener", "QueueLag": "apressure.spark.lag"}
-"""Names that are imported when they are first used: the listener needs pyspark."""
+_LATER: Final = {
+    "LagListener": "apressure.spark.listener",
+    "QueueLag": "apressure.spark.lag",
+    "feed": "apressure.spark.pipeline",
+    "sweep": "apressure.spark.pipeline",
+}
+"""Names that are imported when they are first used: the listener needs pyspark, and Spark's workers need no `feed`."""
 
 if not TYPE_CHECKING:  # with a __getattr__, a type checker would accept every name
 

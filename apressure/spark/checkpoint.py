@@ -30,7 +30,7 @@ def mend_checkpoint(checkpoint: str | os.PathLike[str], files: str | os.PathLike
     * Between the log of the file sink and the commit of the batch. Spark skips that batch, and so its watermark does
       not move: the last windows would never be written. With `files`, and if the query has state, the entry in the
       sink's log is removed, and Spark runs the batch again. Until then Spark's readers do not see the rows of that
-      batch. The files of its first run stay; `apressure.spark.pipeline.sweep` removes them.
+      batch. The files of its first run stay; `apressure.spark.sweep` removes them.
 
     Otherwise everything stays as it is. In the sessions of `session` and `register`, this is done when a query starts.
     Otherwise call it before the query starts, never while it runs. An interrupted call may be repeated.

@@ -60,14 +60,9 @@ class QueueLag:
 
 
 class Trend:
-    """How fast messages are taken, and how soon none will wait if it goes on like that.
+    """How fast messages are taken, and how soon none will wait if it goes on like that."""
 
-    Args:
-        window: Seconds over which rates are measured.
-    """
-
-    def __init__(self, window: float = WINDOW) -> None:
-        self._window = window
+    def __init__(self) -> None:
         self._samples: collections.deque[tuple[float, int, int]] = collections.deque()
 
     def add(self, moment: float, taken: int, waiting: int) -> tuple[float | None, float | None]:
@@ -81,7 +76,7 @@ class Trend:
         if samples and taken < samples[-1][1]:  # the server has lost the group's state
             samples.clear()
         samples.append((moment, taken, waiting))
-        while len(samples) > 2 and samples[0][0] < moment - self._window:
+        while len(samples) > 2 and samples[0][0] < moment - WINDOW:
             samples.popleft()
         began, taken_before, waiting_before = samples[0]
         seconds = moment - began

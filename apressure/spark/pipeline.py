@@ -32,14 +32,18 @@ async def feed(queue: AsyncQueue[Any], items: Iterable[Any]) -> int:
     """Put those of the items that the queue has not been given yet, wait while it is full, and close it.
 
     Killed, cancelled or disconnected at any time, it may be called again with the same items in the same order: it goes
-    on with the first that is not in the queue. It holds the role of the producer, under a lease of `LEASE` seconds:
-    nobody else changes how many messages the queue has been given, and a second feeder waits.
+    on with the first that is not in the queue. It holds the role of the producer, under a lease of 10 seconds: nobody
+    else changes how many messages the queue has been given, and a second feeder waits.
+
+    Args:
+        queue: The queue, which exists. Nobody else has put anything into it.
+        items: All items, also those that were put before.
 
     Returns:
         How many items it has put.
 
     Raises:
-        LeaseLostError: The process stood still for longer than `LEASE`. What was put is in the queue.
+        LeaseLostError: The process stood still for longer than that. What was put is in the queue.
         QueueDoesNotExistError, ServerUnavailableError, …: As for `put_many`.
     """
     try:
@@ -54,6 +58,10 @@ def sweep(spark: SparkSession, files: Path) -> None:
     """Remove Parquet files of tasks that were killed before Spark had logged their batch.
 
     Call it only while no query writes there.
+
+    Args:
+        spark: The session.
+        files: The folder where the query has written, on this machine.
     """
     logged = {Path(unquote(urlsplit(url).path)).name for url in spark.read.parquet(str(files)).inputFiles()}
     for path in files.glob("*.parquet"):

@@ -96,6 +96,29 @@ def close_queue(queue: str, **options: Any) -> None:
         steps.run_when_ready(steps.close, checked.role_timeout)
 
 
+def forget_group(queue: str, group: str, **options: Any) -> None:
+    """Delete what the server keeps of a group whose query is finished. An interrupted call may be repeated.
+
+    Spark commits a batch when it asks for the next one, so the last one stays on the server. Without it, the query
+    cannot be started again with its checkpoint.
+
+    Args:
+        queue: The queue's name. It may have been deleted.
+        group: The group.
+        **options: `url`, `prefix`, … as in `Options`.
+
+    Raises:
+        ServerError, ServerUnavailableError: The server refused, or cannot be reached.
+        ValueError: An option, or the name of the group, is invalid.
+    """
+    from apressure.connection.wire.blocking import Blocking
+    from apressure.spark.engine.source_steps import SourceSteps
+
+    checked = Options.of({"queue": queue, "group": group, **options})
+    with contextlib.closing(Blocking(checked.settings())) as server:
+        SourceSteps(server, queue, group).forget()
+
+
 def _sources(query: StreamingQuery) -> list[Options]:
     try:
         from apressure.spark.plans import Plan

@@ -117,15 +117,3 @@ def give_back(settings: Settings, name: str, group: str) -> int:
         committed, last, _ = steps.unfinished()  # its query may have committed more until now
         # The latest batch goes first, so that the oldest message is first in line in the end.
         return sum(steps.give_back(epoch, number, max(last, sealed)) for number in range(last, committed, -1))
-
-
-def forget_group(settings: Settings, name: str, group: str) -> None:
-    """Delete what the server keeps of a group whose query is finished. An interrupted call may be repeated.
-
-    Spark commits a batch when it asks for the next one, so the last one stays.
-
-    Raises:
-        ServerError, ServerUnavailableError: The server refused, or cannot be reached.
-    """
-    with closing(Blocking(settings)) as server:
-        SourceSteps(server, name, group).forget()

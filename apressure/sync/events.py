@@ -39,6 +39,7 @@ class BlockingEventQueue(GettingQueue[T]):
     get_many = blocking(EventQueue[T].get_many)
     get_nowait = blocking(EventQueue[T].get_nowait)
     pause = blocking(EventQueue[T].pause)
+    paused = blocking(EventQueue[T].paused)
     peek = blocking(EventQueue[T].peek)
     peek_newest = blocking(EventQueue[T].peek_newest)
     producer = block(EventQueue[T].producer, BlockingEventProducer[T])

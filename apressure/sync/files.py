@@ -11,7 +11,7 @@ from apressure.files.queue import FileQueue
 from apressure.sync.blocks import Producer
 from apressure.sync.calls import block, blocking, receiving, receiving_many
 from apressure.sync.delivery import Delivery
-from apressure.sync.queue import Queue
+from apressure.sync.getting import GettingQueue
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class BlockingFileProducer(Producer[T]):
     put_nowait = blocking(roles.FileProducer[T].put_nowait)
 
 
-class BlockingFileQueue(Queue[T]):
+class BlockingFileQueue(GettingQueue[T]):
     """A `FileQueue` for code without asyncio. Its methods are those of `FileQueue`, and wait for the result.
 
     Where their documentation says what a cancellation leaves behind, Ctrl-C leaves the same.
@@ -55,8 +55,12 @@ class BlockingFileQueue(Queue[T]):
     dead_letters = blocking(FileQueue[T].dead_letters)
     delete = blocking(FileQueue[T].delete)
     exists = blocking(FileQueue[T].exists)
+    get = blocking(FileQueue[T].get)
+    get_many = blocking(FileQueue[T].get_many)
+    get_nowait = blocking(FileQueue[T].get_nowait)
     give_back_in_flight = blocking(FileQueue[T].give_back_in_flight)
     pause = blocking(FileQueue[T].pause)
+    paused = blocking(FileQueue[T].paused)
     peek = blocking(FileQueue[T].peek)
     peek_newest = blocking(FileQueue[T].peek_newest)
     producer = block(FileQueue[T].producer, BlockingFileProducer[T])

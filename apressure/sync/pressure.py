@@ -39,6 +39,7 @@ class BlockingQueue(GettingQueue[T]):
     get_many = blocking(AsyncQueue[T].get_many)
     get_nowait = blocking(AsyncQueue[T].get_nowait)
     pause = blocking(AsyncQueue[T].pause)
+    paused = blocking(AsyncQueue[T].paused)
     peek = blocking(AsyncQueue[T].peek)
     peek_newest = blocking(AsyncQueue[T].peek_newest)
     producer = block(AsyncQueue[T].producer, BlockingProducer[T])

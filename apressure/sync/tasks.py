@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from apressure.sync.blocks import Producer
 from apressure.sync.calls import block, blocking, iterating, receiving, receiving_many
 from apressure.sync.delivery import Delivery
-from apressure.sync.queue import Queue
+from apressure.sync.getting import GettingQueue
 from apressure.tasks import producer as producers
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.queue import TaskQueue
@@ -55,10 +55,11 @@ class BlockingTaskDelivery(Delivery[T]):
 class BlockingTaskProducer(Producer[T]):
     """The producing end of a `BlockingTaskQueue`; see `TaskProducer`."""
 
-    put = blocking(producers.TaskProducer[T].put)  # type: ignore[assignment] # (its item is called `parameters`)
+    put = blocking(producers.TaskProducer[T].put)
+    put_nowait = blocking(producers.TaskProducer[T].put_nowait)
 
 
-class BlockingTaskQueue(Queue[T]):
+class BlockingTaskQueue(GettingQueue[T]):
     """A `TaskQueue` for code without asyncio. Its methods are those of `TaskQueue`, and wait for the result.
 
     Where their documentation says what a cancellation leaves behind, Ctrl-C leaves the same. `tasks()` gives snapshots.
@@ -74,12 +75,16 @@ class BlockingTaskQueue(Queue[T]):
     delete_task = blocking(TaskQueue[T].delete_task)
     enqueue = blocking(TaskQueue[T].enqueue)
     exists = blocking(TaskQueue[T].exists)
+    get = blocking(TaskQueue[T].get)
+    get_many = blocking(TaskQueue[T].get_many)
+    get_nowait = blocking(TaskQueue[T].get_nowait)
     pause = blocking(TaskQueue[T].pause)
+    paused = blocking(TaskQueue[T].paused)
     peek = blocking(TaskQueue[T].peek)
     peek_newest = blocking(TaskQueue[T].peek_newest)
     producer = block(TaskQueue[T].producer, BlockingTaskProducer[T])
     purge = blocking(TaskQueue[T].purge)
-    put = enqueue  # type: ignore[assignment] # (its item is called `parameters`, as there)
+    put = enqueue
     put_nowait = blocking(TaskQueue[T].put_nowait)
     qsize = blocking(TaskQueue[T].qsize)
     receive = receiving(TaskQueue[T].receive, BlockingTaskDelivery[T])

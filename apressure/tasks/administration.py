@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from apressure import logs, validation
+from apressure.concurrency.deadline import with_deadline
+from apressure.concurrency.settle import note_sent
 from apressure.core.waiting import Wait
 from apressure.exceptions import QueueDoesNotExistError
 from apressure.tasks.core import Core
@@ -27,7 +29,8 @@ class Administration(Core):
     def __repr__(self) -> str:
         return f"<TaskQueue {self.name!r} at {self.client.server.address}>"
 
-    async def create(self, bound: int = 0, exist_ok: bool = False) -> bool:
+    @with_deadline()
+    async def create(self, bound: int = 0, exist_ok: bool = False, *, deadline: float | None = None) -> bool:
         """Create the queue with a bound. A queue without a bound needs no `create`: the first task makes it.
 
         Tasks that are in the queue already stay. From then on, this object's operations raise QueueDoesNotExistError
@@ -37,6 +40,7 @@ class Administration(Core):
             bound: The most tasks that may wait; 0 for no bound. It holds for every client of apressure, for `enqueue`
                 and `put`. Scheduled tasks and nodes of the released blueque do not know it.
             exist_ok: Leave a queue that was created before as it is, with its bound, and return False.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `enqueue`.
 
         Returns:
             Whether the queue is new.
@@ -55,27 +59,37 @@ class Administration(Core):
             await logs.kept_bound(self, bound)
         return new
 
-    async def exists(self) -> bool:
+    @with_deadline(reads=True)
+    async def exists(self, *, deadline: float | None = None) -> bool:
         """Return whether the queue exists: it was created, or has tasks or listeners, or had some."""
         self.check()
         return (await self.steps.status()).exists
 
-    async def bound(self) -> int:
+    @with_deadline(reads=True)
+    async def bound(self, *, deadline: float | None = None) -> int:
         """Return the most tasks that may wait; 0 for no bound.
 
-        It raises as `statistics` does, and so do `qsize` and `closed`.
+        It raises as `statistics` does, and so do `qsize`, `closed` and `paused`.
         """
         return (await self._status()).bound
 
-    async def qsize(self) -> int:
+    @with_deadline(reads=True)
+    async def qsize(self, *, deadline: float | None = None) -> int:
         """Return how many tasks wait; scheduled ones and those in hand do not count."""
         return (await self._status()).pending
 
-    async def closed(self) -> bool:
+    @with_deadline(reads=True)
+    async def closed(self, *, deadline: float | None = None) -> bool:
         """Return whether the queue is closed; it stays so."""
         return (await self._status()).closed
 
-    async def statistics(self) -> TaskStatistics:
+    @with_deadline(reads=True)
+    async def paused(self, *, deadline: float | None = None) -> bool:
+        """Return whether the queue is paused."""
+        return (await self._status()).paused
+
+    @with_deadline(reads=True)
+    async def statistics(self, *, deadline: float | None = None) -> TaskStatistics:
         """Return a snapshot of the queue.
 
         Raises:
@@ -103,11 +117,16 @@ class Administration(Core):
             **self.steps.counts.fields(),
         )
 
-    async def close(self) -> None:
+    @with_deadline()
+    async def close(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Close the *queue*: our clients can put nothing more, and consumers end when it is drained.
 
         Scheduled tasks still run at their time, and consumers wait for them. Nodes of the released blueque do not know
         that a queue is closed: what they enqueue is delivered, too. (`aclose` releases this object's connections.)
+
+        Args:
+            timeout: As for `AsyncQueue.close`, which waits for the producer role. Here nothing waits.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `enqueue`.
 
         Raises:
             QueueClosedError: It was closed before.
@@ -115,10 +134,12 @@ class Administration(Core):
 
         Cancelled, the queue is closed or open.
         """
+        validation.timeout(timeout)
         self.check()
         await self.steps.close(self._expected)
 
-    async def wait_closed(self, timeout: float | None = None) -> None:
+    @with_deadline(reads=True)
+    async def wait_closed(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Wait until the queue is closed; tasks may be left in it.
 
         Raises:
@@ -141,8 +162,12 @@ class Administration(Core):
 
         await self._waits.until(look, timeout, self.name)
 
-    async def pause(self) -> bool:
+    @with_deadline()
+    async def pause(self, *, deadline: float | None = None) -> bool:
         """Pause the queue: nodes of apressure reserve nothing more until `resume`. Nodes of the release do.
+
+        Args:
+            deadline: Seconds for the whole operation, with connecting and repeating; see `enqueue`.
 
         Returns:
             Whether it was not paused before.
@@ -155,12 +180,14 @@ class Administration(Core):
         self.check()
         return await self.steps.pause(True, self._expected)
 
-    async def resume(self) -> bool:
+    @with_deadline()
+    async def resume(self, *, deadline: float | None = None) -> bool:
         """End a pause. Returns whether there was one. It raises as `pause` does."""
         self.check()
         return await self.steps.pause(False, self._expected)
 
-    async def delete(self, timeout: float | None = None) -> None:
+    @with_deadline()
+    async def delete(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Delete the queue with all its tasks, those in hand and those that have ended included.
 
         Waiting clients get QueueDoesNotExistError, if the queue was created. It works in steps of up to 250
@@ -168,6 +195,7 @@ class Administration(Core):
 
         Args:
             timeout: As for `AsyncQueue.delete`, which waits for the queue's roles. Here nothing waits.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `enqueue`.
 
         Raises:
             QueueDoesNotExistError: There is no such queue.
@@ -177,6 +205,7 @@ class Administration(Core):
         validation.timeout(timeout)
         self.check()
         await self.steps.end_queue()
+        note_sent()
         for what in ("pending", "scheduled", "held", "complete", "failed"):
             while True:
                 _, looked = await self.steps.purge(what, MAX_DELETED)
@@ -184,12 +213,14 @@ class Administration(Core):
                     break
         await self.steps.forget_queue()
 
+    @with_deadline()
     async def purge(
         self,
         status: Purgeable = "pending",
         *,
         older_than: float | None = None,
         on_progress: Callable[[int], object] | None = None,
+        deadline: float | None = None,
     ) -> int:
         """Delete the tasks that have this status when it begins, in steps of up to 250.
 
@@ -198,6 +229,7 @@ class Administration(Core):
             older_than: Only tasks that have not changed for so many seconds, by the server's clock; None for all. A
                 task without a valid time of its latest change counts as old.
             on_progress: Called after each step with how many were deleted so far.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `enqueue`.
 
         Returns:
             How many were deleted.
@@ -217,6 +249,7 @@ class Administration(Core):
         while left > 0:
             step, looked = await self.steps.purge(status, min(left, MAX_DELETED), older_than, self._expected)
             deleted += step
+            note_sent()
             if status in ("pending", "scheduled"):
                 self.steps.counts.deleted_count += step
             left -= looked

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final, Generic, TypeVar, overload
 
 from apressure import dead_letters, validation
+from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_accepted
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter, Failure, Requeued
@@ -92,7 +93,8 @@ class Contents(Administration, Generic[T]):
             if len(ids) < _CHUNK:
                 return
 
-    async def cancel(self, task_id: str) -> bool:
+    @with_deadline()
+    async def cancel(self, task_id: str, *, deadline: float | None = None) -> bool:
         """Cancel a task. One that waits fails, with the error `cancelled`. The node that has it is asked to end it.
 
         A `Runner` ends its process. Other processors see it by `TaskDelivery.cancel_requested`, and nodes of the
@@ -110,12 +112,14 @@ class Contents(Administration, Generic[T]):
         """
         return self._outcome(task_id, await self.steps.cancel(self._checked(task_id))) == "cancelled"
 
-    async def retry(self, task_id: str, timeout: float | None = None) -> None:
+    @with_deadline()
+    async def retry(self, task_id: str, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Enqueue a task again that has failed: last in line, with new attempts.
 
         Args:
             task_id: The task's id.
             timeout: Seconds to wait for room at most.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `enqueue`.
 
         Raises:
             TaskDoesNotExistError: This queue has no such task.
@@ -134,7 +138,8 @@ class Contents(Administration, Generic[T]):
 
         self._outcome(task_id, await self._waits.until(attempt, timeout, self.name))
 
-    async def delete_task(self, task_id: str) -> None:
+    @with_deadline()
+    async def delete_task(self, task_id: str, *, deadline: float | None = None) -> None:
         """Delete a task that has ended, with its result (specification: Delete Finished Task).
 
         Raises:
@@ -146,11 +151,13 @@ class Contents(Administration, Generic[T]):
         """
         self._outcome(task_id, await self.steps.remove(self._checked(task_id)))
 
-    async def dead_letters(self, limit: int | None = 100) -> list[DeadLetter[T]]:
+    @with_deadline(reads=True)
+    async def dead_letters(self, limit: int | None = 100, *, deadline: float | None = None) -> list[DeadLetter[T]]:
         """Return the tasks that have failed, the oldest first, with the reason of each. It changes nothing.
 
         Args:
             limit: How many at most; None for all.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `enqueue`.
 
         Raises:
             TypeError, ValueError: The limit is no positive whole number.
@@ -176,18 +183,25 @@ class Contents(Administration, Generic[T]):
         return letters[:limit]
 
     @overload
-    async def requeue(self, max_items: int | None = ..., timeout: float | None = ...) -> Requeued: ...
-    @overload
-    async def requeue(self, *, timeout: float | None = ..., ids: Iterable[str]) -> Requeued: ...
     async def requeue(
-        self, max_items: int | None = None, timeout: float | None = None, *, ids: Iterable[str] | None = None
-    ) -> Requeued:
+        self, max_items: int | None = ..., timeout: float | None = ..., *, deadline: float | None = ...
+    ) -> Requeued: ...
+    @overload
+    async def requeue(
+        self, *, timeout: float | None = ..., ids: Iterable[str], deadline: float | None = ...
+    ) -> Requeued: ...
+    @with_deadline()
+    async def requeue(
+        self, max_items: int | None = None, timeout: float | None = None, *, ids: Iterable[str] | None = None,
+        deadline: float | None = None,
+    ) -> Requeued:  # fmt: skip
         """Enqueue tasks again that have failed, the oldest first: last in line, with new attempts.
 
         Args:
             max_items: How many at most; None for all that have failed when it begins.
             timeout: Seconds to wait for room at most.
             ids: Only these.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `enqueue`.
 
         Returns:
             How many were enqueued. Its attribute `not_found` has the ids among `ids` that no failed task has.
@@ -204,16 +218,16 @@ class Contents(Administration, Generic[T]):
             validation.whole(max_items, "max_items")
         validation.timeout(timeout)
         if ids is not None and max_items is not None:
-            raise ValueError("give either max_items or ids")
+            raise ValueError("give either max_items= or ids=: the ids say how many")
         loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
+        until = None if timeout is None else loop.time() + timeout
         moved = 0
         try:
             if ids is not None:
                 missing = []
                 for task_id in await self._oldest_first(dead_letters.checked_ids(ids)):
                     try:
-                        await self.retry(task_id, None if deadline is None else max(0.0, deadline - loop.time()))
+                        await self.retry(task_id, None if until is None else max(0.0, until - loop.time()))
                         moved += 1
                     except (TaskDoesNotExistError, TaskStatusError):
                         missing.append(task_id)
@@ -229,7 +243,7 @@ class Contents(Administration, Generic[T]):
                 return looked or FULL
 
             while left > 0 and (max_items is None or moved < max_items):
-                remaining = None if deadline is None else max(0.0, deadline - loop.time())
+                remaining = None if until is None else max(0.0, until - loop.time())
                 await self._waits.until(attempt, remaining, self.name)
         except asyncio.CancelledError:
             note_accepted(moved)

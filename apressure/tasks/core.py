@@ -10,7 +10,7 @@ from apressure.exceptions import PressureError
 from apressure.tasks.delivery import Hand
 from apressure.tasks.engine.answers import Claim
 from apressure.tasks.engine.lanes import PutLane, ReserveLane, Settler
-from apressure.tasks.engine.steps import Policy, TaskSteps
+from apressure.tasks.engine.steps import TaskSteps, Want
 from apressure.tasks.engine.waits import TaskWaits
 from apressure.tasks.nodes import processes
 
@@ -68,9 +68,9 @@ class Core(objects.QueueObject[Client, Block]):
         self._expected = False  # this object has created the queue: if it is gone, it was deleted
         self._listener = b""
 
-    def policy(self, lease: float) -> Policy:
-        """Return how tasks are reserved for so many seconds."""
-        return Policy(int(lease * 1000), self.max_attempts or 0, self.on_orphan)
+    def want(self, lease: float, listener: bytes, expected: bool, in_hand: int | None = None) -> Want:
+        """Return what a reservation for so many seconds asks for."""
+        return Want(int(lease * 1000), self.max_attempts or 0, self.on_orphan, listener, expected, in_hand)
 
     async def listener(self) -> bytes:
         """Return the listener that this process is."""

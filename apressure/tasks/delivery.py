@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from apressure.core.leases.arguments import lease_of
 from apressure.core.leases.clock import since_boot
@@ -16,13 +16,15 @@ from apressure.tasks.engine.answers import Claim, raw
 from apressure.tasks.engine.keys import task_key
 from apressure.tasks.engine.steps import Change
 from apressure.tasks.engine.waits import channels_of
-from apressure.tasks.processor import Processor, why
+from apressure.tasks.processor import NO_RESULT, Processor, why
 from apressure.tasks.task import Task
 
 if TYPE_CHECKING:
     from apressure.tasks.core import Core
 
 T = TypeVar("T")
+
+_NOTHING: Final[Mapping[str, str]] = {}
 
 
 class TaskDelivery(Processor, Generic[T]):
@@ -49,9 +51,9 @@ class TaskDelivery(Processor, Generic[T]):
         self.handed_out = False
         self._items = items
         self._in_hand = in_hand
-        self._note: dict[str, str] = {}
+        self._note: Mapping[str, str] = _NOTHING
         self._error = b""
-        self._callbacks: dict[str, Callable[[], object]] = {}
+        self._callbacks: dict[str, Callable[[], object]] | None = None
         self._on_renewed: Callable[[float], object] | None = None
 
     def __repr__(self) -> str:
@@ -94,11 +96,14 @@ class TaskDelivery(Processor, Generic[T]):
 
     def on_lost(self, callback: Callable[[], object]) -> None:
         """Have `callback()` called, once, on the event loop, when the task is found to be lost to others."""
-        self._callbacks["lost"] = callback
+        self._on("lost", callback)
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
         """Have `callback()` called, once, on the event loop, when somebody asks to cancel the task."""
-        self._callbacks["cancel"] = callback
+        self._on("cancel", callback)
+
+    def _on(self, event: str, callback: Callable[[], object]) -> None:
+        self._callbacks = {**(self._callbacks or {}), event: callback}
 
     def on_renewed(self, callback: Callable[[float], object]) -> None:
         """Have `callback(certain_until)` called whenever the lease was renewed: in any thread, so it must not block."""
@@ -137,7 +142,7 @@ class TaskDelivery(Processor, Generic[T]):
         """Tell the program what a renewal has found: `"lost"` or `"cancel"`."""
         if event == "cancel":
             self.cancel_requested = True
-        if (callback := self._callbacks.pop(event, None)) is not None:
+        if self._callbacks is not None and (callback := self._callbacks.pop(event, None)) is not None:
             asyncio.get_running_loop().call_soon(callback)  # it may raise
 
     async def ack(self) -> None:
@@ -157,9 +162,8 @@ class TaskDelivery(Processor, Generic[T]):
             LeaseLostError: It is known already that the lease has ended.
             RuntimeError: It was settled before.
         """
-        change = Change("complete", self.claim, self._encode(None))
         self._begin("completed")
-        self._core.settler.soon(change, self._acked)
+        self._core.settler.soon(Change("complete", self.claim, NO_RESULT), self._acked)
 
     async def nack(self, error: BaseException | str | None = None) -> None:
         """Give the task back, first in line: it is tried again, unless it was tried `max_attempts` times.

@@ -30,7 +30,8 @@ OURS: Final = frozenset(
 MAX_FIELDS: Final = 100
 """The most fields of a program in one step, which are arguments of one command there."""
 
-_CODEC: Final = TaskCodec()
+_encode: Final = TaskCodec().encode
+NO_RESULT: Final = _encode(None)
 
 
 class Processor:
@@ -123,7 +124,7 @@ class Processor:
 
         Cancelled, it waits for the outcome, then raises: the task is complete or goes on.
         """
-        change = Change("complete", self.claim, self._encode(result), checked_fields(fields))
+        change = Change("complete", self.claim, _encode(result), checked_fields(fields))
         await self._settle(change, "completed")
 
     async def fail(self, error: BaseException | str, *, fields: Mapping[str, str] | None = None) -> None:
@@ -141,9 +142,6 @@ class Processor:
         """
         text, noted = why(error, self.task.attempts)
         await self._settle(Change("fail", self.claim, text, {**noted, **checked_fields(fields)}), "failed")
-
-    def _encode(self, result: Any) -> bytes:
-        return _CODEC.encode(result)
 
     async def _settle(self, change: Change, what: str) -> None:
         self._begin(what)

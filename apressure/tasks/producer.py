@@ -25,10 +25,16 @@ class TaskProducer(ClosingProducer["TaskQueue[T]"], Generic[T]):
         self._entered = True
         return self
 
-    async def put(self, parameters: T, timeout: float | None = None) -> str:
+    async def put(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> str:
         """Enqueue a task, as `TaskQueue.enqueue` does."""
-        return await self._entered_queue().enqueue(parameters, timeout)
+        return await self._entered_queue().enqueue(item, timeout, deadline=deadline)
 
-    async def put_many(self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None) -> int:
+    async def put_nowait(self, item: T, *, deadline: float | None = None) -> str:
+        """Enqueue a task, as `TaskQueue.put_nowait` does."""
+        return await self._entered_queue().put_nowait(item, deadline=deadline)
+
+    async def put_many(
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
+    ) -> int:
         """Enqueue tasks in order, as `TaskQueue.put_many` does."""
-        return await self._entered_queue().put_many(items, timeout)
+        return await self._entered_queue().put_many(items, timeout, deadline=deadline)

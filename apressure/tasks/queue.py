@@ -6,28 +6,24 @@ import asyncio
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import datetime
-from typing import Any, Final, Generic, Literal, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
-from apressure.concurrency.deadline import within
+from apressure.concurrency.deadline import with_deadline, within
 from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
 from apressure.core.leases.arguments import lease_of
-from apressure.core.leases.clock import since_boot
 from apressure.core.waiting import Wait
-from apressure.exceptions import QueueEmptyError
 from apressure.items import Items, Progress
 from apressure.tasks.codec import TaskCodec, UTF8Codec
-from apressure.tasks.contents import Contents
-from apressure.tasks.delivery import Hand, TaskDelivery
-from apressure.tasks.engine.answers import Reserved, text
-from apressure.tasks.engine.lanes import Put, Reserve
+from apressure.tasks.delivery import TaskDelivery
+from apressure.tasks.engine.lanes import Put
 from apressure.tasks.engine.steps import MAX_TASKS, New
 from apressure.tasks.nodes.consumer import TaskConsumer
 from apressure.tasks.options import DEFAULT_RESULT_TTL, refuse_unfit, time_of, ttl_of
 from apressure.tasks.producer import TaskProducer
-from apressure.tasks.task import Task
+from apressure.tasks.taking import Taking
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -35,7 +31,7 @@ A = TypeVar("A")
 POLICIES: Final = ("retry", "fail")
 
 
-class TaskQueue(Contents[T], Generic[T]):
+class TaskQueue(Taking[T]):
     """A queue of tasks for any number of nodes, on a Redis or Valkey server, in the format of Blueque.
 
     A task has parameters, runs for as long as it takes, and ends with a result or an error, which stay on the server.
@@ -119,11 +115,12 @@ class TaskQueue(Contents[T], Generic[T]):
         used: Codec[Any] = TaskCodec() if codec is None else codec_for(codec)
         self._items = Items(name, UTF8Codec(used), chosen.settings.max_message_size)
 
-    async def enqueue(self, parameters: T, timeout: float | None = None, *, deadline: float | None = None) -> str:
+    async def enqueue(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> str:
         """Enqueue a task, waiting while the queue is full (specification: Submission).
 
         Args:
-            parameters: What the task is to do: a string, or anything that JSON knows, or what the codec takes.
+            item: The parameters, what the task is to do: a string, or anything that JSON knows, or what the codec
+                takes.
             timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
             deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
                 it where a caller must be answered in time.
@@ -144,15 +141,15 @@ class TaskQueue(Contents[T], Generic[T]):
         then raises: the task is in the queue, or not. `timeout=` gives a certain answer.
         """
         if deadline is not None:
-            return await within(deadline, self.name, self.enqueue(parameters, timeout))
+            return await within(deadline, self.name, self.enqueue(item, timeout))
         task_id = new_id()
-        await self._put(Put([(task_id, self._items.encode(parameters), b"")], self._expected), timeout)
+        await self._put(Put([(task_id, self._items.encode(item), b"")], self._expected), timeout)
         return task_id.decode()
 
     put = enqueue
     """`enqueue`, by the name that it has in every kind of queue."""
 
-    async def put_nowait(self, parameters: T, *, deadline: float | None = None) -> str:
+    async def put_nowait(self, item: T, *, deadline: float | None = None) -> str:
         """Enqueue a task without waiting for room; `deadline` is as for `enqueue`.
 
         Returns:
@@ -164,8 +161,9 @@ class TaskQueue(Contents[T], Generic[T]):
 
         Cancelled, the task is in the queue, or not.
         """
-        return await self.enqueue(parameters, 0, deadline=deadline)
+        return await self.enqueue(item, 0, deadline=deadline)
 
+    @with_deadline()
     async def schedule(self, parameters: T, eta: datetime | float, *, deadline: float | None = None) -> str:
         """Have a task enqueued at a time (specification: Schedule Task). A `Scheduler` must run then.
 
@@ -184,13 +182,12 @@ class TaskQueue(Contents[T], Generic[T]):
 
         Cancelled, the task is scheduled, or not.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.schedule(parameters, eta))
         task_id, time = new_id(), repr(time_of(eta)).encode()
         self.check()
         await self._schedules.run(Put([(task_id, self._items.encode(parameters), time)], self._expected), None, False)
         return task_id.decode()
 
+    @with_deadline()
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
     ) -> int:
@@ -212,8 +209,6 @@ class TaskQueue(Contents[T], Generic[T]):
 
         Cancelled, the first of the tasks are in the queue, in order, and the others are not.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.put_many(items, timeout))
         validation.timeout(timeout)
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
@@ -228,64 +223,6 @@ class TaskQueue(Contents[T], Generic[T]):
                 progress.accepted += put.done
 
         return await self._items.put_chunks(items, put_chunk, MAX_TASKS, ahead=True)
-
-    async def receive(
-        self, timeout: float | None = None, lease: float | None = None, *, deadline: float | None = None
-    ) -> TaskDelivery[T]:
-        """Reserve the task that is next, waiting while there is none (specification: Node Task Pop).
-
-        Args:
-            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
-            lease: Seconds for which no other node gets it; None for the queue's. Only `TaskDelivery.extend` renews it:
-                `consumer` and `TaskClient.listener` renew by themselves.
-            deadline: Seconds for the whole operation, with connecting and repeating; None for no limit.
-
-        Raises:
-            QueueEmptyError: There was none until the timeout.
-            DeadlineError: The deadline passed. What is reserved later goes back by itself.
-            QueueClosedError: The queue is closed, and no task waits or is scheduled. One in hand may still come back:
-                then the next `receive` gets it.
-            QueueDoesNotExistError: It was created and deleted.
-            ServerError, ServerUnavailableError: The server refused, or cannot be reached. Tasks that were reserved come
-                again when their lease ends.
-            TypeError, ValueError: An argument is invalid.
-
-        Cancelled, nothing was taken, or it has been given back.
-        """
-        return (await self.receive_many(1, timeout, lease, deadline=deadline))[0]
-
-    async def receive_many(
-        self,
-        max_items: int,
-        timeout: float | None = None,
-        lease: float | None = None,
-        *,
-        deadline: float | None = None,
-    ) -> list[TaskDelivery[T]]:
-        """Reserve one to max_items tasks, as many as there are, waiting while there is none.
-
-        Very many or large tasks come in chunks: the list may be shorter than the queue.
-
-        Raises:
-            TypeError, ValueError: max_items is not a positive whole number.
-            PressureError: As for `receive`.
-
-        Cancelled, nothing was taken, or it has been given back, in order.
-        """
-        if deadline is not None:
-            return await within(deadline, self.name, self.receive_many(max_items, timeout, lease))
-        validation.whole(max_items, "max_items")
-        validation.timeout(timeout)
-        seconds = self.lease if lease is None else lease_of(lease)
-        self.check()
-        listener = await self.listener()
-        sent = since_boot()
-        reserve = Reserve(min(max_items, MAX_TASKS), self.policy(seconds), listener, self._expected)
-        tasks: list[Reserved] = await self._reservations.run(reserve, timeout, False)
-        deliveries = [self.delivery(one) for one in tasks]
-        for delivery in deliveries:
-            delivery.certain_until = sent + seconds
-        return deliveries
 
     def producer(self, close: bool = True) -> TaskProducer[T]:
         """Return the producing end of the queue, for `async with`.
@@ -333,43 +270,14 @@ class TaskQueue(Contents[T], Generic[T]):
         seconds = self.lease if lease is None else lease_of(lease)
         return TaskConsumer(self, ack == "manual", delete, prefetch, seconds, max_hold)
 
-    async def peek(self) -> T:
-        """Return the parameters of the task that is next, without taking it.
-
-        Raises:
-            QueueEmptyError: None waits.
-            DecodeError: The codec cannot decode them.
-            PressureError: As for `statistics`.
-        """
-        return await self._peek(False)
-
-    async def peek_newest(self) -> T:
-        """Return the parameters of the task that was enqueued last, without taking it.
-
-        Raises:
-            QueueEmptyError, DecodeError, PressureError: As for `peek`.
-        """
-        return await self._peek(True)
-
     @property
     def expected(self) -> bool:
         """Whether this object has created the queue."""
         return self._expected
 
-    def delivery(self, reserved: Reserved, hand: Hand | None = None) -> TaskDelivery[T]:
-        """Return the delivery of a task that a step has reserved."""
-        return TaskDelivery(self, self._items, Task(self.client, text(reserved.id), reserved.fields), hand)
-
     async def until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
         """Try a step, wait while it says so, try again."""
         return await self._waits.until(step, timeout, self.name)
-
-    async def _peek(self, newest: bool) -> T:
-        self.check()
-        task = await self.steps.peek(newest)
-        if task is None:
-            raise QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
-        return self._items.decode(task.fields["parameters"].encode(errors="surrogateescape"))
 
     async def _put(self, put: Put, timeout: float | None) -> None:
         validation.timeout(timeout)

@@ -57,14 +57,17 @@ class Together:
         """Have servers fail over so many times while members die, and settle the account."""
         async with nursery(self._url, "tests.chaos.durable_workers") as hatchery, asyncio.TaskGroup() as group:
             feeding = group.create_task(self._feed())
-            for member in range(MEMBERS):
+            dying = [
                 group.create_task(self._die(hatchery, member, random.Random(self._rng.random())))
+                for member in range(MEMBERS)
+            ]
             await self._go_on()
             for _ in range(times):
                 await asyncio.sleep(self._rng.uniform(0, 0.3))
                 await failover()
                 await self._go_on()
             self._over.set()
+            await asyncio.wait(dying)  # the last ones are killed when they have got something
             feeding.cancel()  # the queue may be full
         row = settle_together(self._account, [notes(log) for log in self._logs], await self._rest())
         row.tried, row.stuck = times, self._stuck

@@ -210,6 +210,8 @@ async def random_schedule(url: str, rng: random.Random, name: str) -> tuple[list
                 connection.end()
         task.cancel()
         await asyncio.wait((task,))
+        if not task.cancelled() and (error := task.exception()) is not None and not crash:
+            raise AssertionError from error
         await client.aclose()
 
     async with Client(url) as client:

@@ -1,4 +1,4 @@
-"""The deliveries of every kind of queue have one set of methods, with one signature each."""
+"""Queues and deliveries of every kind have one set of methods, with one signature each."""
 
 from __future__ import annotations
 
@@ -7,16 +7,50 @@ from typing import Any
 
 import pytest
 
-from apressure import Delivery, EventDelivery, FileDelivery, RemoteEventDelivery, protocols
+from apressure import Delivery, EventDelivery, EventProducer, FileDelivery, RemoteEventDelivery, protocols
+from apressure.files.roles import FileProducer
+from apressure.pressure.producer import Producer
 from apressure.tasks.delivery import TaskDelivery
+from apressure.tasks.producer import TaskProducer
+from tests.contract import test_matrix
+from tests.contract.matrix import ALSO, GAPS, KINDS, OTHER_DEFAULTS, VERBS, check_arguments, expect_gap, shape
 
-KINDS: tuple[type[Any], ...] = (Delivery, EventDelivery, RemoteEventDelivery, FileDelivery, TaskDelivery)
+DELIVERIES: tuple[type[Any], ...] = (Delivery, EventDelivery, RemoteEventDelivery, FileDelivery, TaskDelivery)
 
 METHODS = inspect.getmembers(protocols.Delivery, inspect.isfunction)
 COMMON = (*(name for name, _ in METHODS if not name.startswith("_")), "note_error")
 
 MORE = {(FileDelivery, "extend"): "seconds may be left out: the protocol asks for them, and programs of vsqs did not"}
 """Methods that take more than the others', and why."""
+
+PRODUCERS: dict[str, type[Any]] = {
+    "AsyncQueue": Producer, "EventQueue": EventProducer, "TaskQueue": TaskProducer, "FileQueue": FileProducer,
+}  # fmt: skip
+
+CELLS = [(kind, verb) for kind in KINDS for verb in VERBS]
+"""Where the matrix of kinds and verbs has something to say."""
+
+
+@pytest.mark.parametrize(("kind", "verb"), CELLS)
+def test_a_queue_of_every_kind_has_each_verb_with_the_same_arguments(
+    request: pytest.FixtureRequest, kind: str, verb: str
+) -> None:
+    expect_gap(request, kind, verb)
+    check_arguments(KINDS[kind], verb)
+
+
+@pytest.mark.parametrize("verb", ["put", "put_nowait", "put_many"])
+@pytest.mark.parametrize("kind", PRODUCERS)
+def test_a_producer_puts_as_its_queue_does(request: pytest.FixtureRequest, kind: str, verb: str) -> None:
+    expect_gap(request, kind, f"producer.{verb}")
+    assert shape(getattr(PRODUCERS[kind], verb), ALSO.get((kind, verb), {})) == VERBS[verb]
+
+
+def test_each_exception_is_one() -> None:
+    known = {*CELLS, *((kind, test) for kind in KINDS for test in vars(test_matrix))}
+    known |= {(kind, f"producer.{verb}") for kind in KINDS for verb in VERBS}
+    assert GAPS.keys() <= known
+    assert ALSO.keys() | OTHER_DEFAULTS.keys() <= {*CELLS}
 
 
 def parameters(method: Any) -> list[tuple[str, Any, Any]]:
@@ -28,7 +62,7 @@ def test_the_methods_are_those_of_the_protocol() -> None:
     assert {"ack", "nack", "extend"} <= set(COMMON)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", DELIVERIES, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("name", COMMON)
 def test_a_delivery_of_every_kind_takes_the_same_arguments(kind: type[Any], name: str) -> None:
     here, usual = parameters(getattr(kind, name)), parameters(getattr(Delivery, name))

@@ -68,7 +68,7 @@ ABSENT: Final = {
     "expected": _PARTS,
     "forget": _PARTS,
     "listener": _PARTS,
-    "policy": _PARTS,
+    "want": _PARTS,
     "until": _PARTS,
     "nacked": _PARTS,
     "note_dead": _PARTS,

@@ -23,8 +23,8 @@ SPARK_PATIENCE = 400.0
 """Seconds that a run may take on a busy machine."""
 
 _WORDS = {
-    "feeder": "demo.pipeline feeder",
-    "driver": "demo.pipeline spark",
+    "feeder": "apressure.demo.feeder",
+    "driver": "apressure.demo.pipeline",
     "java": "deploy.SparkSubmit",
     "source": "python_streaming_source_runner",
     "worker": "pyspark.daemon",

@@ -26,7 +26,7 @@ import psutil
 import pytest
 
 from apressure import AsyncQueue
-from apressure.demo import pipeline
+from apressure.demo import flights
 from apressure.embedded import EmbeddedServer
 from apressure.spark.engine.keys import SparkKeys
 from apressure.spark.engine.steps import QueueSteps
@@ -375,11 +375,11 @@ def test_java_dies_at_any_moment(bare_ground: Ground) -> None:
     print(f"APRESSURE_SEED={_SEED}")
     ground, rng = bare_ground, random.Random(f"{_SEED} java")
     rows, killed, folders, quick = 1200, Counter[str](), 0, 4.0
-    flights = [json.dumps(flight).encode() for flight in pipeline.flights(rows)]
+    messages = [json.dumps(flight).encode() for flight in flights.flights(rows)]
     while killed.total() < JAVA_KILLS:
         folder = ground.folder / f"{folders}"
         steps = ground.create("flights")
-        asyncio.run(ground.put(flights, "flights", close=True))
+        asyncio.run(ground.put(messages, "flights", close=True))
         complete = False
         # Runs that are killed at one moment each, and then one without a kill.
         for what in (*rng.choices(list(MOMENTS), k=min(rng.randint(1, 3), JAVA_KILLS - killed.total())), ""):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from apressure import spark as pressure
 from apressure.demo import pipeline
-from apressure.spark.pipeline import sweep
 from tests.spark.quick import QUICK
 
 
@@ -24,7 +23,7 @@ def main(url: str, place: str, how: str) -> None:
     else:
         sink = frame.writeStream.format("parquet").option("path", str(files))
         pressure.await_end(sink.option("checkpointLocation", str(checkpoint)).start())
-    sweep(spark, folder / "delays")
+    pressure.sweep(spark, folder / "delays")
     print("done", flush=True)
 
 

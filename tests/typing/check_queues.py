@@ -424,7 +424,7 @@ def without_asyncio(
             for delivery in deliveries:
                 assert_type(delivery, sync.Delivery[str])
     with sync.Queue(texts) as files:
-        files.get()  # type: ignore[attr-defined]
+        assert_type(files.get(), str)
         assert_type(files.receive(), sync.BlockingFileDelivery[str])
     with sync.Queue(tasks) as work:
         assert_type(work.receive(), sync.BlockingTaskDelivery[str])

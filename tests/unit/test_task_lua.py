@@ -16,7 +16,7 @@ from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import prelude_of
 from apressure.tasks.engine.answers import Claim
 from apressure.tasks.engine.keys import TaskKeys, task_key
-from apressure.tasks.engine.steps import Change, Policy, TaskSteps
+from apressure.tasks.engine.steps import Change, TaskSteps, Want
 from tests.unit.scripts import names_every_argument, reads_only_what_it_names, sent, unused
 
 LUA = {
@@ -31,8 +31,9 @@ CLAIM = Claim(b"id", b"token", b"host_1")
 TASKS = [(b"a", b"1", b""), (b"b", b"2", b"5.0")]
 CALLS: dict[str, Callable[[TaskSteps], Any]] = {
     "enqueue": lambda steps: steps.send_enqueue(steps.series(), TASKS, True, print),
-    "reserve": lambda steps: steps.send_reserve(steps.series(), 3, Policy(1, 2, "fail"), b"host_1", True, 4, print),
+    "reserve": lambda steps: steps.send_reserve(steps.series(), 3, Want(1, 2, "fail", b"host_1", True, 4), print),
     "settle": lambda steps: steps.settle([Change("complete", CLAIM, b"done", {"a": "b"})], 5.0),
+    "reopen": lambda steps: steps.reopen_soon([CLAIM]),
     "extend": lambda steps: steps.extend([CLAIM], 5.0),
     "peek": lambda steps: steps.peek(newest=True),
     "status": lambda steps: steps.status(),

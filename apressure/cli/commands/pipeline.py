@@ -17,7 +17,10 @@ _REMAINS: Final = Remains("run the same command again to continue", {})
 def pipeline(
     common: Common,
     into: Annotated[
-        Path, typer.Option("--into", metavar="DIR", help="The folder for the results, and for what a restart needs.")
+        Path,
+        typer.Option(
+            "--into", metavar="DIR", resolve_path=True, help="The folder for the results, and for what a restart needs."
+        ),
     ] = Path("late-flights"),
     rows: Rows = None,
     bound: Annotated[

@@ -122,10 +122,14 @@ class LeasesInHand(ABC, Generic[K, D]):
         """Note the current task of the event loop, which iterates, for the log."""
         self._renewal.note_task()
 
-    def arrived(self, delivery: D, sent: float) -> None:
-        """A delivery that is in hand now was claimed by a step that was sent then, by the clock."""
-        delivery.certain_until = sent + self.term.seconds
-        if len(self._hand) == 1 or self._renewal not in self._renewer:
+    def arrived(self, deliveries: Iterable[tuple[K, D]], sent: float) -> None:
+        """Take deliveries in hand, by their claims, that a step has claimed which was sent then, by the clock."""
+        hand, until = self._hand, sent + self.term.seconds
+        begin = not hand
+        for claim, delivery in deliveries:
+            delivery.certain_until = until
+            hand[claim] = delivery
+        if hand and (begin or self._renewal not in self._renewer):
             self._renewal.begin()
 
     def certain(self, delivery: D) -> bool:

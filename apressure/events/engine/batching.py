@@ -12,13 +12,12 @@ from typing import Any
 from apressure import logs
 from apressure.concurrency.settle import set_result_once, wait_shielded
 from apressure.connection.wire.request import Request
-from apressure.core.lanes import Entry, Lane
 from apressure.core.putting import Putting, PuttingLane
-from apressure.core.waiting import EMPTY, FULL, Wait
+from apressure.core.taking import TakeLane
 from apressure.events.engine.answers import Event, Popped
-from apressure.events.engine.steps import MAX_EVENTS, EventSteps
+from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
-from apressure.exceptions import DuplicateEventError, DurabilityError, OutcomeUnknownError
+from apressure.exceptions import DuplicateEventError
 
 logger = logging.getLogger("apressure")
 
@@ -38,9 +37,7 @@ class PushLane(PuttingLane[Push]):
         front: They push to the front.
     """
 
-    _wait_type = Wait
     _most = MAX_EVENTS
-    _full = FULL
     _steps: EventSteps
     _waits: EventWaits
 
@@ -66,134 +63,32 @@ class PushLane(PuttingLane[Push]):
         )
 
 
-class Pop(Entry[list[Event]]):
-    """A pop of one to `max_events` events, claimed for `lease` milliseconds; 0 acknowledges them at once."""
+class PopLane(TakeLane[Want, Event]):
+    """The pops of a client's tasks."""
 
-    def __init__(self, max_events: int, lease: int, expected: bool) -> None:
-        self.max_events = max_events
-        self.lease = lease
-        self.expected = expected
-
-
-class PopLane(Lane[Pop]):
-    """The pops of a client's tasks.
-
-    Args:
-        steps, waits: As for `Lane`.
-        limit: How often an event is delivered at most; 0 for no limit.
-    """
-
-    _role = "consumer"
-    _wait_type = Wait
+    _most = MAX_EVENTS
     _steps: EventSteps
     _waits: EventWaits
 
-    def __init__(self, steps: EventSteps, waits: EventWaits, limit: int) -> None:
+    def __init__(self, steps: EventSteps, waits: EventWaits) -> None:
         super().__init__(steps, waits)
         self._series = steps.series()
-        self._limit = limit
-        self._back: list[tuple[int, Sequence[Event], asyncio.Future[None]]] = []
-        self._order = 0
 
-    def give_back(self, events: Sequence[Event], order: int) -> asyncio.Future[None]:
-        """Give back events that nobody has seen; the future completes when they are back, or that has failed.
+    def _take(self, most: int, want: Want, waits: bool) -> Request:
+        place = self._waits.take_turn() if waits else b""
+        return self._steps.send_pop(self._series, most, want, place, self._answered)
 
-        Events of several cancelled tasks go back together and in order, before the next step of this lane.
-        """
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        if not self._back:
-            loop.call_soon(self._send_back)
-        self._back.append((order, events, done))
-        return done
+    def _messages(self, answer: Any) -> list[Event]:
+        return answer.events if isinstance(answer, Popped) else []
 
-    def _send_back(self) -> None:
-        back, self._back = sorted(self._back, key=lambda given: given[0]), []
-        events = [event for _, some, _ in back for event in some]
-        for some in ([one for one in events if one.token], [one for one in events if not one.token]):
-            if some:
-                waiting = [done for _, given, done in back if given[0] in some]
-                gone = self._steps.give_back_soon(some)
-                gone.add_done_callback(functools.partial(self._given_back, some, waiting))
-
-    def _given_back(
-        self, events: Sequence[Event], waiting: Sequence[asyncio.Future[None]], gone: asyncio.Future[Any]
-    ) -> None:
-        if isinstance(error := gone.result(), Exception):
-            fate = "they come back when their lease ends" if events[0].token else "they are lost"
-            logger.error(
-                "%d events of the queue %r, taken by a cancelled operation, could not be given back: %s: %s",
-                len(events), self._steps.name, fate, error,
-            )  # fmt: skip
-        for done in waiting:
-            set_result_once(done, None)
-
-    def _send(self) -> None:
-        self._send_back()
-        first, wanted = self._first, 0
-        for entry in self._entries:
-            if wanted >= MAX_EVENTS:
-                break
-            if entry.future.cancelled():
-                continue
-            if (entry.lease, entry.expected) != (first.lease, first.expected):
-                break
-            entry.in_flight = True
-            wanted += min(entry.max_events, MAX_EVENTS - wanted)
-        place = b"" if all(entry.now for entry in self._entries) else self._waits.take_turn()
-        self._request = self._steps.send_pop(
-            self._series, wanted, first.lease, place, self._limit, first.expected, None, False, self._answered
-        )
-
-    def _accept(self, answer: Popped) -> Wait | None:
-        events, begin = answer.events, 0
+    def _note(self, answer: Popped) -> None:
         note_popped(self._steps, answer)
-        if not self._first.lease:
-            self._steps.counts.deleted_count += len(events)
-        lease = next((entry.lease for entry in self._entries), 0)
-        for entry in list(self._entries):
-            if entry.withdrawn or entry.future.cancelled():
-                continue  # perhaps it joined after the step had left, and was cancelled in this turn of the loop
-            if begin == len(events) or entry.lease != lease:
-                break
-            share = events[begin : begin + entry.max_events]
-            begin += len(share)
-            self._remove(entry)
-            entry.succeed(share)
-        if begin < len(events):
-            # The rest was taken for cancelled callers: those that still wait do so until it has been given back.
-            self._order += 1
-            undone = self.give_back(events[begin:], self._order)
-            for entry in [entry for entry in self._entries if entry.withdrawn]:
-                self._remove(entry)
-                _follow(undone, entry.future)
-        return None
 
-    def _fail(self, in_flight: Sequence[Pop], error: Exception) -> None:
-        if isinstance(error, DurabilityError) and isinstance(error.answer, Popped) and error.answer.events:
-            self._order += 1
-            undone = self.give_back(error.answer.events, self._order)
-            for entry in [entry for entry in in_flight if entry.withdrawn]:
-                self._remove(entry)
-                _follow(undone, entry.future)
-            in_flight = [entry for entry in in_flight if not entry.withdrawn]
-        super()._fail(in_flight, error)
-        if isinstance(error, OutcomeUnknownError) and any(one.withdrawn and not one.lease for one in in_flight):
-            logger.error("a cancelled get of the queue %r may have lost events: %s", self._steps.name, error)
+    def _return(self, step: int, messages: Sequence[Event]) -> asyncio.Future[Any]:  # noqa: ARG002
+        return self._steps.give_back_soon(messages)
 
-    def _wait(self, wait: Wait) -> None:
-        for entry in self._entries:
-            entry.expected = entry.expected or wait.created
-        super()._wait(wait)
-
-    def _timeout(self, entry: Pop) -> Exception:  # noqa: ARG002
-        return (self._blocked_by or EMPTY).error(self._steps.name)
-
-    def _recover(self, entry: Pop) -> asyncio.Future[None] | None:
-        if entry.future.cancelled() or entry.future.exception() is not None:
-            return None
-        self._order += 1
-        return self.give_back(entry.future.result(), self._order)
+    def _fate(self, messages: Sequence[Event]) -> str:
+        return super()._fate(messages) if messages[0].token else "they are lost"
 
 
 def note_popped(steps: EventSteps, answer: Popped) -> None:
@@ -205,10 +100,6 @@ def note_popped(steps: EventSteps, answer: Popped) -> None:
         if one.attempts > 1:
             event_id = one.id.decode(errors="backslashreplace")
             logs.redelivered("EventQueue", name, event_id, one.attempts, one.contents)
-
-
-def _follow(undone: asyncio.Future[None], outcome: asyncio.Future[Any]) -> None:
-    undone.add_done_callback(lambda _: set_result_once(outcome, []))
 
 
 OnSettled = Callable[[bool | Exception], None]

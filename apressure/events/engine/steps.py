@@ -11,7 +11,7 @@ import asyncio
 import functools
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.client import Client
@@ -34,6 +34,25 @@ Claim = tuple[bytes, bytes]
 
 Unit = tuple[Sequence[Claim], Sequence[tuple[bytes, bytes]]]
 """Claims, and the results that came of them, given as (id, contents)."""
+
+
+class Want(NamedTuple):
+    """What a pop asks for, beside events.
+
+    Attributes:
+        lease: Milliseconds for which they are claimed; 0 acknowledges them at once: at-most-once.
+        limit: How often an event is delivered at most; 0 for no limit.
+        expected: The queue must have been created.
+        in_hand: With this, a closed and empty queue answers `Wait("draining")` while others have claims: this many
+            claims are the caller's own.
+        share: Take no more than an equal share of what waits, where several consumers are registered.
+    """
+
+    lease: int
+    limit: int = 0
+    expected: bool = False
+    in_hand: int | None = None
+    share: bool = False
 
 
 class EventSteps(Sender):
@@ -64,27 +83,24 @@ class EventSteps(Sender):
     def send_pop(
         self,
         series: Series,
-        max_events: int,
-        lease: int,
+        most: int,
+        want: Want,
         place: bytes,
-        limit: int,
-        expected: bool,
-        in_hand: int | None,
-        share: bool,
         on_answer: OnAnswer,
     ) -> Request:
-        """Pop and claim events. Answers with `Popped` or a `Wait`; see `pop`. `place` is this client's in the line.
+        """Pop and claim up to `most` events. Answers with `Popped` or a `Wait`; see `pop`.
 
-        With a lease of 0 milliseconds the events are acknowledged at once, and the step is never sent again.
+        `place` is this client's in the line. Events that are acknowledged at once are popped by a step that is never
+        sent again.
         """
         number = series.next()
-        drain = b"" if in_hand is None else in_hand
+        drain = b"" if want.in_hand is None else want.in_hand
         arguments: list[Argument] = [
-            number, b"0", max_events, lease, series.token, place, limit, _flag(expected), drain,
-            _flag(share),
+            number, b"0", most, want.lease, series.token, place, want.limit, _flag(want.expected), drain,
+            _flag(want.share),
         ]  # fmt: skip
-        token = series.token if lease else b""
-        return self._send(series.call("pop"), arguments, on_answer, 1, token, resend=lease > 0)
+        token = series.token if want.lease else b""
+        return self._send(series.call("pop"), arguments, on_answer, 1, token, resend=want.lease > 0)
 
     def send_settle(
         self, series: Series, how: str, claims: Sequence[Sequence[bytes]], anywhere: bool, on_answer: OnAnswer
@@ -190,13 +206,10 @@ class EventSteps(Sender):
                 return None
             return self.give_back_soon(answer.events)
 
-        milliseconds = int(lease * 1000)
+        want = Want(int(lease * 1000), limit, expected, in_hand, share)
         with self._series() as series:
             return await self._ask(  # type: ignore[no-any-return]
-                lambda on_answer: self.send_pop(
-                    series, max_events, milliseconds, place, limit, expected, in_hand, share, on_answer
-                ),
-                undo,
+                lambda on_answer: self.send_pop(series, max_events, want, place, on_answer), undo
             )
 
     def give_back_soon(self, events: Sequence[Event]) -> asyncio.Future[Any]:
@@ -280,7 +293,7 @@ class EventSteps(Sender):
             QueueClosedError: It was closed before.
         """
         if (await self._run("close", _flag(expected)))[0] == b"exists":
-            raise QueueClosedError(f"the queue {self.name!r} was closed before", name=self.name)
+            raise QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
 
     async def flush(self) -> int:
         """Remove all events, those in flight included, as okq's QFLUSH does. Returns how many."""

@@ -18,7 +18,7 @@ from apressure.exceptions import PressureError
 _EVENTS: Final = ("empty", "watch", "turn", "draining", "paused")
 
 
-class EventWaits(Waits[Wait]):
+class EventWaits(Waits):
     """The waiters of one queue: at most six, each with a connection that its first wait opens.
 
     Args:
@@ -28,8 +28,6 @@ class EventWaits(Waits[Wait]):
         blocked: For how long operations waited here.
         place: This client's place in the line of those that wait for events.
     """
-
-    _wait_type = Wait
 
     def __init__(self, steps: EventSteps) -> None:
         super().__init__()

@@ -123,7 +123,6 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
     def _begin(self) -> None:
         super()._begin()
         self._not_drained = self._not_drained or list(self._queues)  # what was in hand at the end may have gone back
-        self._misses = Misses()
 
     async def _flush(self) -> None:
         """Wait until acknowledgements have been answered."""
@@ -159,6 +158,7 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
                 draining = True
                 continue
             if self._buffer:
+                self._misses = Misses()
                 return
             queue.check()
         self._chunk.waited()
@@ -174,12 +174,12 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
         if self._left:
             await queue._put_back(events)
             return
-        for event in events:
-            delivery = queue._delivery(event, sent + self._lease, self._notices, self.hand)
-            self._buffer.append(delivery)
-            self.hand[delivery] = delivery
-            if self._extended:
-                self._renewing.arrived(delivery, sent)
+        deliveries = [queue._delivery(one, sent + self._lease, self._notices, self.hand) for one in events]
+        self._buffer.extend(deliveries)
+        if self._extended:
+            self._renewing.arrived([(one, one) for one in deliveries], sent)
+        else:
+            self.hand.update((one, one) for one in deliveries)
 
     async def _is_drained(self, queue: RemoteEventQueue[Any]) -> bool:
         """Whether nobody else has an event of a closed queue, which may come back."""

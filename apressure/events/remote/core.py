@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from apressure import validation
 from apressure.concurrency.backoff import Backoff
 from apressure.concurrency.blocked import Blocked
+from apressure.concurrency.deadline import with_deadline
 from apressure.connection.settings import MAX_NAME
 from apressure.core import counts as done
 from apressure.core.leases.clock import since_boot
@@ -64,7 +65,8 @@ class RemoteCore(QueueObject[OkqClient, Block]):
     def __repr__(self) -> str:
         return f"<RemoteEventQueue {self.name!r} at {self._client.commands.server.address}>"
 
-    async def exists(self) -> bool:
+    @with_deadline(reads=True)
+    async def exists(self, *, deadline: float | None = None) -> bool:
         """Return True if the server answers: a queue of okq needs no `create`, and exists as soon as it is named.
 
         Raises:
@@ -73,7 +75,8 @@ class RemoteCore(QueueObject[OkqClient, Block]):
         await self._counts()
         return True
 
-    async def closed(self) -> bool:
+    @with_deadline(reads=True)
+    async def closed(self, *, deadline: float | None = None) -> bool:
         """Return whether this object has learned that the queue is closed, from a put or a receive.
 
         Only a server of ours knows closed queues, and only `EventQueue.close` on its Redis closes them.
@@ -81,12 +84,14 @@ class RemoteCore(QueueObject[OkqClient, Block]):
         self.check()
         return self._is_closed
 
-    async def qsize(self) -> int:
+    @with_deadline(reads=True)
+    async def qsize(self, *, deadline: float | None = None) -> int:
         """Return how many events wait; those in flight do not count. It raises as `statistics` does."""
         counts = await self._counts()
         return counts.total - counts.processing
 
-    async def statistics(self) -> RemoteEventStatistics:
+    @with_deadline(reads=True)
+    async def statistics(self, *, deadline: float | None = None) -> RemoteEventStatistics:
         """Return a snapshot of the queue (specification: QSTATUS).
 
         Raises:
@@ -107,7 +112,8 @@ class RemoteCore(QueueObject[OkqClient, Block]):
             deleted_count=self._done.deleted_count,
         )
 
-    async def purge(self) -> int:
+    @with_deadline()
+    async def purge(self, *, deadline: float | None = None) -> int:
         """Delete all events, **those in flight included** (specification: QFLUSH).
 
         Consumers may finish what they have in hand; what they do not acknowledge does not come again.

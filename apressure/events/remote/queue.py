@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec
-from apressure.concurrency.deadline import within
+from apressure.concurrency.deadline import with_deadline, within
 from apressure.connection.settings import ClientOptions
 from apressure.core.leases.arguments import max_hold_of
 from apressure.events.ids import checked, new_id
@@ -156,6 +156,7 @@ class RemoteEventQueue(RemoteTaking[T]):
         """
         return await self.put(item, 0, id=id, front=front, deadline=deadline)
 
+    @with_deadline()
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
     ) -> int:
@@ -178,8 +179,6 @@ class RemoteEventQueue(RemoteTaking[T]):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.put_many(items, timeout))
         validation.timeout(timeout)
 
         async def put_chunk(chunk: list[bytes], progress: Progress) -> None:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
 from apressure import logs, validation
 from apressure.codecs import codec_for
-from apressure.concurrency.deadline import within
+from apressure.concurrency.deadline import with_deadline
+from apressure.concurrency.getting import Iterating
 from apressure.concurrency.handover import note_taken
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Pair
 from apressure.events.remote.core import RemoteCore
 from apressure.events.remote.delivery import DEFAULT_LEASE, Hand, RemoteEventDelivery, lease_of
 from apressure.events.remote.notices import Notices
-from apressure.exceptions import DecodeError, PressureError, QueueClosedError
+from apressure.exceptions import DecodeError, PressureError
 from apressure.items import Items
 
 T = TypeVar("T")
 
 
-class RemoteTaking(RemoteCore, Generic[T]):
+class RemoteTaking(RemoteCore, Iterating[T], Generic[T]):
     """The part of `RemoteEventQueue` that takes events, or looks at them."""
 
     _items: Items[T]
@@ -54,6 +54,7 @@ class RemoteTaking(RemoteCore, Generic[T]):
         """
         return (await self.receive_many(1, timeout, lease, deadline=deadline))[0]
 
+    @with_deadline()
     async def receive_many(
         self, max_items: int, timeout: float | None = None, lease: float | None = None, *, deadline: float | None = None
     ) -> list[RemoteEventDelivery[T]]:
@@ -67,8 +68,6 @@ class RemoteTaking(RemoteCore, Generic[T]):
 
         Cancelled, nothing was taken, or it has been given back, in order.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.receive_many(max_items, timeout, lease))
         validation.whole(max_items, "max_items")
         events, until = await self._take(max_items, timeout, lease_of(lease))
         return [self._delivery(event, until, self._notices) for event in events]
@@ -106,6 +105,7 @@ class RemoteTaking(RemoteCore, Generic[T]):
         """
         return await self.get(0, deadline=deadline)
 
+    @with_deadline()
     async def get_many(self, max_items: int, timeout: float | None = None, *, deadline: float | None = None) -> list[T]:
         """Get one to max_items items, as many as there are, waiting while there is none: at-most-once.
 
@@ -116,8 +116,6 @@ class RemoteTaking(RemoteCore, Generic[T]):
 
         Cancelled, items are lost only as with `get`.
         """
-        if deadline is not None:
-            return await within(deadline, self.name, self.get_many(max_items, timeout))
         validation.whole(max_items, "max_items")
         while True:
             events, _ = await self._take(max_items, timeout, DEFAULT_LEASE)
@@ -149,17 +147,8 @@ class RemoteTaking(RemoteCore, Generic[T]):
         with contextlib.suppress(PressureError):
             await self._client.commands.push(self.name, events[::-1], front=True, given=False)
 
-    def __aiter__(self) -> AsyncIterator[T]:
-        """Get items until the queue is closed and drained, on a server of ours: at-most-once."""
-        return self
-
-    async def __anext__(self) -> T:
-        try:
-            return await self.get()
-        except QueueClosedError:
-            raise StopAsyncIteration from None
-
-    async def peek(self) -> T:
+    @with_deadline(reads=True)
+    async def peek(self, *, deadline: float | None = None) -> T:
         """Return the item that is next, without taking it (specification: QRPEEK).
 
         Raises:
@@ -169,7 +158,8 @@ class RemoteTaking(RemoteCore, Generic[T]):
         """
         return self._items.decode((await self._peek(newest=False))[1])
 
-    async def peek_newest(self) -> T:
+    @with_deadline(reads=True)
+    async def peek_newest(self, *, deadline: float | None = None) -> T:
         """Return the item that was put last, without taking it (specification: QLPEEK).
 
         Raises:

@@ -18,7 +18,7 @@ from apressure.connection.waiting.waiter import Waiter, park
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.events.engine.answers import Event, Popped
-from apressure.events.engine.steps import MAX_EVENTS, EventSteps
+from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.server.outcomes import Outcome
 from apressure.exceptions import DurabilityError
 
@@ -273,7 +273,7 @@ class PopLane(Lane[Taking, list[Event]]):
 
     def _send(self, series: Series, jobs: Sequence[PopJob]) -> Request:
         most = min(sum(job.events for job in jobs), MAX_EVENTS)
-        return self._steps.send_pop(series, most, jobs[0].work.lease, b"", 0, False, None, False, self._answered)
+        return self._steps.send_pop(series, most, Want(jobs[0].work.lease), b"", self._answered)
 
     def _settle(self, jobs: Sequence[PopJob], answer: Any) -> list[tuple[PopJob, list[Event]]]:
         if not isinstance(answer, Popped):

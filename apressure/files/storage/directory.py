@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import stat
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from apressure import logs
-from apressure.exceptions import StorageError
+from apressure.exceptions import QueueDoesNotExistError, StorageError
 from apressure.files.storage.messages import contents, reasons
 from apressure.files.storage.messages.marks import handed_out, mark
 from apressure.files.storage.messages.reasons import Reason
@@ -23,6 +24,8 @@ from apressure.files.storage.names import id_of
 from apressure.files.storage.place import opened
 from apressure.files.storage.state import CLOSED, PAUSED
 from apressure.files.storage.writing import CREATE, MODE, READ, Writing
+
+logger = logging.getLogger("apressure")
 
 
 class Taken(NamedTuple):
@@ -203,6 +206,27 @@ class Directory(Writing):
         """Delete a message (specification: Deleted). False if it is gone."""
         self.check()
         return self.remove(filename)
+
+    def restore(self, key: int, data: bytes, times: int) -> None:
+        """Write a message again that was deleted, where it was in line. If that fails, it is logged, and lost.
+
+        Args:
+            key: The message.
+            data: Its content.
+            times: How often it counts as handed out.
+        """
+        reason: object = "another file has its name"
+        try:
+            reservation = self.reserve(key, data)
+            if reservation is not None:
+                done, error = self.commit([reservation])
+                if done:
+                    mark(id_of(key), times or None, self._fd)
+                    return
+                reason = error or reason
+        except (OSError, QueueDoesNotExistError) as error:
+            reason = error
+        logger.error("the message %s, taken by a cancelled get, could not be put back: %s", id_of(key), reason)
 
     def move(self, filename: str, target: Directory, name: str) -> bool:
         """Move a message into another queue, as one that was never handed out. The results are those of `rename`."""

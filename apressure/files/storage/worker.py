@@ -1,6 +1,7 @@
 """The thread for calls that may take long: they wait for a disk or a network, or list a large directory.
 
-It is a daemon thread, not an executor: a program can end although a call hangs.
+It is a daemon thread, not an executor: a program can end although a call hangs. At the `deadline=` of an operation, its
+task stops waiting for a call, which ends some time later.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from apressure import logs
+from apressure.concurrency.settle import note_sent, within_deadline
 
 T = TypeVar("T")
 
@@ -54,11 +57,12 @@ class _Job(Generic[T]):
             self._waiter.set_result(None)
 
     async def wait(self) -> None:
-        """Wait for the end of the call, also when cancelled."""
-        while not self.ended:
+        """Wait for the end of the call, also when cancelled; but no longer than the operation's deadline."""
+        while not self.ended and not _too_late():
             try:
                 await self._waiter
             except asyncio.CancelledError as cancelled:
+                note_sent()
                 self.cancelled = cancelled
                 self._waiter = self._loop.create_future()
 
@@ -80,6 +84,8 @@ class Worker:
         self.always = always
         self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._started = False
+        self._late: set[_Job[Any]] = set()
+        """Calls that nobody waits for any more."""
 
     def __del__(self) -> None:
         self._jobs.put(None)
@@ -93,14 +99,15 @@ class Worker:
     async def in_thread(self, call: Callable[..., T], *arguments: Any, undo: Callable[[T], object] | None = None) -> T:
         """Make a call in the thread.
 
-        Cancelled, it waits until the call has ended, undoes it where there is an `undo`, and then raises.
+        Cancelled, it waits until the call has ended, undoes it where there is an `undo`, and then raises. At the
+        operation's deadline it raises at once, and the call is undone when it has ended.
         """
         job = await self._ended(call, *arguments)
-        if job.cancelled is None:
+        if job.ended and job.cancelled is None:
             return job.result()
-        if undo is not None and job.error is None:
-            await self._ended(undo, job.result())  # if that fails, the message comes again when its lease ends
-        raise job.cancelled
+        if undo is not None and not (job.ended and job.error is not None):
+            await self._ended(_undo, undo, job)  # if that fails, the message comes again when its lease ends
+        raise job.cancelled or asyncio.CancelledError
 
     async def surely(self, call: Callable[..., object], *arguments: Any) -> None:
         """Make a short call that cleans up. Cancelled, it is made all the same. It must not raise."""
@@ -118,7 +125,16 @@ class Worker:
         job = _Job(_logged(call), arguments)
         self._jobs.put(job.run)
         await job.wait()
+        if not job.ended:
+            self._late = {late for late in (*self._late, job) if not late.ended}
         return job
+
+    def after(self, call: Callable[[], object]) -> None:
+        """Make a call that releases what calls before it may still use."""
+        if any(not late.ended for late in self._late):
+            self._jobs.put(call)
+        else:
+            call()
 
     def close(self, last: Callable[[], None]) -> None:
         """End the thread after all calls that it was given, and one more."""
@@ -127,6 +143,17 @@ class Worker:
             self._jobs.put(None)
         else:
             last()
+
+
+def _too_late() -> bool:
+    """Whether the operation's deadline has cancelled this task, so that it must wait for nothing."""
+    task = asyncio.current_task()
+    return within_deadline(math.inf) <= 0 and task is not None and task.cancelling() > 0
+
+
+def _undo(undo: Callable[[T], object], job: _Job[T]) -> None:
+    if job.error is None:
+        undo(job.result())
 
 
 def _logged(call: Callable[..., T]) -> Callable[..., T]:

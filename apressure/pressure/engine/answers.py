@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from apressure.connection.moves import too_many
+from apressure.core.waiting import Reason, Wait
 from apressure.exceptions import (
     DurabilityError,
     LeaseLostError,
@@ -15,14 +16,11 @@ from apressure.exceptions import (
     Role,
     ServerError,
 )
-from apressure.pressure.engine.waits import Reason, Wait
 
 _NOT_NOW: dict[bytes, Reason] = {
     b"full": "full", b"few": "few", b"empty": "empty", b"watch": "watch", b"turn": "turn", b"draining": "draining",
     b"paused": "paused",
 }  # fmt: skip
-EMPTY = Wait("empty")
-FULL = Wait("full")
 
 
 def missing(name: str) -> QueueDoesNotExistError:
@@ -71,12 +69,12 @@ def read(answer: Any, name: str, role: Role | None) -> Any:
         case b"messages":
             return answer[1] if len(answer) == 2 else list(itertools.chain.from_iterable(answer[1:]))
         case b"full" | b"few" | b"empty" | b"watch" | b"turn" | b"draining" | b"paused":
-            return Wait(_NOT_NOW[answer[0]], None, *answer[1:])
+            return Wait(_NOT_NOW[answer[0]], *answer[1:])
         case b"large":
             return too_many(name, answer[1])
         case b"busy":
             holder = answer[2].decode(errors="replace") or None
-            return Wait(answer[1].decode(), holder, answer[3] if answer[3] >= 0 else None)
+            return Wait(answer[1].decode(), answer[3] if answer[3] >= 0 else None, holder=holder)
         case b"missing" | b"closed" | b"exists":
             return _ERRORS[answer[0]](name)
         case b"lost":

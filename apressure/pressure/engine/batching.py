@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 import logging
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from apressure import validation
 from apressure.concurrency.settle import note_sent, set_result_once
 from apressure.connection.waiting.waiter import SLICE
+from apressure.connection.wire.request import Request
 from apressure.core.lanes import Entry, Lane
-from apressure.core.waiting import Parked
-from apressure.exceptions import DurabilityError, OutcomeUnknownError, PressureError
+from apressure.core.taking import TakeLane
+from apressure.core.waiting import FULL, Parked, Wait
+from apressure.exceptions import DurabilityError, PressureError
 from apressure.items import MAX_BYTES, Items, Progress
-from apressure.pressure.engine.answers import EMPTY, FULL
 from apressure.pressure.engine.notices import Notice
 from apressure.pressure.engine.steps import Steps
-from apressure.pressure.engine.waits import Wait, Waits
+from apressure.pressure.engine.waits import Waits
 
 T = TypeVar("T")
 
@@ -58,7 +58,6 @@ class PutLane(Lane[Put]):
     """
 
     _role = "producer"
-    _wait_type = Wait
     _steps: Steps
     _waits: Waits
 
@@ -164,30 +163,20 @@ class PutLane(Lane[Put]):
             note_sent()  # the messages are in the queue
 
 
-class Got(list[bytes]):
-    """Messages that were got.
+class Want(NamedTuple):
+    """What a get asks for, beside messages: nothing, and it is at-most-once."""
 
-    Attributes:
-        order: The number of the step that got them, and their place among all that the lane got.
-    """
-
-    def __init__(self, messages: Sequence[bytes], order: tuple[int, int]) -> None:
-        super().__init__(messages)
-        self.order = order
+    lease: int = 0
+    expected: bool = True
 
 
-class Get(Entry[Got]):
-    """A get of one to `max_items` messages."""
-
-    def __init__(self, max_items: int) -> None:
-        self.max_items = max_items
+GET: Final = Want()
 
 
-class GetLane(Lane[Get]):
+class GetLane(TakeLane[Want, bytes]):
     """The gets of a client's tasks: at-most-once."""
 
-    _role = "consumer"
-    _wait_type = Wait
+    _most = MAX_MESSAGES
     _steps: Steps
     _waits: Waits
 
@@ -195,108 +184,29 @@ class GetLane(Lane[Get]):
         super().__init__(steps, waits)
         self._notice = Notice(steps.name)
         self._series = steps.gets()
-        self._order = 0
-        self._back: list[tuple[tuple[int, int], Sequence[bytes], asyncio.Future[None]]] = []
 
-    def give_back(self, messages: Sequence[bytes], order: tuple[int, int] | None = None) -> asyncio.Future[None]:
-        """Make messages the first in line again. The future completes when they are, or when they are lost.
+    @property
+    def _step(self) -> int:
+        return 0 if self._series is None else self._series.number
 
-        Messages of several cancelled tasks go back together, in the order in which they were got, and before the next
-        step of this lane.
+    def _take(self, most: int, want: Want, waits: bool) -> Request:  # noqa: ARG002
+        place = self._waits.take_turn() if waits else b""
+        claimed = self._waits.take_claim("consumer")
+        return self._steps.get(self._series, claimed, most, place, self._answered)
 
-        Args:
-            messages: The messages, oldest first.
-            order: The order of the `Got` that they belong to; None for messages of the latest step.
-        """
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        if not self._back:
-            loop.call_soon(self._send_back)
-        self._back.append((self._next_order() if order is None else order, messages, done))
+    def _messages(self, answer: Any) -> list[bytes]:
+        return answer if isinstance(answer, list) else []
+
+    def _note(self, answer: list[bytes]) -> None:
+        self._steps.counts.received_count += len(answer)
+
+    def _return(self, step: int, messages: Sequence[bytes]) -> asyncio.Future[Any]:
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._steps.give_back(self._series, step, messages, functools.partial(set_result_once, done))
         return done
 
-    def _send_back(self) -> None:
-        back, self._back = sorted(self._back, key=lambda given: given[0]), []
-        by_step = [(step, list(given)) for step, given in itertools.groupby(back, key=lambda given: given[0][0])]
-        for step, given in reversed(by_step):  # the oldest last: it will be the first in line
-            messages = [message for _, some, _ in given for message in some]
-            answered = functools.partial(self._given_back, len(messages), [done for _, _, done in given])
-            self._steps.give_back(self._series, step, messages, answered)
-
-    def _given_back(self, count: int, waiting: Sequence[asyncio.Future[None]], answer: Any) -> None:
-        if isinstance(answer, Exception):
-            logger.error(
-                "lost %d messages of the queue %r: a cancelled get had taken them, and they could not be put back: %s",
-                count,
-                self._steps.name,
-                answer,
-            )
-        for done in waiting:
-            set_result_once(done, None)
-
-    def _next_order(self) -> tuple[int, int]:
-        self._order += 1
-        return (0 if self._series is None else self._series.number, self._order)
-
-    def _send(self) -> None:
-        self._send_back()
-        wanted = 0
-        for entry in self._entries:
-            if wanted >= MAX_MESSAGES:
-                break
-            if entry.future.cancelled():
-                continue
-            entry.in_flight = True
-            wanted += min(entry.max_items, MAX_MESSAGES - wanted)
-        place = b"" if all(entry.now for entry in self._entries) else self._waits.take_turn()
-        claimed = self._waits.take_claim("consumer")
-        self._request = self._steps.get(self._series, claimed, wanted, place, self._answered)
-
-    def _accept(self, answer: list[bytes]) -> Wait | None:
-        begin = 0
-        self._steps.counts.received_count += len(answer)
-        self._steps.counts.deleted_count += len(answer)
-        for entry in list(self._entries):
-            if entry.withdrawn or entry.future.cancelled():
-                continue  # perhaps it joined after the step had left, and was cancelled in this turn of the loop
-            if begin == len(answer):
-                break
-            share = answer[begin : begin + entry.max_items]
-            begin += len(share)
-            self._remove(entry)
-            entry.succeed(Got(share, self._next_order()))
-        if begin == len(answer):
-            return None if begin else EMPTY
-        # The rest was taken for cancelled callers: those that still wait do so until it has been given back.
-        undone = self.give_back(answer[begin:])
-        for entry in [entry for entry in self._entries if entry.withdrawn]:
-            self._remove(entry)
-            _follow(undone, entry.future)
-        return None
-
-    def _fail(self, in_flight: Sequence[Get], error: Exception) -> None:
-        if isinstance(error, DurabilityError):
-            undone = self.give_back(error.answer)
-            for entry in [entry for entry in in_flight if entry.withdrawn]:
-                self._remove(entry)  # cancelled: its caller waits until the messages have been given back
-                _follow(undone, entry.future)
-            in_flight = [entry for entry in in_flight if not entry.withdrawn]
-        super()._fail(in_flight, error)
-        if isinstance(error, OutcomeUnknownError) and any(entry.withdrawn for entry in in_flight):
-            logger.error("a cancelled get of the queue %r may have lost messages: %s", self._steps.name, error)
-
-    def _timeout(self, entry: Get) -> Exception:  # noqa: ARG002
-        return (self._blocked_by or EMPTY).error(self._steps.name)
-
-    def _recover(self, entry: Get) -> asyncio.Future[None] | None:
-        if entry.future.cancelled() or entry.future.exception() is not None:
-            return None
-        got = entry.future.result()
-        return self.give_back(got, got.order)
-
-
-def _follow(undone: asyncio.Future[None], outcome: asyncio.Future[Any]) -> None:
-    undone.add_done_callback(lambda _: set_result_once(outcome, []))
+    def _fate(self, messages: Sequence[bytes]) -> str:  # noqa: ARG002
+        return "they are lost"
 
 
 async def put_many(

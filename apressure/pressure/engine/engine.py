@@ -18,10 +18,11 @@ from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.core.counts import Counts
 from apressure.core.objects import Block, QueueObject
+from apressure.core.waiting import Wait
 from apressure.exceptions import DecodeError, PressureError, QueueInUseError, Role
 from apressure.items import Items
 from apressure.pressure.engine.keys import Keys
-from apressure.pressure.engine.waits import Wait, Waits
+from apressure.pressure.engine.waits import Waits
 
 if TYPE_CHECKING:
     from apressure.pressure.engine.scripted import Scripted

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from datetime import UTC, datetime, timedelta
 
+from apressure.core.waiting import ROLE_OF, Wait
 from apressure.exceptions import Role
 
 logger = logging.getLogger("apressure")
@@ -29,9 +30,12 @@ class Notice:
         self._since: float | None = None
         self._told: tuple[Role, str | None] | None = None
 
-    def waits(self, role: Role, holder: str | None, lease: int | None, parked: asyncio.Future[None]) -> None:
-        """Log soon that an operation waits, unless its future completes before. `lease` is in milliseconds."""
-        loop = asyncio.get_running_loop()
+    def waits(self, wait: Wait, parked: asyncio.Future[None]) -> None:
+        """Log soon that an operation waits, if it is for a role, unless its future completes before."""
+        if (role := ROLE_OF.get(wait.reason)) is None:
+            self.ended()
+            return
+        loop, holder, lease = asyncio.get_running_loop(), wait.holder, wait.lease
         if self._since is None:
             self._since = loop.time()
         if self._told == (role, holder):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from apressure import dead_letters
 from apressure.concurrency.settle import note_accepted
+from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter, Requeued
 from apressure.exceptions import PressureError, QueueDoesNotExistError
 from apressure.pressure.engine.batching import MAX_MESSAGES
-from apressure.pressure.engine.waits import Wait
 
 if TYPE_CHECKING:
     from apressure.pressure.engine.scripted import Scripted

@@ -11,15 +11,17 @@ from apressure import validation
 from apressure.concurrency import background
 from apressure.concurrency.settle import note_sent, wait_shielded
 from apressure.connection.client import Client
+from apressure.core.taking import Take, Taken
+from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter, Requeued
 from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError, Role
 from apressure.pressure.engine import requeueing, sending
-from apressure.pressure.engine.batching import MAX_MESSAGES, Get, GetLane, Got, Put, PutLane
+from apressure.pressure.engine.batching import GET, MAX_MESSAGES, GetLane, Put, PutLane
 from apressure.pressure.engine.dead_letters import DeadLetters, beside
 from apressure.pressure.engine.engine import Engine
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.steps import Steps
-from apressure.pressure.engine.waits import Wait, Waits
+from apressure.pressure.engine.waits import Waits
 
 if TYPE_CHECKING:
     from apressure.pressure.leases.lease import Lease
@@ -94,11 +96,11 @@ class Scripted(Engine):
         return (self._forced if force else self._puts).run(put, timeout, now)
 
     def get(self, max_items: int, timeout: float | None, now: bool) -> Awaitable[list[bytes]]:
-        return self._gets.run(Get(max_items), timeout, now)
+        return self._gets.run(Take(max_items, GET), timeout, now)
 
     async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
         if some := messages[first:end]:
-            await asyncio.wait((self._gets.give_back(some, messages.order if isinstance(messages, Got) else None),))
+            await asyncio.wait((self._gets.give_back(some, messages.order if isinstance(messages, Taken) else None),))
 
     async def receive(
         self, max_items: int, timeout: float | None, seconds: float, max_hold: float

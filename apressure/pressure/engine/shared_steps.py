@@ -10,9 +10,9 @@ from apressure.connection.wire.command import Argument
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.core.driver import Connection, OnAnswer
+from apressure.core.waiting import Wait
 from apressure.pressure.engine.dead_letters import DeadLetters
 from apressure.pressure.engine.sending import ONLY_CONSUMER, Sender, acknowledged, undoing
-from apressure.pressure.engine.waits import Wait
 
 if TYPE_CHECKING:
     from apressure.pressure.leases.acknowledgements import Range
@@ -31,7 +31,7 @@ class SharedSteps(Sender):
         arguments: list[Argument] = [self._uid, claimed, token, lease, series.next(), b"0"]
         claims = ONLY_CONSUMER if claimed == b"1" else ()
         answer = await self._ask(series.call("join", self.keys.line), arguments, 5, "consumer", claims, undoing(leave))
-        return Wait("share", answer.holder, answer.lease) if isinstance(answer, Wait) else answer
+        return Wait("share", answer.lease, holder=answer.holder) if isinstance(answer, Wait) else answer
 
     def receive_shared(
         self,

@@ -17,13 +17,13 @@ from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.leases.renewal import Held, Renewal
+from apressure.core.waiting import Wait
 from apressure.exceptions import ROLES, Role
 from apressure.pressure.engine.answers import collides
 from apressure.pressure.engine.dead_letters import DeadLetters
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.sending import ONLY_CONSUMER, ONLY_PRODUCER, acknowledged, undoing
 from apressure.pressure.engine.shared_steps import SharedSteps
-from apressure.pressure.engine.waits import Wait
 
 if TYPE_CHECKING:
     from apressure.pressure.leases.acknowledgements import Range

@@ -6,80 +6,29 @@ import asyncio
 import functools
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from apressure.connection.server import Node
 from apressure.connection.waiting.rounds import OVERDUE, Look, Rounds
 from apressure.connection.waiting.waiter import LONG_SLICE, SLICE, Waiter, park
 from apressure.core import waiting
-from apressure.core.waiting import Parked
-from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError, QueueInUseError, QueueOpenError, Role
+from apressure.core.waiting import ROLE_OF, Parked, Reason, Wait
+from apressure.exceptions import PressureError, Role
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.notices import Notice
 
 T = TypeVar("T")
 
-Reason = Literal["full", "few", "empty", "watch", "turn", "draining", "paused", "open", "producer", "consumer", "share"]
 Noted = list[int]
 
 _MANY: Final = 8
 """How many looks a queue object keeps for the next wait: one for each reason, and some for leases."""
 
-ROLE_OF: Final[dict[Reason, Role]] = {"producer": "producer", "consumer": "consumer", "share": "consumer"}
-"""The role that a wait with this reason is for."""
-
 LOOKED_AT: Final = frozenset[Reason](("full", "empty", "watch", "turn", "open"))
 """The reasons for which `lua/look.lua` says when it is time to try again."""
 
 
-class Wait(NamedTuple):
-    """A step's answer "not now".
-
-    Attributes:
-        reason: Why the step cannot go on: the queue is full, has too few free places, is empty or still open, or
-            another client holds the role. `"watch"`: it is empty, and this client is the one that watches it. `"turn"`:
-            it is empty, and another client watches it. `"draining"`: it is closed and empty, and other members have
-            messages in hand. `"paused"`: consumers are to take nothing. `"share"`: a client that does not share the
-            consumer role holds it.
-        holder: Who holds the role, as the server shows it.
-        lease: Milliseconds until the next try is worth it in any case: the lease of the holder or another member
-            expires, or the client that watches counts as dead. None where there is no such time.
-    """
-
-    reason: Reason
-    holder: str | None = None
-    lease: int | None = None
-
-    def tell(self, notice: Notice, parked: asyncio.Future[None]) -> None:
-        """Have the log say who holds the role that an operation waits for with this future, if it is a role."""
-        role = ROLE_OF.get(self.reason)
-        if role is not None:
-            notice.waits(role, self.holder, self.lease, parked)
-        else:
-            notice.ended()
-
-    def error(self, name: str, accepted: int = 0) -> PressureError:
-        """Return the error for an operation that may not wait any longer."""
-        if self.reason == "full" or self.reason == "few":  # noqa: PLR1714 (mypy narrows this)
-            return QueueFullError(f"the queue {name!r} is full", name=name, accepted=accepted)
-        if self.reason in ("empty", "watch", "turn", "draining"):
-            return QueueEmptyError(f"the queue {name!r} is empty", name=name)
-        if self.reason == "paused":
-            return QueueEmptyError(f"the queue {name!r} is paused: consumers get nothing before resume()", name=name)
-        if self.reason == "open":
-            return QueueOpenError(f"the queue {name!r} is still open", name=name)
-        role = ROLE_OF[self.reason]
-        advice = ". Wait for it, or share the role: shared=True in all consumers" if role == "consumer" else ""
-        return QueueInUseError(
-            f"the {role} role of the queue {name!r} is held by {self.holder or 'another client'}{advice}",
-            name=name,
-            role=role,
-            holder=self.holder,
-            accepted=accepted,
-        )
-
-
-class Waits(waiting.Waits[Wait]):
+class Waits(waiting.Waits):
     """The waiters of one queue: at most seven, each with a connection that its first wait opens.
 
     Of the clients that wait for messages, one watches the queue, and the others wait in line, so that a put wakes one.
@@ -97,8 +46,6 @@ class Waits(waiting.Waits[Wait]):
         place: This client's place in the line, as the server knows it.
         in_line: After `close`: the server may still wait for this client to watch, or give it a turn.
     """
-
-    _wait_type = Wait
 
     def __init__(
         self,
@@ -261,7 +208,7 @@ class Waits(waiting.Waits[Wait]):
 
         def park(wait: Wait, noted: Noted) -> Parked:
             parked = self.park(wait, noted, token())
-            wait.tell(said, parked)
+            said.waits(wait, parked)
             return parked
 
         return self._until(step, timeout, name, park)

@@ -20,8 +20,8 @@ from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once, wait_for_answer, wait_shielded
 from apressure.connection.wire.request import Request
 from apressure.core.leases.clock import Clock, Term, since_boot
+from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, ServerError
-from apressure.pressure.engine.waits import Wait
 from apressure.pressure.leases.acknowledgements import AcknowledgementTracker, Range, firsts
 from apressure.pressure.leases.failures import Failures
 from apressure.pressure.leases.receiving import Received, Receiving

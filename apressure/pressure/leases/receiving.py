@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from apressure import logs
 from apressure.connection.wire.request import Request
+from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, LeaseLostError, QueueDoesNotExistError
 from apressure.pressure.engine.notices import Notice
-from apressure.pressure.engine.waits import Wait
 from apressure.pressure.leases.acknowledgements import Range
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,13 +12,11 @@ from typing import Any, Final
 from apressure import logs
 from apressure.concurrency.settle import set_result_once, wait_shielded
 from apressure.connection.wire.request import Request
-from apressure.core.lanes import Entry, Lane
 from apressure.core.putting import Putting, PuttingLane
-from apressure.core.waiting import EMPTY, FULL, Wait
-from apressure.exceptions import DurabilityError
+from apressure.core.taking import TakeLane
 from apressure.items import MAX_BYTES
 from apressure.tasks.engine.answers import Reservation, Reserved, raw
-from apressure.tasks.engine.steps import MAX_TASKS, Change, New, Policy, TaskSteps
+from apressure.tasks.engine.steps import MAX_TASKS, Change, New, TaskSteps, Want
 from apressure.tasks.engine.waits import TaskWaits
 
 logger = logging.getLogger("apressure")
@@ -32,137 +29,34 @@ class Put(Putting[New]):
 class PutLane(PuttingLane[Put]):
     """The puts of a client's tasks."""
 
-    _wait_type = Wait
     _most = MAX_TASKS
-    _full = FULL
     _steps: TaskSteps
 
     def _put(self, items: Sequence[New], expected: bool) -> Request:
         return self._steps.send_enqueue(self._series, items, expected, self._answered)
 
 
-class Reserve(Entry[list[Reserved]]):
-    """A reservation of one to `most` tasks.
-
-    Attributes:
-        most: As given.
-        policy: How they are reserved.
-        listener: For which listener.
-        expected: The queue must have been created.
-    """
-
-    def __init__(self, most: int, policy: Policy, listener: bytes, expected: bool) -> None:
-        self.most = most
-        self.policy = policy
-        self.listener = listener
-        self.expected = expected
-
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """What the reservations of one step have in common."""
-        return self.policy, self.listener, self.expected
-
-
-class ReserveLane(Lane[Reserve]):
+class ReserveLane(TakeLane[Want, Reserved]):
     """The reservations of a client's tasks, for `receive`."""
 
-    _role = "consumer"
-    _wait_type = Wait
+    _most = MAX_TASKS
     _steps: TaskSteps
 
     def __init__(self, steps: TaskSteps, waits: TaskWaits) -> None:
         super().__init__(steps, waits)
         self._series = steps.series()
-        self._kind: tuple[Any, ...] = ()
-        self._back: list[tuple[Sequence[Reserved], asyncio.Future[None]]] = []
 
-    def give_back(self, tasks: Sequence[Reserved]) -> asyncio.Future[None]:
-        """Give back tasks that nobody has seen; the future completes when they are back, or that has failed.
+    def _take(self, most: int, want: Want, waits: bool) -> Request:  # noqa: ARG002
+        return self._steps.send_reserve(self._series, most, want, self._answered)
 
-        Tasks of several cancelled callers go back together and in order, before the next step of this lane.
-        """
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        if not self._back:
-            loop.call_soon(self._send_back)
-        self._back.append((tasks, done))
-        return done
+    def _messages(self, answer: Any) -> list[Reserved]:
+        return answer.tasks if isinstance(answer, Reservation) else []
 
-    def _send_back(self) -> None:
-        back, self._back = self._back, []
-        if back:
-            gone = self._steps.give_back_soon([task for some, _ in back for task in some])
-            gone.add_done_callback(functools.partial(self._given_back, [done for _, done in back]))
-
-    def _given_back(self, waiting: Sequence[asyncio.Future[None]], gone: asyncio.Future[Any]) -> None:
-        if isinstance(error := gone.result(), Exception):
-            logger.error(
-                "tasks of the queue %r, taken by a cancelled operation, could not be given back: they come back when "
-                "their leases end: %s", self._steps.name, error,
-            )  # fmt: skip
-        for done in waiting:
-            set_result_once(done, None)
-
-    def _send(self) -> None:
-        self._send_back()
-        first, wanted = self._first, 0
-        self._kind = first.kind
-        for entry in self._entries:
-            if wanted >= MAX_TASKS:
-                break
-            if entry.future.cancelled():
-                continue
-            if entry.kind != self._kind:
-                break
-            entry.in_flight = True
-            wanted += min(entry.most, MAX_TASKS - wanted)
-        self._request = self._steps.send_reserve(
-            self._series, wanted, first.policy, first.listener, first.expected, None, self._answered
-        )
-
-    def _accept(self, answer: Reservation) -> None:
+    def _note(self, answer: Reservation) -> None:
         note_reserved(self._steps, answer)
-        tasks, begin = answer.tasks, 0
-        for entry in list(self._entries):
-            if entry.withdrawn or entry.future.cancelled():
-                continue  # perhaps it joined after the step had left, and was cancelled in this turn of the loop
-            if begin == len(tasks) or entry.kind != self._kind:
-                break
-            share = tasks[begin : begin + entry.most]
-            begin += len(share)
-            self._remove(entry)
-            entry.succeed(share)
-        if begin < len(tasks):
-            # The rest was taken for cancelled callers: those that still wait do so until it has been given back.
-            self._follow(self.give_back(tasks[begin:]), [entry for entry in self._entries if entry.withdrawn])
 
-    def _follow(self, undone: asyncio.Future[None], entries: Sequence[Reserve]) -> None:
-        for entry in entries:
-            self._remove(entry)
-            undone.add_done_callback(functools.partial(_end_of, entry.future))
-
-    def _fail(self, in_flight: Sequence[Reserve], error: Exception) -> None:
-        if isinstance(error, DurabilityError) and isinstance(error.answer, Reservation) and error.answer.tasks:
-            self._follow(self.give_back(error.answer.tasks), [entry for entry in in_flight if entry.withdrawn])
-            in_flight = [entry for entry in in_flight if not entry.withdrawn]
-        super()._fail(in_flight, error)
-
-    def _wait(self, wait: Wait) -> None:
-        for entry in self._entries:
-            entry.expected = entry.expected or wait.created
-        super()._wait(wait)
-
-    def _timeout(self, entry: Reserve) -> Exception:  # noqa: ARG002
-        return (self._blocked_by or EMPTY).error(self._steps.name)
-
-    def _recover(self, entry: Reserve) -> asyncio.Future[None] | None:
-        if entry.future.cancelled() or entry.future.exception() is not None:
-            return None
-        return self.give_back(entry.future.result())
-
-
-def _end_of(outcome: asyncio.Future[Any], _: asyncio.Future[None]) -> None:
-    set_result_once(outcome, [])
+    def _return(self, step: int, messages: Sequence[Reserved]) -> asyncio.Future[Any]:  # noqa: ARG002
+        return self._steps.give_back_soon(messages)
 
 
 def note_reserved(steps: TaskSteps, answer: Reservation) -> None:

@@ -55,18 +55,25 @@ class Change(NamedTuple):
     fields: Mapping[str, str] = {}
 
 
-class Policy(NamedTuple):
-    """How tasks are reserved.
+class Want(NamedTuple):
+    """What a reservation asks for, beside tasks.
 
     Attributes:
         lease: Milliseconds after which they are taken from a node that gives no sign of life.
         limit: How often a task is tried at most; 0 for no limit.
         on_orphan: What happens to a task whose node dies.
+        listener: For which listener.
+        expected: The queue must have been created.
+        in_hand: With this, a closed and empty queue answers `Wait("draining")` while others have tasks: so many are the
+            caller's own.
     """
 
     lease: int
-    limit: int = 0
-    on_orphan: Literal["retry", "fail"] = "retry"
+    limit: int
+    on_orphan: Literal["retry", "fail"]
+    listener: bytes
+    expected: bool = False
+    in_hand: int | None = None
 
 
 class TaskSteps(StepSender):
@@ -105,25 +112,11 @@ class TaskSteps(StepSender):
         arguments: list[Argument] = [series.next(), b"0", _flag(expected), *itertools.chain.from_iterable(tasks)]
         return self._send(series.call("enqueue"), arguments, on_answer, 1)
 
-    def send_reserve(
-        self,
-        series: Series,
-        most: int,
-        policy: Policy,
-        listener: bytes,
-        expected: bool,
-        in_hand: int | None,
-        on_answer: OnAnswer,
-    ) -> Request:
-        """Reserve tasks for a listener. Answers with a `Reservation` or a `Wait`.
-
-        With `in_hand`, a closed and empty queue answers `Wait("draining")` while others have tasks: so many are the
-        caller's own.
-        """
-        number = series.next()
+    def send_reserve(self, series: Series, most: int, want: Want, on_answer: OnAnswer) -> Request:
+        """Reserve up to `most` tasks. Answers with a `Reservation` or a `Wait`."""
         arguments: list[Argument] = [
-            number, b"0", most, policy.lease, series.token, listener, policy.limit, policy.on_orphan, _flag(expected),
-            b"" if in_hand is None else in_hand,
+            series.next(), b"0", most, want.lease, series.token, want.listener, want.limit, want.on_orphan,
+            _flag(want.expected), b"" if want.in_hand is None else want.in_hand,
         ]  # fmt: skip
         return self._send(series.call("reserve"), arguments, on_answer, 1)
 
@@ -159,7 +152,27 @@ class TaskSteps(StepSender):
         self.send_settle(changes, 0, functools.partial(set_result_once, done))
         return done
 
+    def reopen_soon(self, claims: Sequence[Claim]) -> asyncio.Future[Any]:
+        """Give back tasks that were completed with these claims; returns what completes when they wait again."""
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        arguments: list[Argument] = []
+        for claim in reversed(claims):
+            arguments += claim[:2]
+        self._send(self._unnumbered.call("reopen"), arguments, functools.partial(set_result_once, done))
+        return done
+
     # Steps that any number of tasks may run at a time.
+
+    async def take(self, claims: Sequence[Claim], result: bytes, ttl: float) -> str:
+        """Complete tasks for a caller that gets them; see `send_settle`. Cancelled, they wait again, first in line."""
+
+        def undo(answer: Any) -> asyncio.Future[Any] | None:
+            return None if isinstance(answer, Exception) else self.reopen_soon(claims)
+
+        changes = [Change("complete", claim, result) for claim in claims]
+        letters: str = await self._ask(lambda on_answer: self.send_settle(changes, ttl, on_answer), undo)
+        self.counts.deleted_count += letters.count("1")
+        return letters
 
     async def settle(self, changes: Sequence[Change], ttl: float = 0) -> str:
         """Note what happens to reserved tasks; see `send_settle`. Cancelled, it has happened or not."""
@@ -204,7 +217,7 @@ class TaskSteps(StepSender):
             QueueClosedError: It was closed before.
         """
         if (await self._run("close", _flag(expected)))[0] == b"exists":
-            raise QueueClosedError(f"the queue {self.name!r} was closed before", name=self.name)
+            raise QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
 
     async def pause(self, pausing: bool, expected: bool = False) -> bool:
         """Pause the queue, or resume it. Returns whether that is new."""

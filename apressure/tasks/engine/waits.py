@@ -147,7 +147,7 @@ def channels_of(client: Client) -> Channels:
     return _channels[client]
 
 
-class TaskWaits(Waits[Wait]):
+class TaskWaits(Waits):
     """The waits of one queue object.
 
     Args:
@@ -157,8 +157,6 @@ class TaskWaits(Waits[Wait]):
     Attributes:
         blocked: For how long operations waited here.
     """
-
-    _wait_type = Wait
 
     def __init__(self, client: Client, steps: TaskSteps) -> None:
         super().__init__()
@@ -174,8 +172,13 @@ class TaskWaits(Waits[Wait]):
         which = 1 if wait.reason == "full" else 0
         return self._admitted(wait.reason, self._channels.park(self._names[which], noted[which], wait.seconds(POLL)))
 
-    def hand_back(self, role: str) -> None:
-        """Nothing came for operations which have ended: messages reach everybody."""
+    # Nothing came for operations which have ended: messages reach everybody.
+
+    def drop(self, wait: Wait) -> None: ...
+
+    def hand_back(self, role: str) -> None: ...
+
+    def _stopped(self, wait: Wait) -> None: ...
 
     def close(self, error: PressureError) -> None:
         """Operations that park from now on get the error."""

@@ -161,10 +161,8 @@ class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
                 queue.steps.give_back_soon(answer.answer.tasks)
             set_result_once(done, answer)
 
-        queue.steps.send_reserve(
-            self._series, most, queue.policy(self._renewing.term.seconds), self._listener, self._expected,
-            len(self.hand), on_answer,
-        )  # fmt: skip
+        want = queue.want(self._renewing.term.seconds, self._listener, self._expected, len(self.hand))
+        queue.steps.send_reserve(self._series, most, want, on_answer)
         await wait_for_answer(done, None, queue.steps.settle_timeout)
         answer = done.result()
         if isinstance(answer, Exception):
@@ -178,11 +176,9 @@ class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
     def _arrived(self, answer: Reservation, sent: float) -> None:
         queue = self._queue
         note_reserved(queue.steps, answer)
-        for reserved in answer.tasks:
-            delivery = queue.delivery(reserved, self.hand)
-            self._buffer.append(delivery)
-            self.hand[delivery.claim] = delivery
-            self._renewing.arrived(delivery, sent)
+        deliveries = [queue.delivery(reserved, self.hand) for reserved in answer.tasks]
+        self._buffer.extend(deliveries)
+        self._renewing.arrived([(one.claim, one) for one in deliveries], sent)
         if self._left:  # the block has ended meanwhile
             self._give_back_unseen()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,19 @@ def ended(process: subprocess.Popen[bytes], signum: int = signal.SIGTERM) -> lis
     return [json.loads(line) for line in log.splitlines()]
 
 
-def test_the_first_example_with_a_server_of_its_own(tmp_path: Path) -> None:
-    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    manager.bind(os.fspath(tmp_path / "notify"))
-    manager.settimeout(PATIENCE)
+@pytest.fixture
+def manager() -> Iterator[socket.socket]:
+    """A service manager's end of NOTIFY_SOCKET."""
+    # The address of a socket is short; tmp_path may be long.
+    with tempfile.TemporaryDirectory(prefix="ap-") as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
+        made.bind(f"{folder}/notify")
+        made.settimeout(PATIENCE)
+        yield made
+
+
+def test_the_first_example_with_a_server_of_its_own(manager: socket.socket) -> None:
     options = ("--redis-addr", "embedded://", "--listen-addr", "127.0.0.1:0")
-    with manager, serving(*options, env={"NOTIFY_SOCKET": os.fspath(tmp_path / "notify")}) as (process, ready):
+    with serving(*options, env={"NOTIFY_SOCKET": manager.getsockname()}) as (process, ready):
         port = ready["port"]
         assert (ready["ready"], ready["host"]) == (True, "127.0.0.1")
         assert manager.recv(1000) == f"READY=1\nSTATUS=listening on 127.0.0.1:{port}".encode()

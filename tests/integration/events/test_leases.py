@@ -13,7 +13,7 @@ import redis
 
 from apressure import Client, ClientClosedError, EventQueue, LeaseLostError
 from apressure.events.engine.answers import Popped
-from apressure.events.engine.steps import EventSteps
+from apressure.events.engine.steps import EventSteps, Want
 from tests.integration.events.conftest import Open, blocked, consistent, eventually, in_time
 from tests.okq import Okq
 
@@ -311,7 +311,7 @@ async def test_a_repeated_pop_returns_what_is_still_its_own(open_queue: Open, db
 
     async def pop() -> list[bytes]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        steps.send_pop(series, 2, 60_000, b"", 0, False, None, False, answer.set_result)
+        steps.send_pop(series, 2, Want(60_000), b"", answer.set_result)
         return [event.contents for event in (await answer).events]
 
     assert await pop() == [b"1", b"2"]

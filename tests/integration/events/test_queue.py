@@ -125,6 +125,31 @@ async def test_a_get_that_is_cancelled_while_it_gives_back_loses_nothing(
     assert [await raw.get(timeout=0) for _ in range(3)] == [b"1", b"no", b"3"]
 
 
+@pytest.mark.parametrize("take", ["get", "receive"])
+async def test_takers_that_leave_in_the_turn_of_the_answer_give_back_in_order(
+    queue: EventQueue[bytes], take: str
+) -> None:
+    await queue.put_many([b"1", b"2", b"3"])
+    first = asyncio.create_task(getattr(queue, f"{take}_many")(1, timeout=5))
+    second = asyncio.create_task(getattr(queue, f"{take}_many")(1, timeout=5))
+    third = asyncio.create_task(getattr(queue, f"{take}_many")(2, timeout=5))
+    lane, answered = queue._pops, queue._pops._answered
+
+    def leave(answer: Any) -> None:
+        third.cancel()  # what comes for it goes back at once,
+        answered(answer)
+        second.cancel()  # and what this one has got when its task runs
+
+    await asyncio.sleep(0)
+    lane._answered = leave  # type: ignore[method-assign]
+    await first  # the step of the first one is on its way; the next one is for both others
+    for task in (second, third):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    del lane._answered  # type: ignore[attr-defined]
+    assert [await queue.get(timeout=5) for _ in range(2)] == [b"2", b"3"]
+
+
 async def test_large_events_come_in_chunks(queue: EventQueue[bytes]) -> None:
     await queue.put_many([b"x" * 400_000] * 8)
     assert [len(await queue.get_many(8)) for _ in range(4)] == [2, 2, 2, 2]

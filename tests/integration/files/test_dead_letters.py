@@ -116,7 +116,7 @@ async def test_purging(make: Make) -> None:
     await queue.receive_many(10)
     assert await queue.purge() == 90
     assert (await queue.statistics()).in_flight == 10
-    assert await queue.purge(in_flight=True) == 10
+    assert await queue.give_back_in_flight() == await queue.purge() == 10
     assert files(queue) == []
 
 

@@ -12,8 +12,7 @@ from apressure import (
     AsyncQueue,
     pipe,
 )
-from apressure.pressure.engine.answers import FULL
-from apressure.pressure.engine.waits import Wait
+from apressure.core.waiting import FULL, Wait
 from apressure.testing.proxy import Proxy
 from tests.integration.conftest import eventually, everything, in_time
 from tests.integration.dead_letters.test_dead_letters import lose_one
@@ -114,7 +113,7 @@ async def test_as_many_units_as_there_is_room_for(two: Pair, db: redis.Redis) ->
     # Two deliveries that cannot be torn apart, one without a result, and one with too many for now.
     runs = [1, 2, 2, 5, 5, 1, 7, 7, 1, 1, 0, 1, 6, 6, 1, 1, 2, 1, 8, 8, 1]
     assert await move(runs, [b"a", b"b", b"c", b"d"]) == 2
-    assert await move([1, 2, 1, 8, 8, 1], [b"c", b"d"]) == Wait("few", None, 20)
+    assert await move([1, 2, 1, 8, 8, 1], [b"c", b"d"]) == Wait("few", 20)
     with pytest.raises(ValueError, match="its bound is 4"):
         await move([1, 5, 1, 8, 8, 1], many[:5])
     await destination.get_many(1)

@@ -21,7 +21,7 @@ from tests.servers import SERVERS, admin
 Make = Callable[..., EmbeddedServer]
 both = pytest.mark.parametrize("kind", SERVERS)
 ROOM = Path(apressure.__path__[0])
-LUA = ROOM / "queue" / "engine" / "lua"
+LUA = ROOM / "pressure" / "engine" / "lua"
 
 
 def cases() -> list[Any]:
@@ -237,7 +237,9 @@ WORDS = {"COUNT", "LEFT", "MATCH", "RIGHT", "TYPE"} | {
 def test_the_docs_name_every_command_that_a_connection_sends() -> None:
     document = DOCUMENT.read_text()
     elsewhere = {"blocking": "spark.md", "subscription": "events-server.md"}  # what only these use
-    for path in [*(ROOM / "connection").rglob("*.py"), *(ROOM / "queue").rglob("*.py")]:
+    paths = [path for room in ("core", "connection", "pressure") for path in (ROOM / room).rglob("*.py")]
+    assert len(paths) > 50
+    for path in paths:
         if path.stem == "replies":
             continue
         for name in set(re.findall(r'"([A-Z]{3,})"', path.read_text())) - WORDS:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from apressure import QueueDoesNotExistError, ServerError
+from apressure import spark as pressure
 from apressure.spark import sealed_batches
 from apressure.spark.engine.source_steps import SourceSteps
 from apressure.spark.engine.steps import GroupTakenError
@@ -142,3 +143,15 @@ def test_what_a_group_has_in_flight_in_messages_and_bytes(jobs: Jobs) -> None:
     jobs.plain.hset(jobs.keys.state("g"), "rows", "many")
     with pytest.raises(ServerError, match="the state of the group 'g' of the queue 'jobs' is damaged"):
         sealed_batches.groups(jobs.server, "jobs")
+
+
+def test_what_is_left_of_a_finished_query_is_forgotten(jobs: Jobs) -> None:
+    epoch = jobs.begin(texts(30))
+    assert seal(jobs.source, epoch, 0, 30) == 1  # Spark commits it with the next batch, which never comes
+    others = set(jobs.plain.keys()) - {jobs.keys.state("g"), jobs.keys.batch("g", 1)}
+    for _ in range(2):
+        pressure.forget_group("jobs", "g", url=jobs.url)
+        assert sealed_batches.all_groups(jobs.server.settings, "jobs") == []
+        assert set(jobs.plain.keys()) <= others
+    with pytest.raises(ValueError, match="group"):
+        pressure.forget_group("jobs", "a b", url=jobs.url)

@@ -183,6 +183,27 @@ async def test_a_closed_queue_waits_for_scheduled_tasks(queue: TaskQueue[Any]) -
         await queue.receive(timeout=0)
 
 
+async def test_takers_that_leave_in_the_turn_of_the_answer_give_back_in_order(queue: TaskQueue[Any]) -> None:
+    await queue.put_many([1, 2, 3])
+    await queue.listener()  # from now on, a receive asks at once
+    first, second, third = (asyncio.create_task(queue.receive_many(most, timeout=5)) for most in (1, 1, 2))
+    lane, answered = queue._reservations, queue._reservations._answered
+
+    def leave(answer: Any) -> None:
+        third.cancel()  # what comes for it goes back at once,
+        answered(answer)
+        second.cancel()  # and what this one has got when its task runs
+
+    await asyncio.sleep(0)
+    lane._answered = leave  # type: ignore[method-assign]
+    await first  # the step of the first one is on its way; the next one is for both others
+    for task in (second, third):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    del lane._answered  # type: ignore[attr-defined]
+    assert [delivery.item for delivery in await queue.receive_many(5, timeout=5)] == [2, 3]
+
+
 async def test_cancelling_tasks(queue: TaskQueue[Any], client: TaskClient, db: redis.Redis) -> None:
     waiting, scheduled = await queue.enqueue("a"), await queue.schedule("b", time.time() + 3600)
     for task_id in (waiting, scheduled):

@@ -103,7 +103,7 @@ async def test_handlers_failures_retries_and_dead_letters_are_counted(open_queue
         serving = group.create_task(serve(handle, queue, retry_delay=0, observer=metrics, concurrency=4))
         await in_time(entered.wait())
         async with asyncio.timeout(60):
-            while ("queue_role_holder", queue.client.id, "AsyncQueue", "jobs", "consumer", "leased") not in found:
+            while ("queue_role_holder", queue.client.id, "AsyncQueue", "jobs", "consumer", "shared") not in found:
                 found = await asyncio.to_thread(scrape, metrics.port)
             since = found["queue_role_since_timestamp_seconds", queue.client.id, "AsyncQueue", "jobs", "consumer"]
             assert 0 <= found["queue_sampled_timestamp_seconds", "AsyncQueue", "jobs"] - since < 60

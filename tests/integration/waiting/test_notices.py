@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, serve
+from apressure.core.waiting import Wait
 from apressure.pressure.engine import notices
 from apressure.pressure.engine.plain import role_lock
 from tests.integration.conftest import Opener, eventually, in_time, open_two
@@ -128,7 +129,7 @@ async def test_operations_that_wait_together_log_once(
 
 async def test_a_lease_that_ends_after_the_last_date_is_logged(server: object, told: Callable[[], list[Any]]) -> None:
     parked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    notices.Notice("jobs").waits("consumer", None, 10**18, parked)
+    notices.Notice("jobs").waits(Wait("consumer", 10**18), parked)
     await eventually(told)
     assert "another client holds it until" in told()[0].message
     parked.cancel()

@@ -17,6 +17,7 @@ from apressure import validation
 from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client
 from apressure.core.counts import Counts
+from apressure.core.waiting import Wait
 from apressure.exceptions import (
     ROLES,
     PermissionDeniedError,
@@ -33,7 +34,7 @@ from apressure.pressure.engine.batching import MAX_MESSAGES, Put
 from apressure.pressure.engine.engine import Engine
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.plain.role_lock import Interrupted, RoleLock, RoleLocks
-from apressure.pressure.engine.waits import Wait, Waits
+from apressure.pressure.engine.waits import Waits
 
 
 class Plain(Engine):
@@ -151,7 +152,7 @@ class Plain(Engine):
                     raise closed(self.name)
                 await role_lock.ask(b"LPUSH", self.keys.closed, 0, 0)
 
-        await self._locks.run("producer", step, timeout, Wait("producer", self.client.id))
+        await self._locks.run("producer", step, timeout, Wait("producer", holder=self.client.id))
 
     async def delete(self, timeout: float | None) -> None:
         keys = self.keys
@@ -176,7 +177,7 @@ class Plain(Engine):
                         await role_lock.ask(b"DEL", key)
             await role_lock.ask(b"DEL", *keys.specified)
 
-        await self._locks.run("producer", step, timeout, Wait("producer", self.client.id))
+        await self._locks.run("producer", step, timeout, Wait("producer", holder=self.client.id))
 
     def _end(self, error: PressureError) -> int:
         return self._locks.end(error) + self.waits.end(error)

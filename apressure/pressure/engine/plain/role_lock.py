@@ -18,6 +18,7 @@ from apressure.connection.client import Client
 from apressure.connection.waiting.waiter import SLICE
 from apressure.connection.wire.channel import Channel
 from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.core.waiting import Wait
 from apressure.exceptions import (
     OutcomeUnknownError,
     PermissionDeniedError,
@@ -30,7 +31,6 @@ from apressure.pressure.engine import notices
 from apressure.pressure.engine.answers import missing
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.plain.own_connections import OwnConnections
-from apressure.pressure.engine.waits import Wait
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ class RoleLock:
             raise missing(name)
         if popped is None:
             holder = await self.ask(b"GET", self._locks.keys.holder(role)) or b""
-            raise Wait(role, holder.decode(errors="replace") or None).error(name)
+            raise Wait(role, holder=holder.decode(errors="replace") or None).error(name)
 
     async def unblock(self) -> None:
         """End the blocking command. It may be on its way to the server still, so this tries until it has ended."""

@@ -1,0 +1,240 @@
+"""The lane of operations that take messages: gets, pops, reservations.
+
+What a step has taken for a taker who has left goes back, first in line and in order, before the next step of the lane.
+That race exists once, here: a taker may be cancelled before the step leaves, while it is on its way, in the very turn
+of the event loop in which the answer comes, or after that and before its task runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import logging
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+
+from apressure.concurrency.settle import set_result_once
+from apressure.core.driver import Request
+from apressure.core.lanes import Entry, Lane
+from apressure.core.waiting import EMPTY, Wait
+from apressure.exceptions import DurabilityError, OutcomeUnknownError
+
+logger = logging.getLogger("apressure")
+
+M = TypeVar("M")
+
+
+class Wanted(Protocol):
+    """What a step that takes is told, beside how many messages: a named tuple, so that equal ones share a step."""
+
+    @property
+    def lease(self) -> int:
+        """Milliseconds; with 0, what is taken is acknowledged at once: at-most-once."""
+
+    def _replace(self, *, expected: bool) -> Self:
+        """Return it with `expected` changed: whether the queue must have been created."""
+
+
+class Order(NamedTuple):
+    """The place of some messages among all that a lane has taken.
+
+    Attributes:
+        step: The number of the step that took them.
+        place: Their place among the messages of all steps.
+    """
+
+    step: int
+    place: int
+
+
+class Taken(list[M]):
+    """Messages that one operation has taken.
+
+    Attributes:
+        order: Their place among all that the lane took.
+    """
+
+    def __init__(self, messages: Sequence[M], order: Order) -> None:
+        super().__init__(messages)
+        self.order = order
+
+
+W = TypeVar("W", bound=Wanted)
+
+
+class Take(Entry[Taken[Any]], Generic[W]):
+    """An operation that takes one to `most` messages.
+
+    Attributes:
+        most: As given.
+        want: What its step is told beside that.
+    """
+
+    def __init__(self, most: int, want: W) -> None:
+        self.most = most
+        self.want = want
+
+
+class _Back(NamedTuple):
+    """Messages that are to go back.
+
+    Attributes:
+        order: Their place among all that the lane took.
+        messages: The messages, oldest first.
+        done: Completes when they are back, or when that has failed.
+    """
+
+    order: Order
+    messages: Sequence[Any]
+    done: asyncio.Future[None]
+
+
+class TakeLane(Lane[Take[W]], Generic[W, M]):
+    """The operations of a client's tasks that take messages, in the order in which they began."""
+
+    _role = "consumer"
+    _most: ClassVar[int]
+    """The most messages in one step."""
+
+    _steps: Any
+
+    def __init__(self, steps: Any, waits: Any) -> None:
+        super().__init__(steps, waits)
+        self._want: W | None = None  # of the step that is on its way, or was the last
+        self._places = itertools.count(1)
+        self._back: list[_Back] = []
+
+    @abstractmethod
+    def _take(self, most: int, want: W, waits: bool) -> Request:
+        """Send a step that takes up to `most` messages; `waits`: where there are none, somebody waits for them."""
+
+    @abstractmethod
+    def _messages(self, answer: Any) -> Sequence[M]:
+        """Return the messages of an answer."""
+
+    @abstractmethod
+    def _note(self, answer: Any) -> None:
+        """Count and log what a step has taken."""
+
+    @abstractmethod
+    def _return(self, step: int, messages: Sequence[M]) -> asyncio.Future[Any]:
+        """Send a step that makes messages, oldest first, the first in line; the future gets its answer."""
+
+    def _fate(self, messages: Sequence[M]) -> str:
+        """Return what becomes of messages that cannot be given back."""
+        return "they come back when their leases end"
+
+    @property
+    def _step(self) -> int:
+        """The number of the step that was sent last. What steps with one number took goes back in one step."""
+        return self._sent
+
+    def give_back(self, messages: Sequence[M], order: Order | None = None) -> asyncio.Future[None]:
+        """Make messages that nobody has seen the first in line again.
+
+        Those of several operations go back together, in the order in which they were taken, and before the next step of
+        this lane.
+
+        Args:
+            messages: The messages, oldest first.
+            order: The `order` of the `Taken` that they belong to; None for messages of the latest step.
+
+        Returns:
+            What completes when they are back, or when that has failed: the log says so.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        if not self._back:
+            loop.call_soon(self._send_back)
+        self._back.append(_Back(order or self._next_order(), messages, done))
+        return done
+
+    def _send_back(self) -> None:
+        back, self._back = sorted(self._back, key=lambda given: given.order), []
+        by_step = [(step, list(given)) for step, given in itertools.groupby(back, key=lambda given: given.order.step)]
+        for step, given in reversed(by_step):  # the oldest last: it will be the first in line
+            messages = [message for one in given for message in one.messages]
+            self._return(step, messages).add_done_callback(functools.partial(self._returned, given, messages))
+
+    def _returned(self, given: Sequence[_Back], messages: Sequence[M], answer: asyncio.Future[Any]) -> None:
+        if isinstance(error := answer.result(), Exception):
+            logger.error(
+                "%d messages of the queue %r, taken by a cancelled operation, could not be given back: %s: %s",
+                len(messages), self._steps.name, self._fate(messages), error,
+            )  # fmt: skip
+        for one in given:
+            set_result_once(one.done, None)
+
+    def _next_order(self) -> Order:
+        return Order(self._step, next(self._places))
+
+    def _send(self) -> None:
+        self._send_back()
+        want, wanted = self._first.want, 0
+        self._want = want
+        for entry in self._entries:
+            if wanted >= self._most:
+                break
+            if entry.future.cancelled():
+                continue
+            if entry.want != want:
+                break
+            entry.in_flight = True
+            wanted += min(entry.most, self._most - wanted)
+        self._request = self._take(wanted, want, not all(entry.now for entry in self._entries))
+
+    def _accept(self, answer: Any) -> None:
+        self._note(answer)
+        messages, want, begin = self._messages(answer), self._want, 0
+        if want is not None and not want.lease:
+            self._steps.counts.deleted_count += len(messages)
+        for entry in list(self._entries):
+            if entry.withdrawn or entry.future.cancelled():
+                continue  # perhaps it joined after the step had left, and was cancelled in this turn of the loop
+            if begin == len(messages) or entry.want != want:
+                break
+            share = Taken(messages[begin : begin + entry.most], self._next_order())
+            begin += len(share)
+            self._remove(entry)
+            entry.succeed(share)
+        if begin < len(messages):
+            # The rest was taken for cancelled callers: those that still wait do so until it has been given back.
+            self._give_back_for(list(self._entries), messages[begin:])
+
+    def _give_back_for(self, entries: Sequence[Take[W]], messages: Sequence[M]) -> None:
+        """Give back messages; those of the callers that were cancelled wait until they are back."""
+        undone = self.give_back(messages)
+        for entry in entries:
+            if entry.withdrawn:
+                self._remove(entry)
+                undone.add_done_callback(functools.partial(_end, entry.future))
+
+    def _fail(self, in_flight: Sequence[Take[W]], error: Exception) -> None:
+        if isinstance(error, DurabilityError) and (messages := self._messages(error.answer)):
+            self._give_back_for(in_flight, messages)
+            in_flight = [entry for entry in in_flight if not entry.withdrawn]
+        super()._fail(in_flight, error)
+        if isinstance(error, OutcomeUnknownError) and any(one.withdrawn and not one.want.lease for one in in_flight):
+            logger.error("a cancelled get of the queue %r may have lost messages: %s", self._steps.name, error)
+
+    def _wait(self, wait: Wait) -> None:
+        if wait.created:
+            for entry in self._entries:
+                entry.want = entry.want._replace(expected=True)
+        super()._wait(wait)
+
+    def _timeout(self, entry: Take[W]) -> Exception:
+        return (self._blocked_by or EMPTY).error(self._steps.name)
+
+    def _recover(self, entry: Take[W]) -> asyncio.Future[None] | None:
+        if entry.future.cancelled() or entry.future.exception() is not None:
+            return None
+        taken = entry.future.result()
+        return self.give_back(taken, taken.order)
+
+
+def _end(outcome: asyncio.Future[Any], _: asyncio.Future[None]) -> None:
+    """What was taken for a cancelled caller is back: it need not wait any longer."""
+    set_result_once(outcome, [])
