@@ -26,11 +26,6 @@ def verb(queue: Any, name: str) -> Any:
     return method
 
 
-def within(timeout: float | None) -> dict[str, float]:
-    """Return the argument for a timeout, and none where there is no limit."""
-    return {} if timeout is None else {"timeout": timeout}
-
-
 async def look(queue: Any) -> Any:
     """Return a queue's statistics.
 

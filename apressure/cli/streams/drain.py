@@ -101,7 +101,7 @@ class Drain:
         with self._output.noticing_the_reader():
             while not self._satisfied:
                 try:
-                    item = self._convert(await verb(self._queue, "get")(self._timeout if self._follow else 0))
+                    item = self._convert(await self._queue.get(self._timeout if self._follow else 0))
                 except QueueClosedError:
                     self._end()
                     if self._delete:
