@@ -20,15 +20,10 @@ def verb(queue: Any, name: str) -> Any:
     method = getattr(queue, name, None)
     if method is None:
         raise UsageError(
-            f"{type(queue).__name__} has no {name!r}: its format cannot do that. Give the URL of the server's Redis "
-            f"instead, redis://host:6379/0/events:{printable(queue.name)}"
+            f"{type(queue).__name__} has no {name!r}: its format cannot do that. For a queue on an okq server, give "
+            f"the URL of its Redis instead, redis://host:6379/0/events:{printable(queue.name)}"
         )
     return method
-
-
-def within(timeout: float | None) -> dict[str, float]:
-    """Return the argument for a timeout, and none where there is no limit."""
-    return {} if timeout is None else {"timeout": timeout}
 
 
 async def look(queue: Any) -> Any:

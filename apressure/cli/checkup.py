@@ -6,6 +6,7 @@ nothing to repair by hand, and what is found are notes.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -28,12 +29,17 @@ async def examine(address: QueueAddress, queue: Any) -> recovery.Report:
 
 
 def _notes(address: QueueAddress, statistics: Any) -> Iterator[recovery.Finding]:
+    name = shlex.quote(str(address))
     if getattr(statistics, "paused", False):
-        yield _note("paused", "The queue is paused: its consumers get nothing.", f"`apressure resume {address}`")
+        yield _note(
+            "paused",
+            "The queue is paused: its consumers get nothing.",
+            f"`apressure resume {name}`",
+        )
     if statistics.length and consumers_of(statistics) == 0:
         yield _note("unconsumed", f"{statistics.length} items wait, and no consumer is there.", "Start a consumer.")
     if letters := getattr(statistics, "dead_letters", 0):
-        advice = f"`apressure dead {address}` says why, and `apressure requeue {address}` moves them back."
+        advice = f"`apressure dead {name}` says why, and `apressure requeue {name}` moves them back."
         yield _note("dead_letters", f"{letters} items were given up after their last attempt.", advice)
     if statistics.in_flight:
         text = f"{statistics.in_flight} items are in flight"

@@ -12,6 +12,7 @@ from apressure.cli.exits import UsageError
 from apressure.cli.options import Common
 from apressure.connection.client import Client
 from apressure.events.remote.address import is_okq
+from apressure.exceptions import PermissionDeniedError
 from apressure.queue_addresses import QueueAddress
 
 
@@ -73,6 +74,16 @@ class Finder:
             return self._common.open(address)
         return opening.make(address._replace(url=None), {"client": self._client(address.url), "codec": "raw"})
 
+    def may_be_hidden(self, error: Exception, address: QueueAddress, pattern: str) -> bool:
+        """Whether this user may not look at a queue of a kind that nobody has asked for.
+
+        Args:
+            error: What the look has raised.
+            address: The queue.
+            pattern: The pattern that it matches.
+        """
+        return isinstance(error, PermissionDeniedError) and address.kind != "queue" and len(self.read(pattern)) > 1
+
     async def _names(self, address: QueueAddress, *, alone: bool) -> list[str]:
         """Return the names of the queues of a kind that are there. `alone`: no other kind is asked for."""
         if address.kind == "files":
@@ -89,15 +100,16 @@ class Finder:
 
         try:
             refuse_unfit(client)
-        except ValueError:
+            return await queue_names(client)
+        except (ValueError, PermissionDeniedError):  # a cluster has none, and a user of AsyncQueues need not see them
             if alone:
                 raise
-            return []  # there can be none
-        return await queue_names(client)
+            return []
 
     def _client(self, url: str | None) -> Client:
         if url not in self._clients:
             self._clients[url] = self._common.client(url)
+            self._clients[url].check()  # it belongs to this event loop, so that it is closed
         return self._clients[url]
 
 

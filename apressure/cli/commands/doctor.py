@@ -109,6 +109,8 @@ async def _examine_others(common: Common) -> bool | None:
             except QueueDoesNotExistError:
                 continue  # it has been deleted meanwhile
             except (ServerError, ValueError) as error:
+                if finder.may_be_hidden(error, address, "*"):
+                    continue
                 well = False
                 complain(f"apressure: {printable(str(address))}: {message_of(error)}")
                 continue
@@ -262,7 +264,7 @@ async def _with_batches(result: recovery.Repair, settings: Settings, give_back: 
 
 def _finding(name: str, taken: sealed_batches.GroupBatches) -> recovery.Finding:
     age = "" if taken.seconds is None else f"; the oldest was taken {taken.seconds:.0f} s ago"
-    command = f"apressure doctor {shlex.quote(name)} --give-back {shlex.quote(taken.group)}"
+    command = f"apressure doctor {shlex.quote(str(_address(name)))} --give-back {shlex.quote(taken.group)}"
     return recovery.Finding(
         "spark_batches",
         False,

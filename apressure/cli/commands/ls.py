@@ -26,7 +26,7 @@ async def ls(
     common: Common,
     queues: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[QUEUE]...", help="The queues to list. By default all on the server."),
+        typer.Argument(metavar="QUEUE", help="The queues to list. By default all on the server."),
     ] = None,
     pattern: Pattern = False,
     watch: Watch = False,
@@ -86,6 +86,8 @@ class _Listing:
                 except QueueDoesNotExistError:
                     pass  # it has been deleted meanwhile
                 except (ServerError, ValueError) as error:
+                    if self.finder.may_be_hidden(error, address, pattern):
+                        continue
                     if str(address) not in self.damaged:
                         complain(f"apressure: {printable(str(address))}: {message_of(error)}")
                     self.damaged.add(str(address))

@@ -27,7 +27,7 @@ async def metrics(
     common: Common,
     queues: Annotated[
         list[str],
-        typer.Argument(metavar="QUEUE...", help="The queues, such as orders, events:clicks or files:spool/orders."),
+        typer.Argument(metavar="QUEUE", help="The queues, such as orders, events:clicks or files:spool/orders."),
     ],
     pattern: Pattern = False,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0 for a free port.")] = 9100,

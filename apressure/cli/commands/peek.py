@@ -19,7 +19,10 @@ async def peek(
     null: Null = False,
     length_prefixed: LengthPrefixed = False,
 ) -> None:  # fmt: skip
-    """Write the next item to standard output. It stays in the queue. The exit code is 6 if no item waits."""
+    """Write the next item to standard output, and leave it in the queue.
+
+    The exit code is 6 if no item waits.
+    """
     framing = framing_of(null, length_prefixed)
     address = common.read(queue)
     async with common.open(address) as opened:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from apressure.cli.asking import told, verb, within
+from apressure.cli.asking import told, verb
 from apressure.cli.exits import UsageError
 from apressure.cli.options import (
     Address,
@@ -110,7 +110,7 @@ def put(
                         cut_short = True
                         raise
                 if close:
-                    await verb(opened, "close")(**within(timeout))
+                    await verb(opened, "close")(timeout)
         if common.json:
             result = told(address, put=meter.messages, bytes=meter.bytes, closed=close)
             print_json({**result, "ids": put_ids} if ids else result)

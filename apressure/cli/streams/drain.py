@@ -70,7 +70,7 @@ class Drain:
             QueueInUseError: Another consumer had the role until the timeout.
         """
         with self._output.noticing_the_reader():
-            deleted = {"delete": True} if self._delete else {}
+            deleted = {"delete": True} if self._delete and verb(self._queue, "delete") else {}
             block = self._queue.consumer(timeout=self._timeout, **deleted, **self._shared)
             async with block as consumer:
                 items = aiter(consumer)
@@ -101,7 +101,7 @@ class Drain:
         with self._output.noticing_the_reader():
             while not self._satisfied:
                 try:
-                    item = self._convert(await verb(self._queue, "get")(self._timeout if self._follow else 0))
+                    item = self._convert(await self._queue.get(self._timeout if self._follow else 0))
                 except QueueClosedError:
                     self._end()
                     if self._delete:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, Protocol, runtime_checkable
 
+from apressure.cli.exits import UsageError
 from apressure.cli.streams.framing import Decoder
 from apressure.cli.streams.meter import Meter
 from apressure.cli.streams.pipes import Input
@@ -89,7 +90,13 @@ class Feeder:
 
     async def put(self, items: Iterable[bytes]) -> None:
         """Put some items in order, waiting for room."""
-        self._unput.extend(map(self._convert, items))
+        given = list(items)
+        try:
+            messages = list(map(self._convert, given))
+        except (ValueError, UsageError):
+            self._unput.extend(given)  # they count as items that were not put
+            raise
+        self._unput.extend(messages)
         while self._on_id is not None and self._unput:
             await self._step(self._queue.put(self._unput[0], timeout=self._timeout))
         while self._unput:

@@ -121,7 +121,7 @@ def test_the_life_of_a_queue(here: Here, address: str) -> None:
 
 def test_closing_and_deleting(here: Here, address: str) -> None:
     here("create", address)
-    assert here("close", address) == f"closed {address}\n"
+    assert here("close", address, "--timeout", "60") == f"closed {address}\n"
     assert "is closed: 0 of 1 items came" in here.fails(5, "get", address, "-n", "1")
     assert here.json("delete", address) == {"name": "orders", "deleted": True}
 
@@ -290,6 +290,8 @@ def test_parameters_of_tasks(here: Here) -> None:
     here("put", "tasks:more", *map(str, expected[:4]))
     assert here("get", "tasks:more", "--no-follow") == '123\na b\n"quoted"\n{}\n'
     assert "as JSON" in here.fails(2, "put", "tasks:orders", "[1", "--parse")
+    said = here.fails(2, "put", "tasks:orders", "1", "[1", "2", "--parse")
+    assert said.endswith("; 0 items were put; 3 items were not put\n")
     assert "--parse is for tasks" in here.fails(2, "put", "orders", "1", "--parse")
     assert "not UTF-8" in here.fails(2, "put", "tasks:orders", "\udcff")
 
@@ -392,6 +394,20 @@ def test_queues_of_every_kind_are_listed(here: Here) -> None:
     ]  # fmt: skip
 
 
+def test_a_user_who_may_not_see_the_other_kinds(here: Here, db: Any) -> None:
+    for address in ("orders", "events:clicks", "tasks:encode"):
+        here("create", address)
+    db.execute_command(
+        "ACL", "SETUSER", "poor", "on", "nopass", "~__pressure__:*", "~apressure:__pressure__:*", "+@all"
+    )
+    poor = ("--url", here.url.replace("://", "://poor:any@"))
+    assert here("ls", *poor) == "orders\t0\t0\topen\n"
+    assert here("doctor", "--all", *poor) == "orders\thealthy\n"
+    assert "NOPERM" in here.fails(7, "ls", "--pattern", "tasks:*", *poor)
+    assert "NOPERM" in here.result(1, "ls", "--pattern", "events:*", *poor)[1]
+    db.execute_command("ACL", "DELUSER", "poor")
+
+
 def test_a_damaged_queue_is_listed_with_the_others(here: Here, db: Any) -> None:
     here("create", "tasks:orders")
     db.zadd("blueque_queues", {"damaged": 0, "": 0})
@@ -416,12 +432,13 @@ def test_what_was_put_is_consumed_by_a_program(here: Here, address: str) -> None
     assert here.library(address, consume) == [b"a", b"b"]
 
 
-def test_at_most_once(here: Here) -> None:
-    for address in ("orders", "events:orders"):
-        here("create", address)
-        here("put", address, "a", "b")
-        assert here("get", address, "--at-most-once", "-n", "1") == "a\n"
-        assert here("get", address, "--at-most-once", "--no-follow") == "b\n"
+def test_at_most_once(here: Here, address: str) -> None:
+    here("create", address)
+    here("put", address, "a", "b", "c", "--timeout", "60", "--close")
+    assert here("get", address, "--at-most-once", "-n", "1") == "a\n"
+    assert here("get", address, "--at-most-once", "--no-follow", "-n", "1") == "b\n"
+    assert here("get", address, "--at-most-once", "--delete") == "c\n"
+    assert "does not exist" in here.fails(3, "stat", address)
 
 
 def test_every_consumer_is_seen(here: Here, address: str) -> None:
