@@ -7,6 +7,7 @@ fails until you delete its row.
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any, Final
 
 import pytest
@@ -121,3 +122,34 @@ def expect_gap(request: pytest.FixtureRequest, kind: str, what: str) -> None:
     """Expect this test to fail if the table says so."""
     if (reason := GAPS.get((kind, what))) is not None:
         request.applymarker(pytest.mark.xfail(strict=True, reason=f"issue 27: {reason}"))
+
+
+def table() -> str:
+    """Return the table of `docs/choose.md`: what each kind has, read from the classes."""
+    columns = [("EventQueue, `okq://`" if name == "RemoteEventQueue" else f"`{name}`") for name in KINDS]
+    lines = [f"| verb | {' | '.join(columns)} |", f"| --- |{' --- |' * len(KINDS)}"]
+    for verb, arguments in VERBS.items():
+        cells = []
+        for name, kind in KINDS.items():
+            method = inspect.getattr_static(kind, verb, None)
+            if method is None:
+                cells.append("no")
+                continue
+            theirs, ours = _names(shape(method)), _names(arguments)
+            more = [f"`{argument}=`" for argument in theirs if argument not in ours]
+            less = [f"no `{argument}=`" for argument in ours if argument not in theirs]
+            _, default, _ = OTHER_DEFAULTS.get((name, verb), ("", "", ""))
+            cells.append(", ".join(["yes", *filter(None, [default and f"`{default}`"]), *less]))
+            cells[-1] += f", also {', '.join(more)}" if more else ""
+        shown = "`async for item in queue`" if verb == "__aiter__" else f"`{verb}{_shown(arguments)}`"
+        lines.append(f"| {shown} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _names(arguments: str) -> list[str]:
+    return [name for name in re.findall(r"(\w+)(?==|,|\))", re.sub(r"=('\w*'|\w+)", "=", arguments)) if name]
+
+
+def _shown(arguments: str) -> str:
+    """Arguments as the docs show them: `deadline=` is in each that asks the server or the disk."""
+    return arguments.replace(", *, deadline=None", "").replace("*, deadline=None", "").replace(", deadline=None", "")
