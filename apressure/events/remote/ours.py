@@ -46,15 +46,15 @@ class Ours:
         return Look(*reply[: len(Look._fields)])
 
     async def create(self, bound: int, exist_ok: bool) -> bool:
-        """Create the queue. Return whether it is new."""
+        """Create the queue. Return whether it is new; after a lost reply it counts as new if `exist_ok` is set."""
         new, lost = await self._commands.ask_ours(self.name, "QCREATE", bound)
-        if not new and lost:
+        if not new and lost and not exist_ok:
             raise OutcomeUnknownError(
                 f"the connection broke, and now the queue {self.name!r} exists: this create, or another one, created it"
             )
         if not new and not exist_ok:
             raise QueueAlreadyExistsError(f"the queue {self.name!r} exists already", name=self.name)
-        return bool(new)
+        return bool(new) or lost
 
     async def delete(self) -> None:
         """Delete the queue with everything in it."""
