@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from apressure.concurrency.lifetime import ClosingProducer
 
-if TYPE_CHECKING:
-    from apressure.events.queue import EventQueue  # noqa: F401 (named in a string)
-
 T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 
-class EventProducer(ClosingProducer["EventQueue[T]"], Generic[T]):
+class _Puts(Protocol[T_contra]):
+    """An `EventQueue` or a `RemoteEventQueue`."""
+
+    def check(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def put(
+        self, item: T_contra, timeout: float | None = None, *, id: str | None = None, front: bool = False,
+        deadline: float | None = None,
+    ) -> str: ...  # fmt: skip
+
+    async def put_nowait(
+        self, item: T_contra, *, id: str | None = None, front: bool = False, deadline: float | None = None
+    ) -> str: ...
+
+    async def put_many(
+        self, items: Iterable[T_contra] | AsyncIterable[T_contra], timeout: float | None = None,
+        *, deadline: float | None = None,
+    ) -> int: ...  # fmt: skip
+
+
+class EventProducer(ClosingProducer[_Puts[T]], Generic[T]):
     """The producing end of a queue; made by `EventQueue.producer`.
 
     The end of the block closes the queue (unless `close=False`), and consumers end when it is drained. If the block

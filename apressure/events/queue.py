@@ -31,7 +31,7 @@ class EventQueue(Taking[T]):
     """A queue of events for any number of competing consumers, on a Redis or Valkey server, in the format of okq.
 
     With the URL of an okq server, ours or the released one (`url="okq://host:4777"`), this makes a `RemoteEventQueue`,
-    which has the methods of this class that okq's commands can do.
+    which has the methods of this class.
 
     Each event has a unique id. Events are delivered at-least-once, and *start* in the order in which they were put. The
     queue needs no `create`: the first put makes it. `create` gives it a bound. Any number of clients of apressure and

@@ -25,7 +25,7 @@ class BlockingEventQueue(GettingQueue[T]):
     """An `EventQueue` for code without asyncio. Its methods are those of `EventQueue`, and wait for the result.
 
     Where their documentation says what a cancellation leaves behind, Ctrl-C leaves the same. With an `okq://` address,
-    a method that okq cannot carry out raises AttributeError, and says what to use instead.
+    a method that a released okq cannot carry out raises ServerTooOldError, and says what to use instead.
     """
 
     bound = blocking(EventQueue[T].bound)

@@ -32,7 +32,7 @@ LOOKS = {
     "peek_newest",
     "dead_letters",
 }
-KNOWN = {"FileQueue": LOOKS, "RemoteEventQueue": {"closed"}}
+KNOWN = {"FileQueue": LOOKS}
 """What a kind may know without asking: the kernel tells a FileQueue of changes."""
 ENDS = {"create", "close", "delete", "purge"}
 """Verbs that would disturb the others."""

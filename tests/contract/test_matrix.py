@@ -348,6 +348,12 @@ async def test_it_is_deleted_once(both: Both) -> None:
     await both.queue.delete(timeout=1)
     assert await both.queue.exists() is False
     assert str(await fails(QueueDoesNotExistError, both.queue.delete())).startswith("the queue 'jobs' ")
+
+
+@every_kind
+async def test_a_put_does_not_make_a_deleted_queue_again(both: Both) -> None:
+    await both.queue.create()
+    await both.queue.delete()
     assert str(await fails(QueueDoesNotExistError, both.queue.put(b"1"))).startswith("the queue 'jobs' ")
 
 

@@ -9,48 +9,32 @@ from typing import Any
 import pytest
 
 from apressure import EventQueue, QueueDoesNotExistError
-from apressure.testing.contract import Opener, QueueContract
+from apressure.testing.contract import Opener, PauseContract, QueueContract
 from tests.integration.events.remote.conftest import serving
 from tests.okq_server import OkqServer
 
-REDIS_ONLY = ("bound", "close", "closed", "create", "producer", "wait_closed")
 
-
-class Administered:
-    """A queue on a server of ours, which is created and closed on the server's Redis."""
-
-    def __init__(self, remote: Any, direct: EventQueue[bytes]) -> None:
-        self._remote = remote
-        self._direct = direct
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._direct if name in REDIS_ONLY else self._remote, name)
-
-    async def __aenter__(self) -> Any:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._remote.aclose()
-
-
-class TestServerOfOurs(QueueContract):
-    # An okq server cannot delete a queue, QFLUSH deletes what is in flight, too, and there are no dead letters.
-    test_a_queue_exists_from_create_to_delete = None  # type: ignore[assignment]
+class TestServerOfOurs(QueueContract, PauseContract):
+    # A put makes a deleted queue again, what waits does not learn of that, and consumers count no attempts. The server
+    # says of a paused queue that it is empty, and does not tell consumers: what they have prefetched stays with them.
     test_deleting_ends_what_waits = None  # type: ignore[assignment]
-    test_purge_deletes_what_waits_and_says_how_much = None  # type: ignore[assignment]
+    test_deleting_a_paused_queue_ends_what_waits = None  # type: ignore[assignment]
+    test_a_paused_queue_is_otherwise_as_usual = None  # type: ignore[assignment]
+    test_what_was_prefetched_goes_back_when_the_queue_is_paused = None  # type: ignore[assignment]
+    test_a_queue_exists_from_create_to_delete = None  # type: ignore[assignment]
     test_a_message_that_fails_too_often_becomes_a_dead_letter = None  # type: ignore[assignment]
 
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
-        async with serving(url) as address, EventQueue("jobs", url=url) as direct, contextlib.AsyncExitStack() as stack:
+        async with serving(url) as address, contextlib.AsyncExitStack() as stack:
 
             async def open_queue() -> Any:
-                return Administered(await stack.enter_async_context(EventQueue("jobs", url=address)), direct)
+                return await stack.enter_async_context(EventQueue("jobs", url=address))
 
             yield open_queue
-            await stack.aclose()
             with contextlib.suppress(QueueDoesNotExistError):
-                await direct.delete()
+                async with EventQueue("jobs", url=address) as queue:
+                    await queue.delete()
 
 
 class Uncreated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from apressure.pressure.producer import Producer
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.producer import TaskProducer
 from tests.contract import test_matrix
-from tests.contract.matrix import ALSO, GAPS, KINDS, OTHER_DEFAULTS, VERBS, check_arguments, expect_gap, shape
+from tests.contract.matrix import ALSO, GAPS, KINDS, OTHER_DEFAULTS, VERBS, check_arguments, expect_gap, shape, table
 
 DELIVERIES: tuple[type[Any], ...] = (Delivery, EventDelivery, RemoteEventDelivery, FileDelivery, TaskDelivery)
 
@@ -51,6 +52,11 @@ def test_each_exception_is_one() -> None:
     known |= {(kind, f"producer.{verb}") for kind in KINDS for verb in VERBS}
     assert GAPS.keys() <= known
     assert ALSO.keys() | OTHER_DEFAULTS.keys() <= {*CELLS}
+
+
+def test_the_table_of_the_docs_is_what_the_classes_have() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "choose.md").read_text()
+    assert table() in page, f"docs/choose.md is stale. Its table is now:\n\n{table()}"
 
 
 def parameters(method: Any) -> list[tuple[str, Any, Any]]:

@@ -400,7 +400,7 @@ async def okq_servers() -> None:
             assert_type(item, Order)
     source: Source[Order] = typed
     assert_type(await source.exists(), bool)
-    await raw.close()  # type: ignore[attr-defined]
+    await raw.close(timeout=1.0, deadline=5.0)
     assert_type(await EventQueue("orders", url="okq://host").get(), bytes)
 
 

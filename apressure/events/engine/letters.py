@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 from apressure import dead_letters
 from apressure.concurrency.settle import note_accepted
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter
-from apressure.events.engine.steps import MAX_EVENTS, EventSteps
-from apressure.events.engine.waits import EventWaits
+from apressure.events.engine.steps import MAX_EVENTS
 from apressure.exceptions import PressureError
+
+A = TypeVar("A")
 
 _PAGE: Final = 1000
 _CHUNK_BYTES: Final = 1 << 20
@@ -23,6 +24,34 @@ _MOST_CHOSEN: Final = 500
 
 _LENGTH: Final = re.compile(rb"([0-9]{1,10}):")
 _REASON: Final = re.compile(rb"([0-9]{1,15}):([0-9]{1,9}):([0-9]{1,9}):(.*)", re.DOTALL)
+
+
+class Reads(Protocol):
+    """What reads dead letters."""
+
+    async def dead_letters(self, passed: int, most: int) -> list[bytes]:
+        """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
+
+
+class Moves(Protocol):
+    """What moves dead letters."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+
+    async def requeue(self, most: int, chosen: Sequence[bytes], expected: bool) -> bytes:
+        """Move dead letters back; see `EventSteps.requeue`."""
+
+
+class WaitsForRoom(Protocol):
+    """What waits for room."""
+
+    def take_room(self) -> None:
+        """Take what was told of room: the next step finds out."""
+
+    async def until(self, attempt: Callable[[], Awaitable[A | Wait]], timeout: float | None, name: str) -> A:
+        """Try a step, wait while it says so, try again."""
 
 
 def read(letter: bytes, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
@@ -55,7 +84,7 @@ def _unpack(packed: bytes, begin: int) -> tuple[bytes | None, int]:
     return packed[length.end() : end], end
 
 
-async def letters(steps: EventSteps, limit: int | None) -> AsyncIterator[bytes]:
+async def letters(steps: Reads, limit: int | None) -> AsyncIterator[bytes]:
     """Read dead letters as the server keeps them, the oldest first; at most `limit`."""
     passed = 0
     while limit is None or passed < limit:
@@ -143,7 +172,7 @@ class Chosen:
         del self._left[: len(outcomes)]
 
 
-async def choose(steps: EventSteps, ids: Iterable[str], present: int) -> Chosen:
+async def choose(steps: Reads, ids: Iterable[str], present: int) -> Chosen:
     """Find the dead letters that have these ids, among the oldest `present` ones; the oldest one of each id."""
     missing = dict.fromkeys(ids)
     found: dict[str, bytes] = {}
@@ -157,7 +186,7 @@ async def choose(steps: EventSteps, ids: Iterable[str], present: int) -> Chosen:
     return Chosen(found, missing)
 
 
-async def requeue(steps: EventSteps, waits: EventWaits, choice: Choice, timeout: float | None, expected: bool) -> int:
+async def requeue(steps: Moves, waits: WaitsForRoom, choice: Choice, timeout: float | None, expected: bool) -> int:
     """Move dead letters back to the end of the queue, waiting for room. Returns how many were moved.
 
     `expected`: the queue must have been created.

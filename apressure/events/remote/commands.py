@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from apressure.connection.settings import Settings
 from apressure.connection.wire.channel import ConnectionLost
+from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.core.driver import Connection
 from apressure.events.remote.connection import Attempts, Command, OkqServer, replies
@@ -21,6 +22,7 @@ from apressure.exceptions import (
     OutcomeUnknownError,
     PressureError,
     QueueClosedError,
+    QueueDoesNotExistError,
     ServerError,
     ServerTooOldError,
     ServerUnavailableError,
@@ -300,6 +302,38 @@ class Commands:
                 raise error_of(reply, name)
             attempts.note_loss(channel)
 
+    async def ask_ours(self, name: str, verb: str, *arguments: Argument, again: bool = True) -> tuple[Any, bool]:
+        """Send a command that only servers of ours have. Return the reply, and whether an earlier one was lost.
+
+        Args:
+            name: The queue's name.
+            verb: The command.
+            *arguments: Its arguments behind that name.
+            again: Send it again when its reply was lost.
+
+        Raises:
+            ServerTooOldError: It is a released okq.
+            OutcomeUnknownError: The reply was lost, and the command must not be repeated.
+            PressureError: The server refused, or cannot be reached.
+        """
+        attempts, command = self._attempts(), (verb.encode(), encoded(name), *arguments)
+        while True:
+            channel, extended = await attempts.channel()
+            reply = (await replies(channel, [command]))[0] if extended else ServerTooOldError("")
+            if isinstance(reply, ServerTooOldError):
+                raise ServerTooOldError(
+                    f"the okq server of the queue {name!r} has no {verb}: the released okq knows no "
+                    "bounds, no end and no pauses. Use apressure's server (apressure events serve), or EventQueue with "
+                    "the URL of the server's Redis (redis://…), which works on the same queue"
+                )
+            if not isinstance(reply, Exception):
+                return reply, attempts.lost
+            if not isinstance(reply, ConnectionLost):
+                raise error_of(reply, name)
+            attempts.note_loss(channel)
+            if not again:
+                raise attempts.unknown(f"the connection broke during {verb} of the queue {name!r}")
+
     def _attempts(self) -> Attempts:
         return Attempts(self.server, self.connection)
 
@@ -329,6 +363,10 @@ def error_of(error: Exception, name: str) -> Exception:
     text = str(error)
     if text == "ERR queue closed":
         return QueueClosedError(f"the queue {name!r} is closed", name=name)
+    if text == "ERR no such queue":
+        return QueueDoesNotExistError(
+            f"the queue {name!r} does not exist: create it first, or check the URL", name=name
+        )
     if "may have been carried out" in text or text.startswith("ERR server-side:"):
         return OutcomeUnknownError(f"the okq server failed: {text}. The operation may have been carried out, or not")
     if text.startswith("ERR cannot reach"):

@@ -150,7 +150,6 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
             try:
                 await self._client.step(self._pop(queue))
             except QueueClosedError:
-                queue._is_closed = True
                 if await self._is_drained(queue):
                     self._not_drained.remove(queue)
                     if not self._not_drained:

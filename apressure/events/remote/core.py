@@ -20,14 +20,16 @@ from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Counts, Pair, encoded
 from apressure.events.remote.delivery import Seen
 from apressure.events.remote.notices import Misses, Notices
+from apressure.events.remote.ours import Look, Ours
 from apressure.events.remote.statistics import RemoteEventStatistics
 from apressure.exceptions import (
     ClientClosedError,
     PressureError,
-    QueueClosedError,
+    QueueDoesNotExistError,
     QueueEmptyError,
     QueueFullError,
     Role,
+    ServerTooOldError,
 )
 from apressure.items import Progress
 
@@ -60,29 +62,10 @@ class RemoteCore(QueueObject[OkqClient, Block]):
         self._blocked = Blocked()
         self._done = done.Counts()
         self._seen = Seen(self._done)
-        self._is_closed = False  # a server of ours has said so
+        self._ours = Ours(client.commands, name)
 
     def __repr__(self) -> str:
         return f"<RemoteEventQueue {self.name!r} at {self._client.commands.server.address}>"
-
-    @with_deadline(reads=True)
-    async def exists(self, *, deadline: float | None = None) -> bool:
-        """Return True if the server answers: a queue of okq needs no `create`, and exists as soon as it is named.
-
-        Raises:
-            PressureError: The server cannot be reached, or refuses.
-        """
-        await self._counts()
-        return True
-
-    @with_deadline(reads=True)
-    async def closed(self, *, deadline: float | None = None) -> bool:
-        """Return whether this object has learned that the queue is closed, from a put or a receive.
-
-        Only a server of ours knows closed queues, and only `EventQueue.close` on its Redis closes them.
-        """
-        self.check()
-        return self._is_closed
 
     @with_deadline(reads=True)
     async def qsize(self, *, deadline: float | None = None) -> int:
@@ -97,12 +80,20 @@ class RemoteCore(QueueObject[OkqClient, Block]):
         Raises:
             PressureError: The server cannot be reached, or refuses.
         """
-        counts = await self._counts()
+        try:
+            look = await self._look()
+        except ServerTooOldError:
+            counts = await self._counts()
+            look = Look(1, 0, 0, 0, 0, counts.total - counts.processing, counts.processing, counts.consumers, 0)
         return RemoteEventStatistics(
             name=self.name,
-            length=counts.total - counts.processing,
-            in_flight=counts.processing,
-            consumers=counts.consumers,
+            length=look.waiting,
+            in_flight=look.claimed,
+            consumers=look.consumers,
+            bound=look.bound,
+            closed=bool(look.closed),
+            paused=bool(look.paused),
+            dead_letters=look.dead,
             waiting_putters=self._busy["producer"],
             waiting_receivers=self._busy["consumer"],
             blocked=self._blocked.seconds(),
@@ -111,22 +102,6 @@ class RemoteCore(QueueObject[OkqClient, Block]):
             received_count=self._done.received_count,
             deleted_count=self._done.deleted_count,
         )
-
-    @with_deadline()
-    async def purge(self, *, deadline: float | None = None) -> int:
-        """Delete all events, **those in flight included** (specification: QFLUSH).
-
-        Consumers may finish what they have in hand; what they do not acknowledge does not come again.
-
-        Returns:
-            How many events the queue had just before.
-
-        Cancelled, the events are deleted or not.
-        """
-        counts = await self._counts()
-        await self._client.step(self._client.commands.flush(self.name))
-        self._done.deleted_count += counts.total
-        return counts.total
 
     async def aclose(self) -> None:
         """Release this object's connections; the queue itself stays as it is.
@@ -140,6 +115,13 @@ class RemoteCore(QueueObject[OkqClient, Block]):
     async def _counts(self) -> Counts:
         self.check()
         return await self._client.commands.counts(self.name)
+
+    async def _look(self) -> Look:
+        self.check()
+        return await self._ours.look()
+
+    def _gone(self) -> QueueDoesNotExistError:
+        return QueueDoesNotExistError(f"the queue {self.name!r} was deleted", name=self.name)
 
     async def _push(
         self, pairs: list[Pair], timeout: float | None, front: bool = False, given: bool = False,
@@ -173,11 +155,7 @@ class RemoteCore(QueueObject[OkqClient, Block]):
             return count
 
         while True:
-            try:
-                count = await self._client.step(attempt())
-            except QueueClosedError:
-                self._is_closed = True
-                raise
+            count = await self._client.step(attempt())
             done, failures = done + count, 0 if count else failures + 1
             if done == len(pairs):
                 return
@@ -190,11 +168,7 @@ class RemoteCore(QueueObject[OkqClient, Block]):
 
     async def _pop(self, most: int, lease: float) -> list[Pair]:
         """Pop events, without waiting. Cancelled, nothing was taken, or it goes back."""
-        try:
-            events = await self._client.step(self._client.commands.pop(self.name, most, lease), self._put_back)
-        except QueueClosedError:
-            self._is_closed = True
-            raise
+        events = await self._client.step(self._client.commands.pop(self.name, most, lease), self._put_back)
         self._done.received_count += len(events)
         return events
 

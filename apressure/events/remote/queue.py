@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec
@@ -11,6 +11,7 @@ from apressure.concurrency.deadline import with_deadline, within
 from apressure.connection.settings import ClientOptions
 from apressure.core.leases.arguments import max_hold_of
 from apressure.events.ids import checked, new_id
+from apressure.events.producer import EventProducer
 from apressure.events.remote.address import NO_DEAD_LETTERS, is_okq, settings_of
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.consumer import RemoteEventConsumer
@@ -29,9 +30,8 @@ class RemoteEventQueue(RemoteTaking[T]):
     """A queue of events on an okq server: the released one, or apressure's (`apressure events serve`).
 
     `EventQueue("orders", url="okq://host:4777")` returns one. It uses okq's commands, and needs no Redis of its own. It
-    has the words of `EventQueue`, except for those that okq cannot do: `create`, `delete`, `bound`, `close`,
-    `wait_closed`, `producer` and `requeue`. Those are for `EventQueue` on the server's Redis. Constructing it does no
-    I/O.
+    has the words of `EventQueue`. A released okq knows no bounds, no end, no pauses and no dead letters: there, methods
+    about them raise ServerTooOldError, which says what to use. Constructing it does no I/O.
 
     Args:
         name: The queue's name.
@@ -86,17 +86,6 @@ class RemoteEventQueue(RemoteTaking[T]):
         if max_attempts is not None:
             raise ValueError(NO_DEAD_LETTERS)
         self._set_up(_client_of(options), True, name, codec)
-
-    if not TYPE_CHECKING:  # with a __getattr__, a type checker would accept every name
-
-        def __getattr__(self, name: str) -> Any:
-            text = f"{type(self).__name__!r} object has no attribute {name!r}"
-            if name in _REDIS_ONLY:
-                text += (
-                    ": an okq server cannot do that. Use EventQueue with the URL of the server's Redis (redis://…), "
-                    "which works on the same queue"
-                )
-            raise AttributeError(text, name=name, obj=self)
 
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
@@ -187,6 +176,15 @@ class RemoteEventQueue(RemoteTaking[T]):
 
         return await self._items.put_chunks(items, put_chunk, _CHUNK, ahead=True)
 
+    def producer(self, close: bool = True) -> EventProducer[T]:
+        """Return the producing end of the queue, for `async with`.
+
+        Args:
+            close: Close the queue at the end of the block, unless it raises. Producers that share a queue pass False.
+                A released okq cannot close it: there, the end of the block raises ServerTooOldError.
+        """
+        return EventProducer(self, close)
+
     @overload
     def consumer(
         self, ack: Literal["auto"] = ..., prefetch: int | None = ..., lease: float | None = ...,
@@ -246,14 +244,6 @@ class RemoteEventQueue(RemoteTaking[T]):
             queues.append(queue)
         notices = Notices(client.node, [queue.name for queue in queues])
         return RemoteEventConsumer(queues, notices, client, True, 1, seconds, max_hold_of(None))
-
-
-_REDIS_ONLY: Final = frozenset(
-    {
-        "bound", "client", "close", "create", "dead_letters", "delete", "pause", "paused", "producer", "requeue",
-        "resume", "wait_closed",
-    }
-)  # fmt: skip
 
 
 def _client_of(options: ClientOptions) -> OkqClient:

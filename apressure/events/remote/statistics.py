@@ -9,13 +9,17 @@ from apressure.concurrency.blocked import NOT_BLOCKED, BlockedSeconds
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RemoteEventStatistics:
-    """A snapshot of a `RemoteEventQueue`: what QSTATUS tells.
+    """A snapshot of a `RemoteEventQueue`: what our server tells by QLOOK, or a released okq by QSTATUS.
 
     Attributes:
         name: The queue's name.
         length: Events that wait.
         in_flight: Events that were received, and neither acknowledged nor given back.
         consumers: Clients that are registered.
+        bound: The most events that may wait; 0 for no bound.
+        closed: Whether the queue is closed.
+        paused: Whether it is paused.
+        dead_letters: Events that failed too often in the hands of `EventQueue`s on the server's Redis.
         waiting_putters: Tasks of this object that are putting.
         waiting_receivers: Tasks of this object that are receiving.
         blocked: For how long operations of this object were blocked, and by what.
@@ -31,6 +35,10 @@ class RemoteEventStatistics:
     consumers: int
     waiting_putters: int
     waiting_receivers: int
+    bound: int = 0
+    closed: bool = False
+    paused: bool = False
+    dead_letters: int = 0
     blocked: BlockedSeconds = NOT_BLOCKED
     late_renewals: int = 0
     put_count: int = 0

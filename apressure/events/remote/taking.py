@@ -11,9 +11,11 @@ from apressure.codecs import codec_for
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.getting import Iterating
 from apressure.concurrency.handover import note_taken
+from apressure.dead_letters import DeadLetter
+from apressure.events.engine.letters import letters, read
+from apressure.events.remote.administration import RemoteAdministration
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Pair
-from apressure.events.remote.core import RemoteCore
 from apressure.events.remote.delivery import DEFAULT_LEASE, Hand, RemoteEventDelivery, lease_of
 from apressure.events.remote.notices import Notices
 from apressure.exceptions import DecodeError, PressureError
@@ -22,7 +24,7 @@ from apressure.items import Items
 T = TypeVar("T")
 
 
-class RemoteTaking(RemoteCore, Iterating[T], Generic[T]):
+class RemoteTaking(RemoteAdministration, Iterating[T], Generic[T]):
     """The part of `RemoteEventQueue` that takes events, or looks at them."""
 
     _items: Items[T]
@@ -166,6 +168,26 @@ class RemoteTaking(RemoteCore, Iterating[T], Generic[T]):
             QueueEmptyError, DecodeError, PressureError: As for `peek`.
         """
         return self._items.decode((await self._peek(newest=True))[1])
+
+    @with_deadline(reads=True)
+    async def dead_letters(self, limit: int | None = 100, *, deadline: float | None = None) -> list[DeadLetter[T]]:
+        """Return dead letters of `EventQueue`s on the server's Redis, the oldest first, with the reason of each.
+
+        Args:
+            limit: How many at most; None for all.
+            deadline: Seconds for the whole operation; see `put`.
+
+        Raises:
+            ServerTooOldError: It is a released okq, which has none.
+            TypeError, ValueError: An argument is invalid.
+            PressureError: As for `statistics`.
+
+        Cancelled, nothing has changed.
+        """
+        if limit is not None:
+            validation.whole(limit, "limit")
+        self.check()
+        return [read(letter, self._items.decode) async for letter in letters(self._ours, limit)]
 
     async def _peek(self, newest: bool) -> Pair:
         self.check()

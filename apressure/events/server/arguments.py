@@ -16,6 +16,10 @@ MOST: Final = 1_000
 """The most events of one QRPOP with COUNT."""
 
 
+Arguments = Sequence[bytes]
+"""What stands behind the name of a command."""
+
+
 class Push(NamedTuple):
     """QLPUSH or QRPUSH.
 
@@ -98,7 +102,7 @@ class Pop(NamedTuple):
             elif option == b"WAIT":
                 wait = seconds(given, "wait")
             else:
-                most = _number(given, "count", MOST)
+                most = number(given, "count", MOST)
         return cls(name_of(arguments[0]), 0.0 if no_ack else lease, most, wait)
 
 
@@ -156,7 +160,18 @@ def quoted(given: bytes) -> str:
     return '"' + shown.replace('"', '\\"') + ('..."' if len(given) > 64 else '"')
 
 
-def _number(given: bytes, what: str, most: int) -> int:
-    if not given.isdigit() or len(given) > 9 or not 1 <= int(given) <= most:
-        raise ErrorReply(f"ERR bad {what} value: {quoted(given)} is not a whole number between 1 and {most}")
+def number(given: bytes, what: str, most: int, least: int = 1) -> int:
+    """Return a whole number.
+
+    Args:
+        given: The argument.
+        what: What it is, for the error.
+        most: The largest number.
+        least: The smallest one.
+
+    Raises:
+        ErrorReply: It is none, or is not in between.
+    """
+    if not given.isdigit() or len(given) > 15 or not least <= int(given) <= most:
+        raise ErrorReply(f"ERR bad {what} value: {quoted(given)} is not a whole number between {least} and {most}")
     return int(given)

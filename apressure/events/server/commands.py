@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from apressure.events.server.administration import Administration
 from apressure.events.server.arguments import quoted
 from apressure.events.server.connection import Answer, Pending, Replies, in_task
 from apressure.events.server.handshake import Handshake
@@ -18,7 +19,7 @@ from apressure.events.server.operations import Operations
 from apressure.events.server.session import Session
 from apressure.events.server.settings import ServerSettings
 from apressure.events.server.wire.replies import ErrorReply, Reply
-from apressure.exceptions import PressureError, QueueClosedError
+from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
 
 logger = logging.getLogger("apressure.events.server")
 
@@ -55,15 +56,22 @@ class Commands:
 
     Args:
         settings: What the server was told.
-        operations: What the commands for queues do.
+        operations: What the commands for events do.
+        administration: What the commands for queues as a whole do.
         counts: Returns figures for INFO.
     """
 
-    def __init__(self, settings: ServerSettings, operations: Operations, counts: Callable[[], dict[str, int]]) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        operations: Operations,
+        administration: Administration,
+        counts: Callable[[], dict[str, int]],
+    ) -> None:
         self._operations = operations
         self._table: dict[bytes, Command] = {}
         self._handshake = Handshake(settings.password, self._table, counts)
-        self._table.update(_table(self._handshake, operations))
+        self._table.update(_table(self._handshake, operations, administration))
         self._table[b"reset"] = Command(
             "RESET", 0, 0, self._reset, "Forgets what the connection has set, and its registration", is_open=True
         )
@@ -119,6 +127,8 @@ def error_reply(error: Exception) -> ErrorReply:
         return error
     if isinstance(error, QueueClosedError):
         return ErrorReply("ERR queue closed")
+    if isinstance(error, QueueDoesNotExistError):
+        return ErrorReply("ERR no such queue")
     if isinstance(error, (PressureError, ValueError)):
         return ErrorReply(f"ERR {error}")
     logger.error("a command failed: a bug of the server", exc_info=error)
@@ -142,7 +152,7 @@ def _alike(found: Command, pending: Pending) -> Iterator[list[bytes]]:
 _ANY: Final = None
 
 
-def _table(handshake: Handshake, queues: Operations) -> dict[bytes, Command]:
+def _table(handshake: Handshake, queues: Operations, whole: Administration) -> dict[bytes, Command]:
     every = [
         Command(
             "QLPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT]", 3, _ANY, None,
@@ -168,6 +178,15 @@ def _table(handshake: Handshake, queues: Operations) -> dict[bytes, Command]:
         Command("QFLUSH queue", 1, 1, queues.flush, "Removes all events of a queue"),
         Command("QSTATUS [queue ...]", 0, _ANY, queues.status, "Counts events and consumers, for programs"),
         Command("QINFO [queue ...]", 0, _ANY, queues.info, "Counts events and consumers, for people"),
+        Command("QCREATE queue bound", 2, 2, whole.create, "Creates a queue; 0 is no bound"),
+        Command("QDELETE queue", 1, 1, whole.delete, "Deletes a queue with all its events"),
+        Command("QCLOSE queue", 1, 1, whole.close, "Closes a queue: nothing more can be pushed"),
+        Command("QPAUSE queue", 1, 1, whole.pause, "Stops the consumers of a queue"),
+        Command("QRESUME queue", 1, 1, whole.resume, "Ends a pause"),
+        Command("QPURGE queue count", 2, 2, whole.purge, "Removes events that wait, and none in flight"),
+        Command("QLOOK queue", 1, 1, whole.look, "Tells all about a queue, for programs"),
+        Command("QDEAD queue passed count", 3, 3, whole.dead, "Shows dead letters, as the server keeps them"),
+        Command("QREQUEUE queue count [letter ...]", 2, _ANY, whole.requeue, "Moves dead letters back"),
         Command("PING [message]", 0, 1, handshake.ping, "Answers PONG, or the message", is_open=True),
         Command("ECHO message", 1, 1, handshake.echo, "Answers the message"),
         Command("SELECT 0", 1, 1, handshake.select, "Selects the only database"),

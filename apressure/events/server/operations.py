@@ -15,7 +15,7 @@ from apressure.concurrency import background
 from apressure.connection.client import Client
 from apressure.events.engine.answers import Event
 from apressure.events.engine.steps import MAX_EVENTS, active_queues
-from apressure.events.server.arguments import Ack, Pop, Push, name_of, seconds
+from apressure.events.server.arguments import Ack, Arguments, Pop, Push, name_of, seconds
 from apressure.events.server.connection import Answer, Replies, in_task
 from apressure.events.server.lanes import PushLane, SettleLane
 from apressure.events.server.outcomes import Outcome
@@ -26,7 +26,6 @@ from apressure.exceptions import PressureError, QueueClosedError
 
 logger = logging.getLogger("apressure.events.server")
 
-Arguments = Sequence[bytes]
 Calls = Iterable[Arguments]
 """The arguments of the same command for the same queue that came behind a command. Those that an operation does not
 answer are tried again."""

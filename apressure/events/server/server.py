@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from apressure.connection.client import Client
+from apressure.events.server.administration import Administration
 from apressure.events.server.commands import Commands
 from apressure.events.server.listener import Listener
 from apressure.events.server.operations import Operations
@@ -50,7 +51,7 @@ class EventServer:
             queues = Queues(client)
             operations = Operations(client, queues, settings.workers)
             listener = Listener(settings)
-            listener.commands = Commands(settings, operations, listener.counts)
+            listener.commands = Commands(settings, operations, Administration(queues), listener.counts)
             await listener.open()
             try:
                 async with asyncio.TaskGroup() as group:

@@ -28,7 +28,8 @@ from apressure import (
     ServerError,
     ServerUnavailableError,
 )
-from apressure.events.remote import notices
+from apressure.connection.wire.channel import ConnectionLost
+from apressure.events.remote import commands, notices
 from apressure.events.server.settings import Address, Tls
 from apressure.testing.contract import drained
 from tests import processes
@@ -160,6 +161,43 @@ async def test_a_batch_whose_reply_was_lost_on_our_server(process: Process, url:
             await asyncio.to_thread(process.start)
             assert await in_time(putting) == 20_000
             assert await queue.purge() == 20_000
+
+
+@pytest.mark.parametrize(
+    ("verb", "operation", "expected"),
+    [
+        ("QCREATE", lambda queue: queue.create(), OutcomeUnknownError),
+        ("QCREATE", lambda queue: queue.create(exist_ok=True), True),
+        ("QCLOSE", lambda queue: queue.close(), None),
+        ("QPAUSE", lambda queue: queue.pause(), True),
+        ("QLOOK", lambda queue: queue.bound(), 0),
+        ("QDEAD", lambda queue: queue.dead_letters(), []),
+        ("QPURGE", lambda queue: queue.purge(), OutcomeUnknownError),
+        ("QDELETE", lambda queue: queue.delete(), OutcomeUnknownError),
+    ],
+)
+async def test_lost_replies_about_a_queue_as_a_whole(
+    open_ours: Open, monkeypatch: pytest.MonkeyPatch, verb: str, operation: Any, expected: Any
+) -> None:
+    queue, replies, lost = await open_ours(), commands.replies, 0
+    if verb != "QCREATE":
+        await queue.create()
+    await queue.put(b"1")
+
+    async def losing(channel: Any, sent: Any) -> list[Any]:
+        nonlocal lost
+        answers = await replies(channel, sent)
+        if sent[0][0] != verb.encode() or lost:
+            return answers
+        lost += 1
+        return [ConnectionLost("lost")]
+
+    monkeypatch.setattr(commands, "replies", losing)
+    if expected is OutcomeUnknownError:
+        await fails(OutcomeUnknownError, operation(queue), "the connection broke")
+    else:
+        assert await in_time(operation(queue)) == expected
+    assert lost == 1
 
 
 # Servers that are killed.

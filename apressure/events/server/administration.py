@@ -1,0 +1,76 @@
+"""The commands about a queue as a whole: its bound, its end, pauses, dead letters. Only servers of ours have them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from apressure.events.engine.steps import MAX_EVENTS
+from apressure.events.server.arguments import Arguments, name_of, number
+from apressure.events.server.queues import Queues
+from apressure.events.server.session import Session
+from apressure.events.server.wire.replies import Reply
+from apressure.exceptions import QueueClosedError
+
+MAX_BOUND: Final = 10**12
+_MOST_LETTERS: Final = 1000
+
+
+class Administration:
+    """What these commands do.
+
+    Args:
+        queues: The queues that are in use.
+    """
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+
+    async def create(self, session: Session, arguments: Arguments) -> Reply:
+        """QCREATE queue bound"""
+        bound = number(arguments[1], "bound", MAX_BOUND, least=0)
+        return int(await self._queues[name_of(arguments[0])].steps.create(bound, exist_ok=True))
+
+    async def delete(self, session: Session, arguments: Arguments) -> Reply:
+        """QDELETE queue"""
+        await self._queues[name_of(arguments[0])].steps.delete()
+        return "OK"
+
+    async def close(self, session: Session, arguments: Arguments) -> Reply:
+        """QCLOSE queue"""
+        try:
+            await self._queues[name_of(arguments[0])].steps.close()
+        except QueueClosedError:
+            return 0
+        return 1
+
+    async def pause(self, session: Session, arguments: Arguments) -> Reply:
+        """QPAUSE queue"""
+        return int(await self._queues[name_of(arguments[0])].steps.pause())
+
+    async def resume(self, session: Session, arguments: Arguments) -> Reply:
+        """QRESUME queue"""
+        return int(await self._queues[name_of(arguments[0])].steps.resume())
+
+    async def purge(self, session: Session, arguments: Arguments) -> Reply:
+        """QPURGE queue count"""
+        most = number(arguments[1], "count", MAX_EVENTS)
+        return await self._queues[name_of(arguments[0])].steps.purge(most)
+
+    async def look(self, session: Session, arguments: Arguments) -> Reply:
+        """QLOOK queue"""
+        status = await self._queues[name_of(arguments[0])].steps.status()
+        return [
+            int(status.exists), int(status.created), status.bound, int(status.closed), int(status.paused),
+            status.waiting, status.claimed, status.consumers, status.dead,
+        ]  # fmt: skip
+
+    async def dead(self, session: Session, arguments: Arguments) -> Reply:
+        """QDEAD queue passed count"""
+        name, passed, most = arguments
+        begin, count = number(passed, "passed", MAX_BOUND, least=0), number(most, "count", _MOST_LETTERS)
+        return [*await self._queues[name_of(name)].steps.dead_letters(begin, count)]
+
+    async def requeue(self, session: Session, arguments: Arguments) -> Reply:
+        """QREQUEUE queue count [letter ...]"""
+        name, most, *letters = arguments
+        return await self._queues[name_of(name)].steps.requeue(number(most, "count", MAX_EVENTS), letters)

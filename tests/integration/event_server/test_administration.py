@@ -1,0 +1,61 @@
+"""QCREATE, QDELETE, QCLOSE, QPAUSE, QRESUME, QPURGE, QLOOK, QDEAD and QREQUEUE: what okq does not have."""
+
+from __future__ import annotations
+
+import pytest
+
+from apressure import EventQueue, QueueEmptyError
+from tests.integration.conftest import fails
+from tests.integration.event_server.conftest import Wire
+
+
+async def test_the_life_of_a_queue(wire: Wire) -> None:
+    assert await wire("QLOOK", "foo") == [0, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert await wire("QCREATE", "foo", 2) == 1
+    assert await wire("QCREATE", "foo", 5) == 0
+    assert await wire("QLPUSH", "foo", 1, "x", 2, "y") == b"OK"
+    assert await wire("QLPUSH", "foo", 3, "z", "NOWAIT") == "ERR queue full: the first 0 of 1 events are in the queue"
+    assert await wire("QRPOP", "foo") == [b"1", b"x"]
+    assert [await wire("QPAUSE", "foo"), await wire("QPAUSE", "foo")] == [1, 0]
+    assert await wire("QRPOP", "foo") is None
+    assert await wire("QLOOK", "foo") == [1, 1, 2, 0, 1, 1, 1, 0, 0]
+    assert await wire("QPURGE", "foo", 10) == 1
+    assert [await wire("QRESUME", "foo"), await wire("QRESUME", "foo")] == [1, 0]
+    assert await wire("QACK", "foo", 1, "REDO") == 1
+    assert [await wire("QCLOSE", "foo"), await wire("QCLOSE", "foo")] == [1, 0]
+    assert await wire("QLPUSH", "foo", 4, "z") == "ERR queue closed"
+    assert await wire("QLOOK", "foo") == [1, 1, 2, 1, 0, 1, 0, 0, 0]
+    assert await wire("QDELETE", "foo") == b"OK"
+    assert await wire("QDELETE", "foo") == "ERR no such queue"
+    assert await wire("QPAUSE", "foo") == "ERR no such queue"
+
+
+async def test_dead_letters(wire: Wire, url: str) -> None:
+    async with EventQueue("foo", url=url, max_attempts=1) as queue:
+        await queue.put(b"x", id="1")
+        await (await queue.receive()).nack("why")
+        await fails(QueueEmptyError, queue.receive(timeout=0))
+        (letter,) = await wire("QDEAD", "foo", 0, 10)
+        assert b"why" in letter
+        assert await wire("QDEAD", "foo", 1, 10) == []
+        assert await wire("QREQUEUE", "foo", 1, "another") == b"0"
+        assert await wire("QREQUEUE", "foo", 1, letter) == b"m"
+        assert await wire("QRPOP", "foo") == [b"1", b"x"]
+        await queue.delete()
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("QCREATE foo", "ERR missing args"),
+        ("QCREATE foo -1", 'ERR bad bound value: "-1" is not a whole number between 0 and 1000000000000'),
+        ("QCREATE foo x", 'ERR bad bound value: "x" is not a whole number between 0 and 1000000000000'),
+        ("QPURGE foo 0", 'ERR bad count value: "0" is not a whole number between 1 and 2000'),
+        ("QDEAD foo x 1", 'ERR bad passed value: "x" is not a whole number between 0 and 1000000000000'),
+        ("QREQUEUE foo 2001", 'ERR bad count value: "2001" is not a whole number between 1 and 2000'),
+        ("QCLOSE a}b", "ERR a queue's name must not contain '}', which ends the name in its keys"),
+    ],
+)
+async def test_errors(wire: Wire, command: str, error: str) -> None:
+    assert await wire(*command.split(" ")) == error
+    assert await wire("PING") == b"PONG"
