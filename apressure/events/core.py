@@ -7,7 +7,7 @@ from apressure.connection.client import Client
 from apressure.core.objects import Block, QueueObject
 from apressure.core.taking import Take, Taken
 from apressure.events.engine.answers import Event
-from apressure.events.engine.batching import PopLane, Push, PushLane, Settler
+from apressure.events.engine.batching import EventSettler, PopLane, Push, PushLane
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import PressureError
@@ -38,7 +38,7 @@ class Core(QueueObject[Client, Block]):
         self._waits = EventWaits(self._steps)
         self._lanes = {front: PushLane(self._steps, self._waits, front) for front in (False, True)}
         self._pops = PopLane(self._steps, self._waits)
-        self._settler = Settler(self._steps, keep_errors and max_attempts is not None)
+        self._settler = EventSettler(self._steps, keep_errors and max_attempts is not None)
         self._expected = False  # this object has created the queue: if it is gone, it was deleted
 
     def _end(self, error: PressureError) -> int:

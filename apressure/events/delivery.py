@@ -10,7 +10,7 @@ from apressure import dead_letters
 from apressure.core.leases.arguments import lease_of
 from apressure.core.leases.in_hand import InHand
 from apressure.events.engine.answers import Event
-from apressure.events.engine.batching import Settler
+from apressure.events.engine.batching import Change, EventSettler
 from apressure.events.engine.steps import Claim, EventSteps
 from apressure.exceptions import LeaseLostError
 
@@ -41,7 +41,7 @@ class EventDelivery(Generic[T]):
     def __init__(
         self,
         steps: EventSteps,
-        settler: Settler,
+        settler: EventSettler,
         decode: Callable[[bytes], T],
         event: Event,
         in_hand: Hand | None = None,
@@ -133,7 +133,7 @@ class EventDelivery(Generic[T]):
         if self.settled or (hand is not None and hand.pop(self.claim, None) is None):
             self._begin("acknowledged")  # says why not
         self.settled = True
-        self._settler.soon("ack", self.claim, self._acked)
+        self._settler.soon(Change("ack", self.claim), self._acked)
 
     @property
     def in_hand(self) -> bool:
@@ -169,7 +169,7 @@ class EventDelivery(Generic[T]):
     async def _settle(self, how: str, what: str) -> None:
         self._begin(what)
         try:
-            done = await self._settler.settle(how, self.failure if how == "fail" else self.claim)
+            done = await self._settler.settle(Change(how, self.failure if how == "fail" else self.claim))
         except Exception:
             self.settled = False  # another try may succeed
             if self._in_hand is not None:

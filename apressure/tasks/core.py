@@ -9,7 +9,7 @@ from apressure.core import objects
 from apressure.exceptions import PressureError
 from apressure.tasks.delivery import Hand
 from apressure.tasks.engine.answers import Claim
-from apressure.tasks.engine.lanes import PutLane, ReserveLane, Settler
+from apressure.tasks.engine.lanes import PutLane, ReserveLane, TaskSettler
 from apressure.tasks.engine.steps import TaskSteps, Want
 from apressure.tasks.engine.waits import TaskWaits
 from apressure.tasks.nodes import processes
@@ -60,7 +60,7 @@ class Core(objects.QueueObject[Client, Block]):
         self.on_orphan: Literal["retry", "fail"] = on_orphan
         self.result_ttl = result_ttl
         self.steps = TaskSteps(client, name)
-        self.settler = Settler(self.steps, result_ttl)
+        self.settler = TaskSettler(self.steps, result_ttl)
         self._waits = TaskWaits(client, self.steps)
         self._puts = PutLane(self.steps, self._waits)
         self._schedules = PutLane(self.steps, self._waits)  # these do not wait for room

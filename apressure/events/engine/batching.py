@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from apressure import logs
-from apressure.concurrency.settle import set_result_once, wait_shielded
 from apressure.connection.wire.request import Request
+from apressure.core.driver import OnAnswer
 from apressure.core.putting import Putting, PuttingLane
+from apressure.core.settling import Settler
 from apressure.core.taking import TakeLane
 from apressure.events.engine.answers import Event, Popped
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
@@ -102,11 +101,20 @@ def note_popped(steps: EventSteps, answer: Popped) -> None:
             logs.redelivered("EventQueue", name, event_id, one.attempts, one.contents)
 
 
-OnSettled = Callable[[bool | Exception], None]
+class Change(NamedTuple):
+    """What happens to a delivery.
+
+    Attributes:
+        how: As for `EventSteps.send_settle`.
+        claim: The claim on it, as for the same.
+    """
+
+    how: str
+    claim: Sequence[bytes]
 
 
-class Settler:
-    """Settles deliveries: one step at a time; those that are settled meanwhile form the next one.
+class EventSettler(Settler[Change, bool]):
+    """Settles deliveries, one step at a time. The outcome says whether the event was still claimed.
 
     Args:
         steps: The queue's steps.
@@ -116,71 +124,24 @@ class Settler:
         keep_errors: As given.
     """
 
+    _most = MAX_EVENTS
+    _at_a_time = 1
+    _steps: EventSteps
+
     def __init__(self, steps: EventSteps, keep_errors: bool) -> None:
+        super().__init__(steps)
         self.keep_errors = keep_errors
-        self._steps = steps
         self._series = steps.series()
-        self._waiting: deque[tuple[str, Sequence[bytes], OnSettled]] = deque()
-        self._busy = False
-        self._idle: asyncio.Future[None] | None = None
 
-    def soon(self, how: str, claim: Sequence[bytes], on_settled: OnSettled) -> None:
-        """Settle a claim, `how` and `claim` being as for `EventSteps.send_settle`; `on_settled` is called once.
+    def _settle(self, changes: Sequence[Change], on_answer: OnAnswer) -> None:
+        self._steps.send_settle(self._series, changes[0].how, [change.claim for change in changes], False, on_answer)
 
-        Its argument says whether the event was still claimed, or is the error.
-        """
-        self._waiting.append((how, claim, on_settled))
-        if not self._busy:
-            self._busy = True
-            asyncio.get_running_loop().call_soon(self._send)  # others may follow in this turn of the event loop
+    def _joins(self, first: Change, change: Change) -> bool:
+        return change.how == first.how
 
-    async def settle(self, how: str, claim: Sequence[bytes]) -> bool:
-        """Settle a claim and wait for the outcome: whether the event was still claimed.
+    def _outcomes(self, changes: Sequence[Change], answer: bytes) -> list[bool]:
+        # A late answer to a repeat has no letters: its step was done, and nothing is known.
+        return [letter == ord("1") for letter in answer] or [True] * len(changes)
 
-        Cancelled, it waits for the outcome, then raises.
-        """
-        done: asyncio.Future[bool | Exception] = asyncio.get_running_loop().create_future()
-        self.soon(how, claim, functools.partial(set_result_once, done))
-        try:
-            await asyncio.wait((done,))
-        except asyncio.CancelledError:
-            await wait_shielded(done, self._steps.settle_timeout)
-            raise
-        outcome = done.result()
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    def flushed(self) -> asyncio.Future[None]:
-        """Return a future that completes when everything so far has been settled, or has failed."""
-        if self._idle is None or self._idle.done():
-            self._idle = asyncio.get_running_loop().create_future()
-            if not self._busy:
-                self._idle.set_result(None)
-        return self._idle
-
-    def _send(self) -> None:
-        if not self._waiting:
-            self._busy = False
-            if self._idle is not None:
-                set_result_once(self._idle, None)
-            return
-        how = self._waiting[0][0]
-        batch: list[tuple[str, Sequence[bytes], OnSettled]] = []
-        while self._waiting and self._waiting[0][0] == how and len(batch) < MAX_EVENTS:
-            batch.append(self._waiting.popleft())
-
-        def on_answer(answer: Any) -> None:
-            outcomes: Sequence[bool | Exception]
-            if isinstance(answer, Exception):
-                outcomes = [answer] * len(batch)
-            else:
-                # A late answer to a repeat has no letters: its step was done, and nothing is known.
-                outcomes = [letter == ord("1") for letter in answer] or [True] * len(batch)
-            if how == "ack":
-                self._steps.counts.deleted_count += sum(outcome is True for outcome in outcomes)
-            for (_, _, on_settled), outcome in zip(batch, outcomes, strict=True):
-                on_settled(outcome)
-            self._send()
-
-        self._steps.send_settle(self._series, how, [claim for _, claim, _ in batch], False, on_answer)
+    def _settled(self, change: Change, outcome: bool | Exception) -> bool:
+        return outcome is True and change.how == "ack"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from apressure import logs
-from apressure.concurrency.settle import set_result_once, wait_shielded
 from apressure.connection.wire.request import Request
+from apressure.core.driver import OnAnswer
 from apressure.core.putting import Putting, PuttingLane
+from apressure.core.settling import Settler
 from apressure.core.taking import TakeLane
-from apressure.items import MAX_BYTES
 from apressure.tasks.engine.answers import Reservation, Reserved, raw
 from apressure.tasks.engine.steps import MAX_TASKS, Change, New, TaskSteps, Want
 from apressure.tasks.engine.waits import TaskWaits
@@ -76,124 +74,36 @@ def note_reserved(steps: TaskSteps, answer: Reservation) -> None:
 
 
 MANY: Final = 128
-"""How many changes make a step that leaves at once."""
+"""The most changes in a step."""
 
 MOST_STEPS: Final = 8
 """The most steps with changes that are on their way at a time."""
 
 
-class _Change:
-    """A change on its way.
-
-    Attributes:
-        change: As given.
-        ended: Its outcome is known.
-        on_settled: Called with the outcome; None where somebody waits for `outcome`.
-        outcome: Replaced when the caller that waits for it is cancelled.
-    """
-
-    __slots__ = ("change", "ended", "on_settled", "outcome")
-
-    def __init__(self, change: Change, on_settled: OnSettled | None) -> None:
-        self.change = change
-        self.ended = False
-        self.on_settled = on_settled
-        self.outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def end(self, outcome: str | Exception) -> None:
-        """Tell the caller that waits for it."""
-        self.ended = True
-        if self.on_settled is not None:
-            self.on_settled(outcome)
-        elif not self.outcome.done():
-            if isinstance(outcome, Exception):
-                self.outcome.set_exception(copy.copy(outcome))
-            else:
-                self.outcome.set_result(outcome)
-
-
-OnSettled = Callable[[str | Exception], None]
-
-
-class Settler:
-    """Notes what happens to tasks. Changes that are made while a step is on its way form the next one.
-
-    Where many are made, the next steps leave before that one is answered: so the server works while the client reads
-    the answers. One connection keeps their order.
+class TaskSettler(Settler[Change, str]):
+    """Notes what happens to tasks. The outcome is a letter, as in `lua/settle.lua`.
 
     Args:
         steps: The queue's steps.
         ttl: Seconds for which results are kept; 0 keeps them.
     """
 
+    _most = MANY
+    _at_a_time = MOST_STEPS
+    _steps: TaskSteps
+
     def __init__(self, steps: TaskSteps, ttl: float) -> None:
-        self._steps = steps
+        super().__init__(steps)
         self._ttl = ttl
-        self._waiting: deque[_Change] = deque()
-        self._on_their_way = 0
-        self._idle: asyncio.Future[None] | None = None
 
-    def soon(self, change: Change, on_settled: OnSettled | None) -> _Change:
-        """Make a change; `on_settled` is called once, with a letter as in `lua/settle.lua`, or the error."""
-        made = _Change(change, on_settled)
-        self._waiting.append(made)
-        if not self._on_their_way:
-            self._on_their_way = 1
-            if on_settled is None:
-                self._send()  # somebody waits for it; what comes meanwhile is the next step
-            else:
-                asyncio.get_running_loop().call_soon(self._send)  # others may follow in this turn of the event loop
-        elif len(self._waiting) >= MANY and self._on_their_way < MOST_STEPS:
-            self._on_their_way += 1
-            self._send()
-        return made
+    def _settle(self, changes: Sequence[Change], on_answer: OnAnswer) -> None:
+        self._steps.send_settle(changes, self._ttl, on_answer)
 
-    async def settle(self, change: Change) -> str:
-        """Make a change and wait for the outcome, a letter as in `lua/settle.lua`.
+    def _outcomes(self, changes: Sequence[Change], answer: str) -> str:  # noqa: ARG002
+        return answer
 
-        Cancelled, it waits for the outcome, then raises.
-        """
-        loop = asyncio.get_running_loop()
-        made = self.soon(change, None)
-        try:
-            return await made.outcome
-        except asyncio.CancelledError:
-            if made.ended:
-                raise  # the outcome came in this very turn of the event loop
-            made.outcome = loop.create_future()
-            await wait_shielded(made.outcome, self._steps.settle_timeout)
-            if made.outcome.done():
-                made.outcome.exception()  # the cancellation is raised instead
-            raise
+    def _settled(self, change: Change, outcome: str | Exception) -> bool:
+        return outcome == "1" and change.how in ("complete", "fail")
 
-    def flushed(self) -> asyncio.Future[None]:
-        """Return a future that completes when everything so far has been settled, or has failed."""
-        if self._idle is None or self._idle.done():
-            self._idle = asyncio.get_running_loop().create_future()
-            if not self._on_their_way:
-                self._idle.set_result(None)
-        return self._idle
-
-    def _send(self) -> None:
-        """Send the next step, in place of one that was answered."""
-        if not self._waiting or (self._on_their_way > 1 and len(self._waiting) < MANY):
-            self._on_their_way -= 1
-            if self._idle is not None and not self._on_their_way:
-                set_result_once(self._idle, None)
-            return
-        batch: list[_Change] = []
-        size = 0
-        while self._waiting and len(batch) < MANY and size < MAX_BYTES:
-            batch.append(self._waiting.popleft())
-            size += len(batch[-1].change.value)
-
-        def on_answer(answer: Any) -> None:
-            outcomes = [answer] * len(batch) if isinstance(answer, Exception) else answer
-            for made, outcome in zip(batch, outcomes, strict=True):
-                if outcome == "1" and made.change.how in ("complete", "fail"):
-                    self._steps.counts.deleted_count += 1
-            for made, outcome in zip(batch, outcomes, strict=True):
-                made.end(outcome)
-            self._send()
-
-        self._steps.send_settle([made.change for made in batch], self._ttl, on_answer)
+    def _size(self, change: Change) -> int:
+        return len(change.value)

@@ -1,4 +1,4 @@
-"""How changes of tasks become steps: none is sent twice or overtaken, and each caller gets its outcome."""
+"""How changes of deliveries become steps: none is sent twice or overtaken, and each caller gets its outcome."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from apressure.core.counts import Counts
+from apressure.events.engine import batching
+from apressure.events.engine.batching import EventSettler
 from apressure.tasks.engine.answers import Claim
-from apressure.tasks.engine.lanes import MANY, MOST_STEPS, Settler
+from apressure.tasks.engine.lanes import MANY, MOST_STEPS, TaskSettler
 from apressure.tasks.engine.steps import Change, TaskSteps
 
 
@@ -40,7 +42,7 @@ class Steps:
 
 async def test_many_changes_leave_in_order_in_a_few_steps_at_a_time() -> None:
     steps = Steps()
-    settler = Settler(cast("TaskSteps", steps), 0)
+    settler = TaskSettler(cast("TaskSteps", steps), 0)
     names = [b"%d" % number for number in range(3 * MOST_STEPS * MANY + 5)]
     settling = [
         asyncio.create_task(settler.settle(Change("complete", Claim(name, b"token", b"node")))) for name in names
@@ -66,7 +68,7 @@ async def test_many_changes_leave_in_order_in_a_few_steps_at_a_time() -> None:
 
 async def test_acknowledgements_of_one_turn_of_the_event_loop_are_one_step() -> None:
     steps, outcomes = Steps(), []
-    settler = Settler(cast("TaskSteps", steps), 0)
+    settler = TaskSettler(cast("TaskSteps", steps), 0)
     for name in (b"a", b"b", b"c"):
         settler.soon(Change("complete", Claim(name, b"token", b"node")), outcomes.append)
     assert not steps.sent
@@ -75,3 +77,21 @@ async def test_acknowledgements_of_one_turn_of_the_event_loop_are_one_step() -> 
     steps.answer("1")
     assert outcomes == ["1", "1", "1"]
     assert settler.flushed().done()
+
+
+async def test_each_caller_gets_an_error_of_its_own() -> None:
+    steps: Any = Steps()
+    steps.series = object
+    steps.send_settle = lambda _series, _how, claims, _anywhere, on_answer: Steps.send_settle(
+        steps, [Change("complete", Claim(name, token, b"node")) for name, token in claims], 0, on_answer
+    )
+    settler = EventSettler(steps, keep_errors=False)
+    settling = [
+        asyncio.create_task(settler.settle(batching.Change("ack", (name, b"token")))) for name in (b"a", b"b", b"c")
+    ]
+    await asyncio.sleep(0)
+    while steps.open:  # one exception raised in many tasks would mix their tracebacks
+        steps.answer(OSError("broken"))
+    errors = await asyncio.gather(*settling, return_exceptions=True)
+    assert [str(error) for error in errors] == ["broken"] * 3
+    assert errors[1] is not errors[2]

@@ -1,0 +1,156 @@
+"""Settles deliveries: what is acknowledged or given back while a step is on its way forms the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from apressure.concurrency.settle import set_result_once, wait_shielded
+from apressure.core.driver import OnAnswer
+from apressure.items import MAX_BYTES
+
+C = TypeVar("C")
+O = TypeVar("O")  # noqa: E741 (an outcome)
+
+
+class _Waiting(Generic[O]):
+    """A caller that waits for its outcome.
+
+    Attributes:
+        ended: The outcome is known.
+        outcome: Replaced when the caller is cancelled.
+    """
+
+    __slots__ = ("ended", "outcome")
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.outcome: asyncio.Future[O] = asyncio.get_running_loop().create_future()
+
+    def __call__(self, outcome: O | Exception) -> None:
+        self.ended = True
+        if self.outcome.done():
+            return
+        if isinstance(outcome, Exception):
+            self.outcome.set_exception(copy.copy(outcome))  # one exception in many tasks would mix their tracebacks
+        else:
+            self.outcome.set_result(outcome)
+
+
+class Settler(ABC, Generic[C, O]):
+    """Makes changes of a queue's deliveries. Those that are made while a step is on its way form the next one.
+
+    Args:
+        steps: The queue's steps.
+    """
+
+    _most: ClassVar[int]
+    """The most changes in a step; as many make one that leaves at once."""
+
+    _at_a_time: ClassVar[int]
+    """The most steps that are on their way: the server works while the client reads answers. One connection keeps
+    their order."""
+
+    def __init__(self, steps: Any) -> None:
+        self._steps = steps
+        self._waiting: deque[tuple[C, Callable[[O | Exception], None]]] = deque()
+        self._on_their_way = 0
+        self._idle: asyncio.Future[None] | None = None
+
+    def soon(self, change: C, on_settled: Callable[[O | Exception], None]) -> None:
+        """Make a change with the next step that leaves; `on_settled` is called once, with its outcome or the error."""
+        self._waiting.append((change, on_settled))
+        if not self._on_their_way:
+            self._on_their_way = 1
+            asyncio.get_running_loop().call_soon(self._send)  # others may follow in this turn of the event loop
+        else:
+            self._send_more()
+
+    async def settle(self, change: C) -> O:
+        """Make a change, and return its outcome.
+
+        Cancelled, it waits for the outcome, then raises.
+        """
+        waiting = _Waiting[O]()
+        self._waiting.append((change, waiting))
+        if not self._on_their_way:
+            self._on_their_way = 1
+            self._send()  # what comes meanwhile is the next step
+        else:
+            self._send_more()
+        try:
+            return await waiting.outcome
+        except asyncio.CancelledError:
+            if waiting.ended:
+                raise  # the outcome came in this very turn of the event loop
+            waiting.outcome = asyncio.get_running_loop().create_future()
+            await wait_shielded(waiting.outcome, self._steps.settle_timeout)
+            if waiting.outcome.done():
+                waiting.outcome.exception()  # the cancellation is raised instead
+            raise
+
+    def flushed(self) -> asyncio.Future[None]:
+        """Return a future that completes when everything so far has been settled, or has failed."""
+        if self._idle is None or self._idle.done():
+            self._idle = asyncio.get_running_loop().create_future()
+            if not self._on_their_way:
+                self._idle.set_result(None)
+        return self._idle
+
+    @abstractmethod
+    def _settle(self, changes: Sequence[C], on_answer: OnAnswer) -> object:
+        """Send a step that makes changes."""
+
+    @abstractmethod
+    def _outcomes(self, changes: Sequence[C], answer: Any) -> Sequence[O]:
+        """Return the outcome of each change, from a step's answer that is no exception."""
+
+    @abstractmethod
+    def _settled(self, change: C, outcome: O | Exception) -> bool:
+        """Whether a change has settled a delivery for good."""
+
+    def _joins(self, first: C, change: C) -> bool:  # noqa: ARG002
+        """Whether a change can be in the step of the first one."""
+        return True
+
+    def _size(self, change: C) -> int:  # noqa: ARG002
+        """Return how many bytes a change has; 0 where they are few."""
+        return 0
+
+    def _send_more(self) -> None:
+        if len(self._waiting) >= self._most and self._on_their_way < self._at_a_time:
+            self._on_their_way += 1
+            self._send()
+
+    def _send(self) -> None:
+        """Send the next step, in place of one that was answered."""
+        if not self._waiting or (self._on_their_way > 1 and len(self._waiting) < self._most):
+            self._on_their_way -= 1
+            if self._idle is not None and not self._on_their_way:
+                set_result_once(self._idle, None)
+            return
+        first, changes, size = self._waiting[0][0], list[C](), 0
+        callbacks: list[Callable[[O | Exception], None]] = []
+        while self._waiting and len(changes) < self._most and size < MAX_BYTES:
+            change, on_settled = self._waiting[0]
+            if not self._joins(first, change):
+                break
+            self._waiting.popleft()
+            size += self._size(change)
+            changes.append(change)
+            callbacks.append(on_settled)
+
+        def on_answer(answer: Any) -> None:
+            failed = isinstance(answer, Exception)
+            outcomes: Sequence[O | Exception] = [answer] * len(changes) if failed else self._outcomes(changes, answer)
+            settled = [self._settled(change, outcome) for change, outcome in zip(changes, outcomes, strict=True)]
+            self._steps.counts.deleted_count += sum(settled)
+            for on_settled, outcome in zip(callbacks, outcomes, strict=True):
+                on_settled(outcome)
+            self._send()
+
+        self._settle(changes, on_answer)
