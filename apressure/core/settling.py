@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from apressure.concurrency.settle import set_result_once, wait_shielded
 from apressure.core.driver import OnAnswer
-from apressure.items import MAX_BYTES
 
 C = TypeVar("C")
 O = TypeVar("O")  # noqa: E741 (an outcome)
@@ -67,7 +66,7 @@ class Settler(ABC, Generic[C, O]):
         if not self._on_their_way:
             self._on_their_way = 1
             asyncio.get_running_loop().call_soon(self._send)  # others may follow in this turn of the event loop
-        else:
+        elif len(self._waiting) >= self._most:
             self._send_more()
 
     async def settle(self, change: C) -> O:
@@ -110,16 +109,12 @@ class Settler(ABC, Generic[C, O]):
         """Return the outcome of each change, from a step's answer that is no exception."""
 
     @abstractmethod
-    def _settled(self, change: C, outcome: O | Exception) -> bool:
-        """Whether a change has settled a delivery for good."""
+    def _settled(self, changes: Sequence[C], outcomes: Sequence[O]) -> int:
+        """Return how many deliveries a step has settled for good."""
 
-    def _joins(self, first: C, change: C) -> bool:  # noqa: ARG002
-        """Whether a change can be in the step of the first one."""
-        return True
-
-    def _size(self, change: C) -> int:  # noqa: ARG002
-        """Return how many bytes a change has; 0 where they are few."""
-        return 0
+    @abstractmethod
+    def _next(self) -> int:
+        """Return how many of the changes that wait the next step makes: at least one, and at most `_most`."""
 
     def _send_more(self) -> None:
         if len(self._waiting) >= self._most and self._on_their_way < self._at_a_time:
@@ -133,23 +128,18 @@ class Settler(ABC, Generic[C, O]):
             if self._idle is not None and not self._on_their_way:
                 set_result_once(self._idle, None)
             return
-        first, changes, size = self._waiting[0][0], list[C](), 0
-        callbacks: list[Callable[[O | Exception], None]] = []
-        while self._waiting and len(changes) < self._most and size < MAX_BYTES:
-            change, on_settled = self._waiting[0]
-            if not self._joins(first, change):
-                break
-            self._waiting.popleft()
-            size += self._size(change)
-            changes.append(change)
-            callbacks.append(on_settled)
+        waiting = self._waiting
+        made = [waiting.popleft() for _ in range(self._next())]
+        changes = [change for change, _ in made]
 
         def on_answer(answer: Any) -> None:
-            failed = isinstance(answer, Exception)
-            outcomes: Sequence[O | Exception] = [answer] * len(changes) if failed else self._outcomes(changes, answer)
-            settled = [self._settled(change, outcome) for change, outcome in zip(changes, outcomes, strict=True)]
-            self._steps.counts.deleted_count += sum(settled)
-            for on_settled, outcome in zip(callbacks, outcomes, strict=True):
+            outcomes: Sequence[O | Exception]
+            if isinstance(answer, Exception):
+                outcomes = [answer] * len(changes)
+            else:
+                outcomes = known = self._outcomes(changes, answer)
+                self._steps.counts.deleted_count += self._settled(changes, known)
+            for (_, on_settled), outcome in zip(made, outcomes, strict=True):
                 on_settled(outcome)
             self._send()
 

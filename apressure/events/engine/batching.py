@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -136,12 +137,16 @@ class EventSettler(Settler[Change, bool]):
     def _settle(self, changes: Sequence[Change], on_answer: OnAnswer) -> None:
         self._steps.send_settle(self._series, changes[0].how, [change.claim for change in changes], False, on_answer)
 
-    def _joins(self, first: Change, change: Change) -> bool:
-        return change.how == first.how
+    def _next(self) -> int:
+        how, most = self._waiting[0][0].how, min(len(self._waiting), MAX_EVENTS)
+        for number, (change, _) in enumerate(itertools.islice(self._waiting, most)):
+            if change.how != how:
+                return number
+        return most
 
     def _outcomes(self, changes: Sequence[Change], answer: bytes) -> list[bool]:
         # A late answer to a repeat has no letters: its step was done, and nothing is known.
         return [letter == ord("1") for letter in answer] or [True] * len(changes)
 
-    def _settled(self, change: Change, outcome: bool | Exception) -> bool:
-        return outcome is True and change.how == "ack"
+    def _settled(self, changes: Sequence[Change], outcomes: Sequence[bool]) -> int:
+        return sum(outcomes) if changes[0].how == "ack" else 0

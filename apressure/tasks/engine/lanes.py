@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,6 +14,7 @@ from apressure.core.driver import OnAnswer
 from apressure.core.putting import Putting, PuttingLane
 from apressure.core.settling import Settler
 from apressure.core.taking import TakeLane
+from apressure.items import MAX_BYTES
 from apressure.tasks.engine.answers import Reservation, Reserved, raw
 from apressure.tasks.engine.steps import MAX_TASKS, Change, New, TaskSteps, Want
 from apressure.tasks.engine.waits import TaskWaits
@@ -102,8 +104,16 @@ class TaskSettler(Settler[Change, str]):
     def _outcomes(self, changes: Sequence[Change], answer: str) -> str:  # noqa: ARG002
         return answer
 
-    def _settled(self, change: Change, outcome: str | Exception) -> bool:
-        return outcome == "1" and change.how in ("complete", "fail")
+    def _settled(self, changes: Sequence[Change], outcomes: Sequence[str]) -> int:
+        return sum(
+            outcome == "1" and change.how in ("complete", "fail")
+            for change, outcome in zip(changes, outcomes, strict=True)
+        )
 
-    def _size(self, change: Change) -> int:
-        return len(change.value)
+    def _next(self) -> int:
+        size, most = 0, min(len(self._waiting), MANY)
+        for number, (change, _) in enumerate(itertools.islice(self._waiting, most)):
+            if size >= MAX_BYTES:
+                return number
+            size += len(change.value)
+        return most
