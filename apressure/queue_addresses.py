@@ -22,6 +22,7 @@ Kind = Literal["queue", "events", "tasks", "files"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_NEARLY_A_URL: Final = re.compile(r"(redis|rediss|unix|embedded|okq|okqs|file)([+][a-z]+)?:/", re.IGNORECASE)
 _SERVERS: Final = (
     "redis://host:6379/0/orders, redis+sentinel://, redis+cluster://, unix://, embedded:///dir/orders or okq://"
 )
@@ -41,8 +42,10 @@ class QueueAddress(NamedTuple):
     url: str | None = None
 
     def __str__(self) -> str:
-        alone = self.kind == "queue" and self.name.partition(":")[0] not in KINDS and not _URL.match(self.name)
-        return self.name if alone else f"{self.kind}:{self.name}"
+        alone = self.kind == "queue" and self.name.partition(":")[0] not in KINDS
+        if alone and not (_URL.match(self.name) or _NEARLY_A_URL.match(self.name)):
+            return self.name
+        return f"{self.kind}:{self.name}"
 
 
 def read(address: str, default: Kind = "queue", url: str | None = None) -> QueueAddress:
@@ -59,6 +62,11 @@ def read(address: str, default: Kind = "queue", url: str | None = None) -> Queue
     """
     validation.text(address, "address")
     if not _URL.match(address):
+        if _NEARLY_A_URL.match(address):  # which may have a password
+            scheme = address.partition(":")[0]
+            raise ValueError(
+                f"a URL has two slashes. Write {scheme}://…, or queue:{scheme}:… for a queue with such a name"
+            )
         kind, name = _kind_of(address, default, url)
         return QueueAddress(kind, name, None if kind == "files" else url)
     scheme, rest = address.split("://", 1)

@@ -17,7 +17,7 @@ from apressure.cli.exits import UsageError
 from apressure.cli.streams.framing import Decoder
 from apressure.cli.streams.meter import Meter
 from apressure.cli.streams.pipes import Input
-from apressure.exceptions import DurabilityError, PressureError, QueueFullError, QueueInUseError
+from apressure.exceptions import DurabilityError, PressureError, QueueFullError, QueueInUseError, ServerTooOldError
 
 _BATCH: Final = 1000
 """The most items in one put: the library sends them in one step."""
@@ -77,7 +77,7 @@ class Feeder:
     async def put_stream(self, source: Input, decoder: Decoder) -> None:
         """Put the items of `source` until it ends, each one as soon as it is complete."""
         self._decoder = decoder
-        bound = await self._queue.bound() if isinstance(self._queue, Bounded) and not self._forced else 0
+        bound = 0 if self._forced else await self._bound()
         size = _SMALLEST if bound else _LARGEST
         while data := await source.read(size):
             items = decoder.feed(data)
@@ -87,6 +87,12 @@ class Feeder:
                 # not be ten thousand items ahead of the consumer.
                 size = min(_LARGEST, max(_SMALLEST, bound * (len(data) // len(items) + 1)))
         await self.put(decoder.finish())
+
+    async def _bound(self) -> int:
+        try:
+            return await self._queue.bound() if isinstance(self._queue, Bounded) else 0
+        except ServerTooOldError:  # a released okq has no bounds
+            return 0
 
     async def put(self, items: Iterable[bytes]) -> None:
         """Put some items in order, waiting for room."""
