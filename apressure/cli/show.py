@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from apressure.core.statistics import OWN
 from apressure.pressure.statistics import QueueStatistics, RoleStatistics
 
 if TYPE_CHECKING:
@@ -95,11 +96,7 @@ def with_spark(statistics: QueueStatistics, groups: Iterable[GroupBatches]) -> d
 
 def of_the_queue(statistics: Any) -> dict[str, Any]:
     """Return statistics of events or tasks for `--json`, without what they say of the command's own object."""
-    own = (
-        "waiting_putters", "waiting_receivers", "blocked", "late_renewals", "put_count", "received_count",
-        "deleted_count", "dead_lettered_count",
-    )  # fmt: skip
-    return {key: value for key, value in dataclasses.asdict(statistics).items() if key not in own}
+    return {key: value for key, value in dataclasses.asdict(statistics).items() if key not in OWN}
 
 
 def kind_of(statistics: Any) -> str:
@@ -287,7 +284,7 @@ def _roles_short(statistics: Any) -> tuple[Text, Text]:
 
     if isinstance(statistics, QueueStatistics):
         return _role_short(statistics.producer), _role_short(statistics.consumer, len(statistics.members))
-    count = getattr(statistics, "consumers", None) or getattr(statistics, "listeners", 0)
+    count = getattr(statistics, "consumers", 0)
     return Text("-", style="dim"), Text(f"{count:,}", style="cyan" if count else "dim")
 
 

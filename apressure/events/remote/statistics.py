@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
-from apressure.concurrency.blocked import NOT_BLOCKED, BlockedSeconds
+from apressure.core.statistics import Statistics
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class RemoteEventStatistics:
-    """A snapshot of a `RemoteEventQueue`: what QSTATUS tells.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteEventStatistics(Statistics):
+    """A snapshot of a `RemoteEventQueue`: what `Statistics` says, and the rest of QSTATUS.
 
     Attributes:
-        name: The queue's name.
-        length: Events that wait.
-        in_flight: Events that were received, and neither acknowledged nor given back.
         consumers: Clients that are registered.
-        waiting_putters: Tasks of this object that are putting.
-        waiting_receivers: Tasks of this object that are receiving.
-        blocked: For how long operations of this object were blocked, and by what.
         late_renewals: As in `EventQueueStatistics`.
-        put_count: Events that this object has put.
-        received_count: Events that it has received or got, redelivered ones and those read ahead included.
-        deleted_count: Events that it has acknowledged, got or purged.
     """
 
-    name: str
-    length: int
-    in_flight: int
     consumers: int
-    waiting_putters: int
-    waiting_receivers: int
-    blocked: BlockedSeconds = NOT_BLOCKED
     late_renewals: int = 0
-    put_count: int = 0
-    received_count: int = 0
-    deleted_count: int = 0

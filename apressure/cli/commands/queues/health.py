@@ -98,4 +98,4 @@ def _consumers(statistics: Any) -> bool:
     """Return whether somebody consumes: an `AsyncQueue` has a role, the others count."""
     if hasattr(statistics, "consumer"):
         return bool(statistics.consumer.state != "free")
-    return bool(getattr(statistics, "consumers", 0) or getattr(statistics, "listeners", 0))
+    return bool(getattr(statistics, "consumers", 0))

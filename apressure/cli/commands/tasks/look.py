@@ -36,7 +36,7 @@ async def ls(
     """List the queues, or the tasks of one queue.
 
     Into a pipe: one line for each, separated by tabs. For a queue: name, pending, scheduled, in flight, started,
-    complete, failed, listeners and state. For a task: id, status, attempts, node, time of the last change, progress and
+    complete, failed, consumers and state. For a task: id, status, attempts, node, time of the last change, progress and
     parameters.
     """
     seconds = seconds_between(interval, watch) if watch or interval is not None else None

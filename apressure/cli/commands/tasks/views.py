@@ -22,7 +22,7 @@ _SHOWN: Final = (
 _COLUMNS: Final = ("id", "status", "attempts", "node", "updated", "progress", "parameters")
 _NUMBERS: Final = {
     "name": "Queue", "length": "Pending", "scheduled": "Scheduled", "in_flight": "In flight", "started": "Started",
-    "complete": "Complete", "dead_letters": "Failed", "listeners": "Listeners",
+    "complete": "Complete", "dead_letters": "Failed", "consumers": "Consumers",
 }  # fmt: skip
 STATISTICS: Final = (*_NUMBERS, "bound", "closed", "paused", "next_expiry")
 """What `stat` shows of a queue."""
