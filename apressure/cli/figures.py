@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from apressure.cli.show import plain, printable
+from apressure.core.statistics import OWN
 from apressure.pressure.statistics import QueueStatistics, RoleStatistics
 from apressure.queue_addresses import Kind, QueueAddress
 
@@ -26,16 +27,8 @@ if TYPE_CHECKING:
 Found = tuple[QueueAddress, Any]
 """A queue, and its statistics."""
 
-_OWN: Final = frozenset(
-    {
-        "waiting_putters", "waiting_getters", "waiting_receivers", "blocked", "late_renewals", "put_count",
-        "received_count", "deleted_count", "dead_lettered_count",
-    }
-)  # fmt: skip
-"""What statistics say of the command's own object: that is of no interest."""
-
 _WATCHED: Final = (
-    "length", "in_flight", "scheduled", "started", "complete", "consumers", "listeners", "dead_letters", "unfinished",
+    "length", "in_flight", "scheduled", "started", "complete", "consumers", "dead_letters", "unfinished",
     "oldest",
 )  # fmt: skip
 """What `stat --watch` shows on a line, where the kind of queue has it."""
@@ -53,7 +46,7 @@ def as_dict(found: Found, groups: Iterable[GroupBatches] = ()) -> dict[str, Any]
     address, statistics = found
     told = {"name": statistics.name, "address": str(address), "kind": _CLASSES[address.kind]}
     for field in dataclasses.fields(statistics):
-        if field.name not in _OWN:
+        if field.name not in OWN:
             told[field.name] = _data(getattr(statistics, field.name))
     spark = [
         {
@@ -119,8 +112,7 @@ def consumers_of(statistics: Any) -> int | None:
     """Return how many consumers there are; None for a directory, which does not say."""
     if isinstance(statistics, QueueStatistics):
         return len(statistics.members) or int(statistics.consumer.state != "free")
-    count = getattr(statistics, "consumers", None)
-    return getattr(statistics, "listeners", None) if count is None else count
+    return getattr(statistics, "consumers", None)
 
 
 class Rates:

@@ -108,7 +108,7 @@ class Administration(Core):
             in_flight=index.in_flight,
             unfinished=len(index.unfinished),
             oldest=None if oldest is None else datetime.fromtimestamp(names.time_of(oldest) / 1e6, UTC),
-            next_expiry=None if expiry is None else datetime.fromtimestamp(expiry[0] / 1e6, UTC),
+            next_expiry=None if expiry is None else max(0.0, (expiry[0] - self._store.now) / 1e6),
             put_count=self.put_count,
             received_count=self._receiver.received,
             deleted_count=self._receiver.deleted,

@@ -127,7 +127,7 @@ class Administration(Generic[T]):
             self.name,
             snapshot,
             waiting_putters=engine.waiting_putters,
-            waiting_getters=engine.waiting_getters,
+            waiting_receivers=engine.waiting_receivers,
             blocked=engine.waits.blocked.seconds(),
             late_renewals=self.client.renewer.late[self.name],
             **engine.counts.fields(),

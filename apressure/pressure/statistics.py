@@ -6,7 +6,7 @@ import dataclasses
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from apressure.concurrency.blocked import NOT_BLOCKED, BlockedSeconds
+from apressure.core.statistics import BoundedStatistics
 from apressure.exceptions import ServerError
 
 
@@ -43,17 +43,14 @@ class MemberStatistics:
     expires: datetime | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class QueueStatistics:
-    """A snapshot of a queue.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatistics(BoundedStatistics):
+    """A snapshot of an `AsyncQueue`: what `BoundedStatistics` says, and more.
+
+    `waiting_receivers` counts gets only. With `scripting=False`, `paused` is also False where the user has no rights to
+    apressure's keys.
 
     Attributes:
-        name: The queue's name.
-        length: Messages that wait in the queue.
-        bound: The most messages that may wait; 0 for no bound.
-        closed: Whether the queue is closed.
-        paused: Whether it is paused: consumers of apressure get nothing. With `scripting=False`, also False where the
-            user has no rights to apressure's keys.
         producer: The client that has the producer role.
         consumer: The client that has the consumer role; one of them, if several share it.
         members: The clients that share the consumer role, in the order in which they joined.
@@ -61,23 +58,10 @@ class QueueStatistics:
         produced_bytes: Their size in bytes.
         consumed_messages: Messages got or acknowledged so far.
         consumed_bytes: Their size in bytes.
-        in_flight: Messages that were received and are not acknowledged yet.
-        waiting_putters: Tasks of this client that are putting into this queue object at the moment.
-        waiting_getters: Tasks of this client that are getting from it.
-        blocked: For how long operations of this object were blocked, and by what.
         late_renewals: How many renewals of leases on this queue came more than a third of the lease too late, in this
             client: the machine, a handler that holds the GIL or the network delayed them.
-        put_count: Messages that this object has put.
-        received_count: Messages that it has received or got, redelivered ones and those read ahead included.
-        deleted_count: Messages that it has acknowledged, got, moved on or purged.
-        dead_lettered_count: Messages that it has moved to the dead letters.
     """
 
-    name: str
-    length: int
-    bound: int
-    closed: bool
-    paused: bool
     producer: RoleStatistics
     consumer: RoleStatistics
     members: tuple[MemberStatistics, ...]
@@ -85,15 +69,7 @@ class QueueStatistics:
     produced_bytes: int
     consumed_messages: int
     consumed_bytes: int
-    in_flight: int
-    waiting_putters: int
-    waiting_getters: int
-    blocked: BlockedSeconds = NOT_BLOCKED
     late_renewals: int = 0
-    put_count: int = 0
-    received_count: int = 0
-    deleted_count: int = 0
-    dead_lettered_count: int = 0
 
 
 def from_snapshot(name: str, snapshot: list[Any], **own: Any) -> QueueStatistics:

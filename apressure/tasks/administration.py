@@ -108,7 +108,7 @@ class Administration(Core):
             started=status.started,
             complete=status.complete,
             dead_letters=status.failed,
-            listeners=status.listeners,
+            consumers=status.listeners,
             next_expiry=None if status.due is None else status.due / 1000,
             waiting_putters=self._puts.waiting,
             waiting_receivers=self._reservations.waiting,

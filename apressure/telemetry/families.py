@@ -121,7 +121,6 @@ DRAIN: Final = Family(
 
 LOCAL: Final = {
     "waiting_putters": Family("local_waiting_putters", "Tasks of this process that are putting.", unit="{task}"),
-    "waiting_getters": Family("local_waiting_getters", "Tasks of this process that are getting.", unit="{task}"),
     "waiting_receivers": Family("local_waiting_getters", "Tasks of this process that are getting.", unit="{task}"),
     "late_renewals": Family(
         "local_late_renewals", "Renewals of leases that came over a third of the lease late.", Kind.COUNTER, "{renewal}"

@@ -71,7 +71,7 @@ def _of_queue(key: tuple[str, str], sample: Sample) -> Iterator[Reading]:
 def _clients(key: tuple[str, str], statistics: Any) -> Iterator[Reading]:
     """Yield how many clients a queue has, and who has its roles."""
     if not hasattr(statistics, "members"):
-        consumers = getattr(statistics, "consumers", getattr(statistics, "listeners", None))
+        consumers = getattr(statistics, "consumers", None)
         if consumers is not None:
             yield Reading(CONSUMERS, key, float(consumers))
         return

@@ -70,7 +70,7 @@ def waiting(kind: str, statistics: Any) -> list[Leftover]:
     """Return the tasks that wait in operations of a queue object, if there are any; the arguments are as above."""
     counts = {
         "put": statistics.waiting_putters,
-        "get or receive": getattr(statistics, "waiting_getters", 0) + getattr(statistics, "waiting_receivers", 0),
+        "get or receive": statistics.waiting_receivers,
     }
     return [
         Leftover("tasks", f"{kind} {statistics.name!r}: {count} asyncio task{'s wait' if count > 1 else ' waits'} in "

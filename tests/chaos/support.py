@@ -353,7 +353,7 @@ async def check_tidy(queue: AsyncQueue[bytes], account: Account, exact: bool = T
         await asyncio.sleep(0.02)
     assert free, f"roles leaked: {seen}"
     assert seen.in_flight == 0
-    assert (seen.waiting_putters, seen.waiting_getters) == (0, 0)
+    assert (seen.waiting_putters, seen.waiting_receivers) == (0, 0)
     assert seen.length == 0
     assert seen.produced_messages == seen.consumed_messages, seen
     assert seen.produced_bytes == seen.consumed_bytes, seen

@@ -325,7 +325,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert statistics.in_flight == len(self.in_flight)
         assert (statistics.produced_messages, statistics.produced_bytes) == total(self.produced)
         assert (statistics.consumed_messages, statistics.consumed_bytes) == total(self.consumed)
-        assert (statistics.waiting_putters, statistics.waiting_getters) == (0, 0)
+        assert (statistics.waiting_putters, statistics.waiting_receivers) == (0, 0)
 
     def teardown(self) -> None:
         self.run(self.queue.aclose())  # gives back the messages in flight

@@ -60,7 +60,7 @@ class Scripted(Engine):
         return sum(lane.waiting for lane in self._put_lanes)
 
     @property
-    def waiting_getters(self) -> int:
+    def waiting_receivers(self) -> int:
         """Tasks that are getting."""
         return self._gets.waiting
 

@@ -154,7 +154,7 @@ async def test_a_deadline_that_passes_while_the_queue_is_full_put_nothing(open_q
             await fails(DeadlineError, putting, "nothing was done")
     assert await queue.get_many(9) == [b"1", b"2"]
     await fails(DeadlineError, queue.get(deadline=SOON), "nothing was done")
-    assert (await queue.statistics()).waiting_getters == 0
+    assert (await queue.statistics()).waiting_receivers == 0
 
 
 async def test_put_many_of_a_generator_ends_in_time(open_queue: Opener) -> None:

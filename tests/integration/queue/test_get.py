@@ -41,7 +41,7 @@ async def test_an_empty_queue_raises_at_the_timeout(open_queue: Opener, scriptin
         raised = await fails(QueueEmptyError, get, "'jobs' is empty")
         assert isinstance(raised, asyncio.QueueEmpty)
         assert isinstance(raised, TimeoutError)
-    assert (await queue.statistics()).waiting_getters == 0
+    assert (await queue.statistics()).waiting_receivers == 0
 
 
 async def test_get_nowait_takes_an_item_or_raises_at_once(open_queue: Opener, scripting: bool) -> None:
@@ -197,7 +197,7 @@ async def test_a_cancelled_get_takes_nothing(open_queue: Opener, db: redis.Redis
     queue = await open_queue(scripting=scripting)
     await cancelled(await blocking(db, queue.get_many(5) if many else queue.get()))
     await queue.put(b"x")
-    assert (await queue.statistics()).waiting_getters == 0
+    assert (await queue.statistics()).waiting_receivers == 0
     assert await in_time(queue.get()) == b"x"
 
 

@@ -196,6 +196,6 @@ async def test_a_timeout_is_a_number_of_seconds(
         with pytest.raises(error, match=f"timeout must be {not_a_time}"):
             role(timeout=wrong)
     statistics = await queue.statistics()
-    assert (statistics.length, statistics.waiting_putters, statistics.waiting_getters) == (0, 0, 0)
+    assert (statistics.length, statistics.waiting_putters, statistics.waiting_receivers) == (0, 0, 0)
     await in_time(queue.put(b"y"))
     assert await in_time(queue.get()) == b"y"

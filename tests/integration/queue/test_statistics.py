@@ -21,7 +21,7 @@ async def test_a_fresh_queue(open_queue: Opener, scripting: bool) -> None:
         "name": "jobs", "length": 0, "bound": 7, "closed": False, "paused": False,
         "producer": dataclasses.asdict(free), "consumer": dataclasses.asdict(free),
         "members": (), "produced_messages": 0, "produced_bytes": 0, "consumed_messages": 0, "consumed_bytes": 0,
-        "in_flight": 0, "waiting_putters": 0, "waiting_getters": 0, "late_renewals": 0,
+        "in_flight": 0, "waiting_putters": 0, "waiting_receivers": 0, "late_renewals": 0,
         "put_count": 0, "received_count": 0, "deleted_count": 0, "dead_lettered_count": 0,
         "blocked": {"full": 0.0, "empty": 0.0, "paused": 0.0, "role": 0.0},
     }  # fmt: skip
@@ -67,13 +67,13 @@ async def test_waiting_tasks_of_this_object_are_counted(open_queue: Opener, db: 
     tasks += [asyncio.create_task(empty.get()) for _ in range(3)]
     await blocked(db, 2)
     full_statistics, empty_statistics = await full.statistics(), await empty.statistics()
-    assert (full_statistics.waiting_putters, full_statistics.waiting_getters) == (2, 0)
-    assert (empty_statistics.waiting_putters, empty_statistics.waiting_getters) == (0, 3)
+    assert (full_statistics.waiting_putters, full_statistics.waiting_receivers) == (2, 0)
+    assert (empty_statistics.waiting_putters, empty_statistics.waiting_receivers) == (0, 3)
     for task in tasks:
         task.cancel()
     await in_time(asyncio.gather(*tasks, return_exceptions=True))
     assert (await full.statistics()).waiting_putters == 0
-    assert (await empty.statistics()).waiting_getters == 0
+    assert (await empty.statistics()).waiting_receivers == 0
 
 
 @pytest.mark.parametrize("role", ["producer", "consumer"])

@@ -57,7 +57,7 @@ class Plain(Engine):
         return self._locks.waiting("producer")
 
     @property
-    def waiting_getters(self) -> int:
+    def waiting_receivers(self) -> int:
         """Tasks that are getting."""
         return self._locks.waiting("consumer")
 

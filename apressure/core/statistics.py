@@ -1,0 +1,59 @@
+"""What the statistics of all kinds of queue say: displays and metrics read nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from apressure.concurrency.blocked import NOT_BLOCKED, BlockedSeconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """A snapshot of a queue: what every kind of queue says.
+
+    Attributes:
+        name: The queue's name.
+        length: Messages that wait.
+        in_flight: Messages that were received, and neither acknowledged nor given back.
+        waiting_putters: Tasks of this queue object that are putting.
+        waiting_receivers: Tasks of this queue object that are getting or receiving.
+        blocked: For how long operations of this object were blocked, and by what.
+        put_count: Messages that this object has put.
+        received_count: Messages that it has received or got, redelivered ones and those read ahead included.
+        deleted_count: Messages that it has settled for good: acknowledged, got, moved on, purged; tasks that ended.
+    """
+
+    name: str
+    length: int
+    in_flight: int
+    waiting_putters: int
+    waiting_receivers: int
+    blocked: BlockedSeconds = NOT_BLOCKED
+    put_count: int = 0
+    received_count: int = 0
+    deleted_count: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BoundedStatistics(Statistics):
+    """A snapshot of a queue of a kind that has bounds, an end, pauses and dead letters.
+
+    Attributes:
+        bound: The most messages that may wait; 0 for no bound.
+        closed: Whether the queue is closed.
+        paused: Whether it is paused: consumers of apressure get nothing.
+        dead_lettered_count: Messages that this object has moved to the dead letters.
+    """
+
+    bound: int
+    closed: bool
+    paused: bool
+    dead_lettered_count: int = 0
+
+
+OWN: Final = (
+    "waiting_putters", "waiting_receivers", "blocked", "late_renewals", "put_count", "received_count",
+    "deleted_count", "dead_lettered_count",
+)  # fmt: skip
+"""What statistics say of the queue object, and not of the queue."""
