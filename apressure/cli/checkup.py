@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 from apressure import recovery
@@ -44,8 +43,8 @@ def _notes(address: QueueAddress, statistics: Any) -> Iterator[recovery.Finding]
     if statistics.in_flight:
         text = f"{statistics.in_flight} items are in flight"
         expiry = getattr(statistics, "next_expiry", None)
-        if isinstance(expiry, datetime):
-            text += f"; the next lease ends at {expiry:%H:%M:%S}, if it is not renewed"
+        if expiry is not None:
+            text += f"; the next lease ends in {expiry:.0f} s, if it is not renewed"
         yield _note("in_flight", f"{text}.")
     if unfinished := getattr(statistics, "unfinished", 0):
         yield _note("unfinished", f"{unfinished} items are being written, or their writers died.")
