@@ -5,25 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from apressure.cli.exits import UsageError
 from apressure.cli.show import printable
 from apressure.exceptions import QueueDoesNotExistError
 from apressure.queue_addresses import QueueAddress
-
-
-def verb(queue: Any, name: str) -> Any:
-    """Return a method of a queue.
-
-    Raises:
-        UsageError: Its kind has no such method: okq's commands cannot do everything.
-    """
-    method = getattr(queue, name, None)
-    if method is None:
-        raise UsageError(
-            f"{type(queue).__name__} has no {name!r}: its format cannot do that. For a queue on an okq server, give "
-            f"the URL of its Redis instead, redis://host:6379/0/events:{printable(queue.name)}"
-        )
-    return method
 
 
 async def look(queue: Any) -> Any:

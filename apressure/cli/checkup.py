@@ -29,7 +29,7 @@ async def examine(address: QueueAddress, queue: Any) -> recovery.Report:
 
 def _notes(address: QueueAddress, statistics: Any) -> Iterator[recovery.Finding]:
     name = shlex.quote(str(address))
-    if getattr(statistics, "paused", False):
+    if statistics.paused:
         yield _note(
             "paused",
             "The queue is paused: its consumers get nothing.",

@@ -76,7 +76,7 @@ def _data(value: Any) -> Any:
 def queue_line(found: Found) -> str:
     """Return one line for scripts: address, length, bound and state, separated by tabs."""
     address, statistics = found
-    bound = getattr(statistics, "bound", 0)
+    bound = statistics.bound
     return f"{printable(str(address))}\t{statistics.length}\t{bound}\t{_state_text(statistics)}"
 
 
@@ -147,7 +147,7 @@ def queues_table(queues: Iterable[Found]) -> RenderableType:
     table.add_column("Producer")
     table.add_column("Consumer")
     for address, statistics in queues:
-        bound = getattr(statistics, "bound", 0)
+        bound = statistics.bound
         state = _state_text(statistics)
         table.add_row(
             Text(printable(str(address)), style="bold"),
@@ -170,7 +170,7 @@ def statistics_view(
     from rich.text import Text
 
     address, statistics = found
-    state, bound = _state_text(statistics), getattr(statistics, "bound", 0)
+    state, bound = _state_text(statistics), statistics.bound
     head = Text.assemble(
         (printable(str(address)), "bold"), "  ", (state, "green" if state == "open" else "yellow")
     )  # fmt: skip
@@ -237,7 +237,7 @@ def _group_text(group: GroupBatches) -> Text:
 
 
 def _state_text(statistics: Any) -> str:
-    words = [word for word in ("closed", "paused") if getattr(statistics, word, False)]
+    words = [word for word in ("closed", "paused") if getattr(statistics, word)]
     return ", ".join(words) or "open"
 
 

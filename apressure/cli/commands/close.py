@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apressure.cli.asking import told, verb
+from apressure.cli.asking import told
 from apressure.cli.options import Address, Common, Timeout
 from apressure.cli.show import answer
 
@@ -11,5 +11,5 @@ async def close(common: Common, queue: Address, timeout: Timeout = None) -> None
     """Close a queue: it accepts no more items, and its consumers end after the last item."""
     address = common.read(queue)
     async with common.open(address) as opened:
-        await verb(opened, "close")(timeout)
+        await opened.close(timeout)
     answer(told(address, closed=True), f"closed {address}", as_json=common.json)

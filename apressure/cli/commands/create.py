@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from apressure.cli.asking import told, verb
+from apressure.cli.asking import told
 from apressure.cli.options import Address, Common
 from apressure.cli.show import answer, bound_text
 
@@ -22,7 +22,7 @@ async def create(
     """Create a queue. Queues of events and of tasks, and directories, need that only for a bound."""
     address = common.read(queue)
     async with common.open(address) as opened:
-        created = await verb(opened, "create")(bound, exist_ok=exist_ok)
+        created = await opened.create(bound, exist_ok=exist_ok)
         actual = bound if created else await opened.bound()
     limit = bound_text(actual)
     text = f"created {address} ({limit})" if created else f"{address} exists already ({limit})"

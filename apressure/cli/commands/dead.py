@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from apressure import DeadLetter
-from apressure.cli.asking import must_exist, verb
+from apressure.cli.asking import must_exist
 from apressure.cli.exits import UsageError
 from apressure.cli.finding import Finder, bare_name
 from apressure.cli.options import Address, Common, check_source
@@ -44,7 +44,7 @@ async def dead(common: Common, queue: Address, source: Source = None, limit: Lim
     """
     address = common.read(queue)
     async with Finder(common) as finder, finder.open(address) as opened:
-        letters = await verb(opened, "dead_letters")(limit, **from_source(address, source))
+        letters = await opened.dead_letters(limit, **from_source(address, source))
         if not letters:
             await check_name(finder, address, source, "dead")
     show(letters, as_json=common.json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apressure.cli.asking import told, verb
+from apressure.cli.asking import told
 from apressure.cli.options import Address, Common, Timeout
 from apressure.cli.show import answer
 
@@ -11,5 +11,5 @@ async def delete(common: Common, queue: Address, timeout: Timeout = None) -> Non
     """Delete a queue with all its items, and the results of its tasks. Clients that wait for the queue get an error."""
     address = common.read(queue)
     async with common.open(address) as opened:
-        await verb(opened, "delete")(timeout)
+        await opened.delete(timeout)
     answer(told(address, deleted=True), f"deleted {address}", as_json=common.json)

@@ -56,7 +56,7 @@ def _unhealthy(statistics: Any, max_length: int | None, consumed: bool) -> str |
     """Return what is wrong with a queue, by its statistics, or None."""
     if consumed and consumers_of(statistics) is None:
         raise UsageError("--consumed cannot be told of a directory, which does not say who consumes. Leave it out")
-    if getattr(statistics, "closed", False):
+    if statistics.closed:
         return "is closed"
     if max_length is not None and statistics.length > max_length:
         return f"has {statistics.length} items, more than {max_length}"

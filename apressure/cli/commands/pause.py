@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apressure.cli.asking import told, verb
+from apressure.cli.asking import told
 from apressure.cli.options import Address, Common
 from apressure.cli.show import answer
 
@@ -19,7 +19,7 @@ async def set_paused(common: Common, queue: str, *, paused: bool) -> None:
     """Pause or resume a queue, and print what that has changed."""
     address = common.read(queue)
     async with common.open(address) as opened:
-        changed = await verb(opened, "pause" if paused else "resume")()
+        changed = await (opened.pause() if paused else opened.resume())
     if changed:
         text = f"{'paused' if paused else 'resumed'} {address}"
     else:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from apressure.cli.asking import told, verb
+from apressure.cli.asking import told
 from apressure.cli.exits import UsageError
 from apressure.cli.options import (
     Address,
@@ -99,7 +99,7 @@ def put(
         with meter:
             async with common.open(address, durability=durability_of(address, replicas, fsync), **sizes) as opened:
                 if create:
-                    await verb(opened, "create")(bound or 0, exist_ok=True)
+                    await opened.create(bound or 0, exist_ok=True)
                 feeder = Feeder(opened, meter, convert, timeout=timeout, force=force, on_id=on_id if ids else None)
                 if given:
                     await feeder.put(given)
@@ -110,7 +110,7 @@ def put(
                         cut_short = True
                         raise
                 if close:
-                    await verb(opened, "close")(timeout)
+                    await opened.close(timeout)
         if common.json:
             result = told(address, put=meter.messages, bytes=meter.bytes, closed=close)
             print_json({**result, "ids": put_ids} if ids else result)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from apressure.cli.asking import told, verb
+from apressure.cli.asking import told
 from apressure.cli.commands.dead import Source, check_name, from_source, letters_of
 from apressure.cli.exits import Exit, UsageError
 from apressure.cli.finding import Finder, bare_name
@@ -57,7 +57,7 @@ def requeue(
             raise UsageError("give either --id or --max, not both")
         with meter:
             async with Finder(common) as finder, finder.open(address) as opened:
-                moving = _Moving(verb(opened, "requeue"), from_source(address, source), timeout, meter)
+                moving = _Moving(opened.requeue, from_source(address, source), timeout, meter)
                 left = await _count(finder, opened, address, source)
                 if ids:
                     not_found = await moving.chosen(ids)

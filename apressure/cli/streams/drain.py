@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
-from apressure.cli.asking import verb
 from apressure.cli.options import complain
 from apressure.cli.streams.framing import Framing, fits
 from apressure.cli.streams.meter import Meter
@@ -70,7 +69,7 @@ class Drain:
             QueueInUseError: Another consumer had the role until the timeout.
         """
         with self._output.noticing_the_reader():
-            deleted = {"delete": True} if self._delete and verb(self._queue, "delete") else {}
+            deleted = {"delete": True} if self._delete else {}
             block = self._queue.consumer(timeout=self._timeout, **deleted, **self._shared)
             async with block as consumer:
                 items = aiter(consumer)
@@ -105,7 +104,7 @@ class Drain:
                 except QueueClosedError:
                     self._end()
                     if self._delete:
-                        await verb(self._queue, "delete")(self._timeout)
+                        await self._queue.delete(self._timeout)
                     break
                 except QueueEmptyError:
                     if self._follow:
@@ -152,6 +151,6 @@ class Drain:
     async def _state(self) -> str:
         """Return why no item comes: the queue is paused or empty. Nothing if one waits."""
         statistics = await self._queue.statistics()
-        if getattr(statistics, "paused", False):
+        if statistics.paused:
             return "paused"
         return "" if statistics.length else "empty"

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 from apressure.cli.exits import UsageError
 from apressure.cli.streams.framing import Decoder
@@ -25,14 +25,6 @@ _BATCH: Final = 1000
 _SMALLEST: Final = 512
 _LARGEST: Final = 64 * 1024
 """The fewest and the most bytes in one read."""
-
-
-@runtime_checkable
-class Bounded(Protocol):
-    """A queue that may be full. Those on an okq server never are."""
-
-    async def bound(self) -> int:
-        """Return the most items that may wait; 0 for no bound."""
 
 
 class Feeder:
@@ -90,9 +82,10 @@ class Feeder:
 
     async def _bound(self) -> int:
         try:
-            return await self._queue.bound() if isinstance(self._queue, Bounded) else 0
+            bound: int = await self._queue.bound()
         except ServerTooOldError:  # a released okq has no bounds
             return 0
+        return bound
 
     async def put(self, items: Iterable[bytes]) -> None:
         """Put some items in order, waiting for room."""

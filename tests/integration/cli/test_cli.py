@@ -21,8 +21,6 @@ from typing import Any
 import pytest
 
 from apressure.cli import main
-from apressure.cli.asking import verb
-from apressure.cli.exits import UsageError
 from apressure.embedded import EmbeddedServer
 from tests import processes
 from tests.integration.commands import (
@@ -489,13 +487,6 @@ class TestExitCodes:
         assert errors.startswith("apressure: ")
         assert errors.count("\n") == 1
         assert hint in errors
-
-    def test_what_a_kind_of_queue_cannot_do(self) -> None:
-        class Small:
-            name = "clicks"
-
-        with pytest.raises(UsageError, match=r"Small has no 'pause'.* redis://host:6379/0/events:clicks"):
-            verb(Small(), "pause")
 
     @one_server
     def test_absurd_bound(self, url: str, capfd: pytest.CaptureFixture[str]) -> None:

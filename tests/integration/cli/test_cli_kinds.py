@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ import pytest
 
 from apressure import QueueEmptyError, open_queue, sync
 from apressure.cli import main
+from apressure.concurrency.loop_thread import LoopThread
 from tests.integration.commands import Commands
 from tests.integration.events.remote.conftest import serving
 
@@ -35,12 +36,12 @@ class Here:
     def __init__(self, url: str, directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
         self.url = url
         self.directory = directory
-        self._capfd = capfd
+        self.capfd = capfd
 
     def __call__(self, *arguments: str) -> str:
         """Run a command to its end, and return what it prints."""
-        assert main(["--url", self.url, *arguments]) == 0, self._capfd.readouterr()
-        output, errors = self._capfd.readouterr()
+        assert main(["--url", self.url, *arguments]) == 0, self.capfd.readouterr()
+        output, errors = self.capfd.readouterr()
         assert errors == ""
         return output
 
@@ -49,16 +50,16 @@ class Here:
 
     def fails(self, code: int, *arguments: str) -> str:
         """Run a command that fails, and return its error."""
-        assert main(["--url", self.url, *arguments]) == code, self._capfd.readouterr()
-        error = self._capfd.readouterr().err
+        assert main(["--url", self.url, *arguments]) == code, self.capfd.readouterr()
+        error = self.capfd.readouterr().err
         assert error.startswith("apressure: ")
         assert error.count("\n") == 1
         return error
 
     def result(self, code: int, *arguments: str) -> tuple[str, str]:
         """Run a command, and return its output and its error."""
-        assert main(["--url", self.url, *arguments]) == code, self._capfd.readouterr()
-        return self._capfd.readouterr()
+        assert main(["--url", self.url, *arguments]) == code, self.capfd.readouterr()
+        return self.capfd.readouterr()
 
     def library(self, address: str, use: Callable[[Any], Awaitable[T]], **options: Any) -> T:
         """Do something with a queue in this process."""
@@ -362,21 +363,35 @@ def test_a_name_that_begins_like_an_address(here: Here) -> None:
     assert here("ls") == "queue:events:orders\t0\t7\topen\n"
 
 
-async def test_an_okq_server(here: Here) -> None:
-    async with serving(here.url) as okq:
+@pytest.fixture
+def okq(here: Here) -> Iterator[Here]:
+    """The commands on an okq server, which runs in a thread."""
+    with LoopThread() as loop:
+        server = serving(here.url)
+        yield Here(loop.call(server.__aenter__), here.directory, here.capfd)
+        loop.call(lambda: server.__aexit__(None, None, None))
 
-        async def run(*arguments: str, code: int = 0) -> str:
-            done = await asyncio.to_thread(Commands(okq), *arguments, code=code)
-            return (done.stdout or done.stderr).decode()
 
-        async with open_queue("clicks", url=okq) as clicks:
-            await clicks.put(b"0")
-            assert await run("put", "clicks", "1", "2") == ""
-            assert await run("ls", f"{okq}/clicks") == "events:clicks\t3\t0\topen\n"
-            assert await run("peek", "events:clicks") == "0\n"
-            assert await run("get", "clicks", "-n", "2") == "0\n1\n"
-            assert await run("purge", "clicks") == "purged 1 from events:clicks\n"
-        assert "does not list its queues" in await run("ls", code=2)
+def test_an_okq_server(okq: Here) -> None:
+    assert okq("create", "clicks", "--bound", "5") == "created events:clicks (bound 5)\n"
+    assert okq("put", "clicks", "0", "1", "2") == ""
+    assert okq("ls", f"{okq.url}/clicks") == "events:clicks\t3\t5\topen\n"
+    assert okq("peek", "events:clicks") == "0\n"
+    assert okq("get", "clicks", "-n", "2") == "0\n1\n"
+    assert okq("purge", "clicks") == "purged 1 from events:clicks\n"
+    assert okq("pause", "clicks") == "paused events:clicks\n"
+    assert okq("doctor", "clicks") == (
+        "events:clicks\tnote\tpaused\tThe queue is paused: its consumers get nothing.\t"
+        "`apressure resume events:clicks`\n"
+    )
+    assert okq("resume", f"{okq.url}/events:clicks") == "resumed events:clicks\n"
+    assert okq("dead", "clicks") == ""
+    assert okq("put", "clicks", "last", "--close") == ""
+    assert "`apressure delete events:clicks`" in okq.fails(2, "get", "clicks", "--delete")
+    assert okq("get", "clicks") == "last\n"
+    assert okq("delete", "clicks") == "deleted events:clicks\n"
+    assert "does not exist" in okq.fails(3, "stat", "clicks")
+    assert "does not list its queues" in okq.fails(2, "ls")
 
 
 def test_queues_of_every_kind_are_listed(here: Here) -> None:
