@@ -139,7 +139,7 @@ class Receiver:
         """Delete messages that were received, and give back those behind them.
 
         Returns:
-            Those that were deleted: the lease of another one has ended, and others get it.
+            Those that were deleted. The lease of each other one has ended, and others get it.
 
         Raises:
             StorageError: The file system refused to delete the first one. All of them have been given back.
@@ -165,12 +165,12 @@ class Receiver:
                     logger.warning("%s", error)
                     await self.undo(taken[taken.index(one) :])  # these first; the next call raises it
                     break
+            for one in done:
+                await self._forget(one.filename)
         except BaseException:
             await self.restore(done)
             await self.undo(taken[len(done) :])
             raise
-        for one in done:
-            await self._forget(one.filename)
         return done
 
     async def restore(self, got: Sequence[Got]) -> None:

@@ -282,14 +282,6 @@ class Commands:
             )
         return Counts(*(int(count) for count in reply[0][1:4]))
 
-    async def flush(self, name: str) -> None:
-        """Delete all events (QFLUSH).
-
-        Raises:
-            PressureError: The server refused, or cannot be reached.
-        """
-        await self._ask(name, (b"QFLUSH", encoded(name)))
-
     async def _ask(self, name: str, command: Command) -> tuple[Any, bool]:
         """Send a command that may be carried out twice. Return the reply, and whether an earlier one was lost."""
         attempts = self._attempts()

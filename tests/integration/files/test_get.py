@@ -96,3 +96,29 @@ async def test_what_cannot_be_put_back_is_logged(
     await queue.delete()
     queue._store.directory.restore(got[0].key, b"0", 0)
     assert f"the message {message_id}, taken by a cancelled get, could not be put back" in caplog.text
+
+
+@pytest.mark.parametrize("mode", [MODES["threads"]], ids=["threads"])
+async def test_a_get_that_is_cancelled_while_it_forgets_why_a_message_failed(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, forget = make(max_attempts=5), Directory.forget
+    await queue.put(b"0")
+    await (await queue.receive()).nack("why")
+    reached, goes_on = threading.Event(), threading.Event()
+
+    def slow(directory: Directory, key: int) -> None:
+        reached.set()
+        goes_on.wait()
+        forget(directory, key)
+
+    monkeypatch.setattr(Directory, "forget", slow)
+    getting = asyncio.ensure_future(queue.get())
+    async with asyncio.timeout(60):
+        while not reached.is_set():
+            await asyncio.sleep(0.001)
+    getting.cancel()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await in_time(getting)
+    assert await drain(queue) == [b"0"]

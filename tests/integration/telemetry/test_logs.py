@@ -290,7 +290,7 @@ async def test_each_operation_of_a_file_queue_and_of_a_client_of_okq_logs_its_st
             await queue.put(b"1")
             await told(peek, queue.peek())
             await told("delete" if queue is files else "QPURGE", queue.purge())
-        await told("QSTATUS", events.statistics())
+        await told("QLOOK", events.statistics())
         for step, operation in (("pause", files.pause), ("resume", files.resume), ("close_queue", files.close)):
             await told(step, operation())
         await told("delete", files.delete())
