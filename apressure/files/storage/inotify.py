@@ -12,9 +12,11 @@ import contextlib
 import errno
 import os
 import struct
+import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -94,8 +96,9 @@ class Instance:
         self._listening = False
         self._resting = False
 
-    def __del__(self) -> None:
-        if "_inotify" in vars(self):  # otherwise there was no instance left
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the end of the interpreter, what `retire` needs may be gone, and the kernel ends the instance.
+        if "_inotify" in vars(self) and not ending():  # without it, there was no instance left
             self.retire()
 
     def watch(self, directory: int, path: Path, watcher: Watcher) -> int:

@@ -163,7 +163,7 @@ async def test_wait_closed(open_queue: Open, db: redis.Redis) -> None:
     await blocked(db)
     await queue.close()
     await in_time(waiting)
-    with pytest.raises(QueueClosedError, match="closed before"):
+    with pytest.raises(QueueClosedError, match="is closed"):
         await other.close()
 
 

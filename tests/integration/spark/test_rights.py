@@ -88,7 +88,7 @@ def use_everything(server: EmbeddedServer, rules: list[str]) -> None:
             sink.discard("w", "c")
             steps.await_message(0.01)
             assert steps.close() == 1
-            sealed_batches.forget_group(blocking.settings, "orders", "g")
+            steps.forget()
         finally:
             blocking.close()
 
