@@ -64,6 +64,19 @@ class Items(Generic[T]):
         except Exception as error:
             raise self._undecodable(message, error) from error
 
+    def decode_first(self, messages: Sequence[bytes]) -> tuple[list[T], DecodeError | None]:
+        """Decode messages up to one that cannot be decoded.
+
+        Returns:
+            The items; and the error, if the very first message cannot be decoded.
+        """
+        items: list[T] = []
+        try:
+            self.decode_into(items, messages)
+        except DecodeError as error:
+            return items, None if items else error
+        return items, None
+
     def decode_into(self, items: list[T], messages: Sequence[bytes]) -> None:
         """Decode messages and append them to an empty list.
 

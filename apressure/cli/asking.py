@@ -17,8 +17,8 @@ async def look(queue: Any) -> Any:
         QueueDoesNotExistError: There is no such queue; perhaps the name is wrong.
     """
     statistics = await queue.statistics()
-    if not getattr(statistics, "dead_letters", 0):  # those of events may be all that is left
-        await must_exist(queue)
+    if not (statistics.length or statistics.in_flight or getattr(statistics, "dead_letters", 0)):
+        await must_exist(queue)  # not all kinds raise
     return statistics
 
 
@@ -30,4 +30,9 @@ async def must_exist(queue: Any) -> None:
 
 def told(address: QueueAddress, **result: object) -> dict[str, object]:
     """Return the result of a command on a queue, for `--json`: its name, and what else there is to say."""
-    return {"name": Path(address.name).name if address.kind == "files" else address.name, **result}
+    return {"name": bare_name(address), **result}
+
+
+def bare_name(address: QueueAddress) -> str:
+    """Return the name of a queue alone, without the directory that it is in."""
+    return Path(address.name).name if address.kind == "files" else address.name

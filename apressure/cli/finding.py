@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from apressure import opening
+from apressure.cli.asking import bare_name
 from apressure.cli.exits import UsageError
 from apressure.cli.options import Common
 from apressure.connection.client import Client
@@ -111,11 +112,6 @@ class Finder:
             self._clients[url] = self._common.client(url)
             self._clients[url].check()  # it belongs to this event loop, so that it is closed
         return self._clients[url]
-
-
-def bare_name(address: QueueAddress) -> str:
-    """Return the name of a queue alone, without the directory that it is in."""
-    return Path(address.name).name if address.kind == "files" else address.name
 
 
 def _directories(parent: Path) -> list[str]:

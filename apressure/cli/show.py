@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json as jsons
 import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def printable(text: str) -> str:
@@ -44,3 +50,17 @@ def plain(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return printable(str(value))
+
+
+async def show_view(view: Callable[[], Awaitable[RenderableType]], seconds: float | None) -> None:
+    """Show a view on a terminal once, or again after so many seconds, until the command is interrupted."""
+    from rich.console import Console
+    from rich.live import Live
+
+    if seconds is None:
+        Console().print(await view())
+        return
+    with Live(await view(), auto_refresh=False) as live:
+        while True:
+            await asyncio.sleep(seconds)
+            live.update(await view(), refresh=True)

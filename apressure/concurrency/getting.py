@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -29,12 +30,12 @@ class Iterating(Generic[T]):
             raise StopAsyncIteration from None
 
 
-class Getting(Iterating[T]):
+class Getting(ABC, Iterating[T]):
     """A queue with `get_many`, which gives the others that get."""
 
+    @abstractmethod
     async def get_many(self, max_items: int, timeout: float | None = None, *, deadline: float | None = None) -> list[T]:
         """Get one to max_items items: each kind of queue does it in its own way."""
-        raise NotImplementedError
 
     async def get(self, timeout: float | None = None, *, deadline: float | None = None) -> T:
         """Get an item, waiting while the queue is empty: at-most-once.

@@ -296,13 +296,12 @@ class Consuming(ABC, Generic[T, D]):
         buffer = self._buffer
         while True:
             while buffer:
-                delivery: D | None = buffer[0]
-                now = self._renewing.clock()
+                first, now = buffer[0], self._renewing.clock()
                 if (
-                    now < delivery.certain_until  # type: ignore[union-attr]
+                    now < first.certain_until
                     and now < self._turn_at
                     and len(buffer) > self._ask_below
-                    and delivery.claim in self.hand  # type: ignore[union-attr]
+                    and first.claim in self.hand
                 ):
                     return self._hand_out(buffer.popleft())
                 if (delivery := await self._next_of_buffer()) is not None:

@@ -79,7 +79,7 @@ class Settler(ABC, Generic[C, O]):
         if not self._on_their_way:
             self._on_their_way = 1
             self._send()  # what comes meanwhile is the next step
-        else:
+        elif len(self._waiting) >= self._most:
             self._send_more()
         try:
             return await waiting.outcome
@@ -117,7 +117,8 @@ class Settler(ABC, Generic[C, O]):
         """Return how many of the changes that wait the next step makes: at least one, and at most `_most`."""
 
     def _send_more(self) -> None:
-        if len(self._waiting) >= self._most and self._on_their_way < self._at_a_time:
+        """A whole step waits: send it, unless enough are on their way."""
+        if self._on_their_way < self._at_a_time:
             self._on_their_way += 1
             self._send()
 

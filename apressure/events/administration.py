@@ -7,6 +7,7 @@ from typing import Final
 
 from apressure import logs, validation
 from apressure.concurrency.deadline import with_deadline
+from apressure.core.statistics import Looking
 from apressure.core.waiting import Wait
 from apressure.dead_letters import Requeued, checked_ids
 from apressure.events.core import Core
@@ -19,7 +20,7 @@ from apressure.exceptions import QueueDoesNotExistError
 MAX_BOUND: Final = 10**12
 
 
-class Administration(Core):
+class Administration(Core, Looking):
     """The part of `EventQueue` that moves no item from or to the program."""
 
     def __repr__(self) -> str:
@@ -60,25 +61,6 @@ class Administration(Core):
         """Return whether the queue exists: it was created, or has events or registered consumers."""
         self.check()
         return (await self._steps.status()).exists
-
-    async def bound(self, *, deadline: float | None = None) -> int:
-        """Return the most events that may wait; 0 for no bound.
-
-        It raises as `statistics` does, and so do `qsize`, `closed` and `paused`.
-        """
-        return (await self.statistics(deadline=deadline)).bound
-
-    async def qsize(self, *, deadline: float | None = None) -> int:
-        """Return how many events wait; those in flight do not count."""
-        return (await self.statistics(deadline=deadline)).length
-
-    async def closed(self, *, deadline: float | None = None) -> bool:
-        """Return whether the queue is closed; it stays so."""
-        return (await self.statistics(deadline=deadline)).closed
-
-    async def paused(self, *, deadline: float | None = None) -> bool:
-        """Return whether the queue is paused."""
-        return (await self.statistics(deadline=deadline)).paused
 
     @with_deadline(reads=True)
     async def statistics(self, *, deadline: float | None = None) -> EventQueueStatistics:

@@ -10,6 +10,7 @@ from typing import Any
 from apressure import logs, validation
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_accepted, note_sent
+from apressure.core.statistics import Looking
 from apressure.dead_letters import Requeued, checked_ids
 from apressure.exceptions import (
     PressureError,
@@ -24,7 +25,7 @@ from apressure.files.storage import lifecycle, names
 from apressure.files.storage.state import MAX_BOUND
 
 
-class Administration(Core):
+class Administration(Core, Looking):
     """The part of `FileQueue` that knows no items."""
 
     @with_deadline()
@@ -65,25 +66,6 @@ class Administration(Core):
         """Return whether the queue exists. False if another directory has replaced the one that this object opened."""
         with self._operation():
             return await self._store.worker.in_thread(self._store.directory.exists)
-
-    async def bound(self, *, deadline: float | None = None) -> int:
-        """Return the most messages that may be there: this object's `bound=`, or the queue's; 0 for no bound.
-
-        It raises as `statistics` does, and so do `qsize`, `closed` and `paused`.
-        """
-        return (await self.statistics(deadline=deadline)).bound
-
-    async def qsize(self, *, deadline: float | None = None) -> int:
-        """Return how many messages wait; those in flight do not count."""
-        return (await self.statistics(deadline=deadline)).length
-
-    async def closed(self, *, deadline: float | None = None) -> bool:
-        """Return whether the queue is closed; it stays so."""
-        return (await self.statistics(deadline=deadline)).closed
-
-    async def paused(self, *, deadline: float | None = None) -> bool:
-        """Return whether the queue is paused."""
-        return (await self.statistics(deadline=deadline)).paused
 
     @with_deadline(reads=True)
     async def statistics(self, *, deadline: float | None = None) -> FileQueueStatistics:

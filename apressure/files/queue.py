@@ -12,7 +12,7 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.getting import Getting
 from apressure.concurrency.handover import note_taken
 from apressure.dead_letters import DeadLetter
-from apressure.exceptions import DecodeError, QueueEmptyError, StorageError
+from apressure.exceptions import QueueEmptyError, StorageError
 from apressure.files.administration import Administration
 from apressure.files.delivery import FileDelivery
 from apressure.files.letters import read_letters
@@ -223,18 +223,13 @@ class FileQueue(Administration, Getting[T], Generic[T]):
         validation.whole(max_items, "max_items")
         while True:
             got = await self._take(max_items, timeout, None)
-            items: list[T] = []
-            broken: DecodeError | None = None
-            try:
-                self._items.decode_into(items, [one.data for one in got])
-            except DecodeError as error:
-                broken = error
+            items, broken = self._items.decode_first([one.data for one in got])
             taken = got[: max(1, len(items))]  # an item that cannot be decoded is in the error
             with self._operation():
                 done = await self._receiver.take_for_good(taken, got[len(taken) :])
             if done:
                 note_taken(lambda done=done: self._receiver.restore(done))  # type: ignore[misc]
-            if done and not items and broken is not None:
+            if done and broken is not None:
                 raise broken
             if done:  # otherwise their leases have ended already, and others get them
                 keys = {one.key for one in done}

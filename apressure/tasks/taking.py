@@ -14,7 +14,7 @@ from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.core.leases.arguments import lease_of
 from apressure.core.leases.clock import since_boot
 from apressure.core.taking import Take
-from apressure.exceptions import DecodeError, QueueEmptyError
+from apressure.exceptions import QueueEmptyError
 from apressure.tasks.contents import Contents
 from apressure.tasks.delivery import Hand, TaskDelivery
 from apressure.tasks.engine.answers import Reserved, raw, text
@@ -109,18 +109,13 @@ class Taking(Contents[T], Getting[T], Generic[T]):
         """
         while True:
             tasks, _ = await self._reserve(max_items, timeout, self.lease)
-            items: list[T] = []
-            broken: DecodeError | None = None
-            try:
-                self._items.decode_into(items, [raw(task.fields.get("parameters", "")) for task in tasks])
-            except DecodeError as error:
-                broken = error
+            items, broken = self._items.decode_first([raw(task.fields.get("parameters", "")) for task in tasks])
             taken = tasks[: max(1, len(items))]  # parameters that cannot be decoded are in the error
             letters = await self._complete(taken, tasks[len(taken) :])
             done = [task.claim for task, letter in zip(taken, letters, strict=True) if letter == "1"]
             if done:
                 note_taken(lambda done=done: asyncio.wait((self.steps.reopen_soon(done),)))  # type: ignore[misc]
-            if done and not items and broken is not None:
+            if done and broken is not None:
                 raise broken
             if done:  # otherwise their leases have ended already, and others get them
                 return [item for item, letter in zip(items, letters, strict=True) if letter == "1"]

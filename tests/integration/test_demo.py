@@ -154,7 +154,8 @@ class TestRun:
 
     def test_small_bound(self, demo: Demo) -> None:
         result = json.loads(demo.run("--rows", "200", "--bound", "1", "--json").stdout)
-        assert (result["proven"], result["rows_received"], result["peak_depth"]) == (True, 200, 1)
+        assert (result["proven"], result["rows_received"], result["bound"]) == (True, 200, 1)
+        assert result["peak_depth"] <= 1  # it is looked at ten times a second: a fast machine may never see a row wait
 
     def test_on_a_terminal(self, demo: Demo) -> None:
         ours, theirs = pty.openpty()

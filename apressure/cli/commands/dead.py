@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from apressure import DeadLetter
-from apressure.cli.asking import must_exist
+from apressure.cli.asking import bare_name, must_exist
 from apressure.cli.exits import UsageError
-from apressure.cli.finding import Finder, bare_name
+from apressure.cli.finding import Finder
 from apressure.cli.options import Address, Common, check_source
 from apressure.cli.show import print_json, printable, visible
 from apressure.dead_letters import MOST_BYTES

@@ -14,7 +14,7 @@ from apressure.cli.exits import Exit, message_of
 from apressure.cli.figures import Found
 from apressure.cli.finding import Finder
 from apressure.cli.options import Common, Interval, Pattern, Watch, complain, seconds_between
-from apressure.cli.show import print_json, printable
+from apressure.cli.show import print_json, printable, show_view
 from apressure.exceptions import QueueDoesNotExistError, ServerError
 from apressure.queue_addresses import QueueAddress
 
@@ -100,16 +100,8 @@ class _Listing:
 
 async def _on_a_terminal(listing: _Listing, seconds: float | None) -> None:
     """Show the table once, or again after so many seconds."""
-    from rich.console import Console
-    from rich.live import Live
 
     async def view() -> RenderableType:
         return figures.queues_table(await listing.look())
 
-    if seconds is None:
-        Console().print(await view())
-        return
-    with Live(await view(), auto_refresh=False) as live:
-        while True:
-            await asyncio.sleep(seconds)
-            live.update(await view(), refresh=True)
+    await show_view(view, seconds)

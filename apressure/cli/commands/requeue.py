@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from apressure.cli.asking import told
+from apressure.cli.asking import bare_name, told
 from apressure.cli.commands.dead import Source, check_name, from_source, letters_of
 from apressure.cli.exits import Exit, UsageError
-from apressure.cli.finding import Finder, bare_name
+from apressure.cli.finding import Finder
 from apressure.cli.options import Address, Common, Most, Progress, Timeout, complain
 from apressure.cli.running import Remains, execute
 from apressure.cli.show import answer, printable

@@ -10,7 +10,7 @@ from apressure.cli import figures
 from apressure.cli.asking import look
 from apressure.cli.figures import Found
 from apressure.cli.options import Address, Common, Interval, Watch, seconds_between
-from apressure.cli.show import print_json
+from apressure.cli.show import print_json, show_view
 from apressure.exceptions import PermissionDeniedError, ScriptingRefusedError
 from apressure.queue_addresses import QueueAddress
 from apressure.spark import sealed_batches
@@ -46,22 +46,13 @@ async def stat(common: Common, queue: Address, watch: Watch = False, interval: I
 
 async def _stat_on_a_terminal(address: QueueAddress, opened: Any, seconds: float | None) -> None:
     """Show statistics once, or again after so many seconds."""
-    from rich.console import Console
-    from rich.live import Live
-
     rates = figures.Rates()
 
     async def view() -> RenderableType:
         found: Found = (address, await look(opened))
         return figures.statistics_view(found, rates.of(found[1]), await _groups(address, opened))
 
-    if seconds is None:
-        Console().print(await view())
-        return
-    with Live(await view(), auto_refresh=False) as live:
-        while True:
-            await asyncio.sleep(seconds)
-            live.update(await view(), refresh=True)
+    await show_view(view, seconds)
 
 
 async def _groups(address: QueueAddress, opened: Any) -> list[GroupBatches]:

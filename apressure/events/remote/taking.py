@@ -18,7 +18,7 @@ from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Pair
 from apressure.events.remote.delivery import DEFAULT_LEASE, Hand, RemoteEventDelivery, lease_of
 from apressure.events.remote.notices import Notices
-from apressure.exceptions import DecodeError, PressureError
+from apressure.exceptions import PressureError
 from apressure.items import Items
 
 T = TypeVar("T")
@@ -121,18 +121,13 @@ class RemoteTaking(RemoteAdministration, Iterating[T], Generic[T]):
         validation.whole(max_items, "max_items")
         while True:
             events, _ = await self._take(max_items, timeout, DEFAULT_LEASE)
-            items: list[T] = []
-            broken: DecodeError | None = None
-            try:
-                self._items.decode_into(items, [contents for _, contents in events])
-            except DecodeError as error:
-                broken = error
+            items, broken = self._items.decode_first([contents for _, contents in events])
             taken = max(1, len(items))  # a first item that cannot be decoded is in the error
             ours = await self._client.step(self._confirm(events, taken), self._return)
             self._done.deleted_count += len(ours)
             if ours:
                 note_taken(functools.partial(self._return, ours))
-            if ours and not items and broken is not None:
+            if ours and broken is not None:
                 raise broken
             if ours:  # otherwise the leases have ended already, and others get the events
                 return [item for item, event in zip(items, events, strict=False) if event in ours]

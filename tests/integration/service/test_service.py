@@ -855,13 +855,16 @@ async def test_replicas_that_do_not_confirm_are_a_warning(
     assert (await queue.statistics()).consumed_messages == 2
 
 
-async def test_a_second_service_waits_and_takes_over(open_queue: Opener, db: redis.Redis) -> None:
+@pytest.mark.parametrize("options", [{"shared": False}, {"key": bytes}], ids=["not shared", "keys"])
+async def test_a_second_service_waits_and_takes_over(
+    open_queue: Opener, db: redis.Redis, options: dict[str, Any]
+) -> None:
     active, standby = await open_two(open_queue)
     first, second = Work(b"0"), Work()
     await active.put_many([b"0", b"1"])
-    with serving(first, active, shared=False) as one:
+    with serving(first, active, **options) as one:
         await eventually(lambda: first.begun)
-        other = asyncio.create_task(serve(second, standby, shared=False, signals=()))
+        other = asyncio.create_task(serve(second, standby, signals=(), **options))
         await eventually(lambda: db.info("clients")["blocked_clients"] >= 1)
         await cancel(one)
         await standby.close()
@@ -879,19 +882,6 @@ async def test_two_services_share_a_queue(open_queue: Opener) -> None:
             await work.let_go(b"0", b"1")
         await queues[0].close()
         assert [(await in_time(service)).handled for service in (one, other)] == [1, 1]
-
-
-async def test_services_that_keep_the_order_of_keys_do_not_share(open_queue: Opener, db: redis.Redis) -> None:
-    active, standby = await open_two(open_queue)
-    first, second = Work(b"0"), Work()
-    await active.put_many([b"0", b"1"])
-    with serving(first, active, key=bytes) as one:
-        await eventually(lambda: first.begun)
-        other = asyncio.create_task(serve(second, standby, key=bytes, signals=()))
-        await eventually(lambda: db.info("clients")["blocked_clients"] >= 1)
-        await cancel(one)
-        await standby.close()
-        assert (await in_time(other)).handled == 2
 
 
 async def test_signals_belong_to_the_main_thread(open_queue: Opener, url: str) -> None:
