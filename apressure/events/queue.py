@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterable, Iterable
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec
-from apressure.concurrency.deadline import with_deadline, within
 from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.events.consumer import EventConsumer
+from apressure.events.core import Core
 from apressure.events.delivery import EventDelivery
-from apressure.events.engine.batching import Pair, Push
-from apressure.events.engine.steps import MAX_EVENTS
-from apressure.events.ids import checked, new_id
 from apressure.events.producer import EventProducer
 from apressure.events.remote.address import NO_DEAD_LETTERS, is_okq
 from apressure.events.several import EventConsumers
-from apressure.events.taking import Taking
-from apressure.items import Progress
 from apressure.protocols import Mover
 
 T = TypeVar("T")
 
 
-class EventQueue(Taking[T]):
+class EventQueue(Core[T]):
     """A queue of events for any number of competing consumers, on a Redis or Valkey server, in the format of okq.
 
     With the URL of an okq server, ours or the released one (`url="okq://host:4777"`), this makes a `RemoteEventQueue`,
@@ -107,96 +100,6 @@ class EventQueue(Taking[T]):
         if not chosen.settings.scripting:
             raise ValueError("an EventQueue needs scripts on the server: leave out scripting=False")
         super().__init__(chosen, client is None, name, max_attempts, keep_errors, codec)
-
-    async def put(
-        self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
-        deadline: float | None = None,
-    ) -> str:  # fmt: skip
-        """Put an item, waiting while the queue is full (specification: QLPUSH, QRPUSH).
-
-        Args:
-            item: The item; bytes, or what the codec takes.
-            timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
-            id: The event's id, which must not be in the queue; None for a random one (a UUID).
-            front: Put it first in line.
-            deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
-                it in request handlers: it also holds when the server is down or frozen.
-
-        Returns:
-            The event's id.
-
-        Raises:
-            QueueFullError: The queue stayed full until the timeout. Nothing was put.
-            DuplicateEventError: An event with this id waits or is in flight. Nothing was put.
-            QueueClosedError: It is closed. Nothing was put.
-            QueueDoesNotExistError: It was created and deleted. Nothing was put.
-            OutcomeUnknownError: The connection broke and could not be restored in time.
-            DeadlineError: The deadline passed. Nothing was put, unless it is a DeadlineOutcomeUnknownError: then the
-                item was sent, and may still be put.
-            TypeError, ValueError: The item cannot be encoded, or is too large, or the id is invalid. Nothing was put.
-
-        Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
-        then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
-        """
-        if deadline is not None:
-            return await within(deadline, self.name, self.put(item, timeout, id=id, front=front))
-        event_id = new_id() if id is None else checked(id)
-        await self._push(Push([(event_id, self._items.encode(item))], self._expected), timeout, front)
-        return event_id.decode(errors="surrogateescape")
-
-    @with_deadline()
-    async def put_nowait(
-        self, item: T, *, id: str | None = None, front: bool = False, deadline: float | None = None
-    ) -> str:
-        """Put an item without waiting for room.
-
-        Returns:
-            The event's id.
-
-        Raises:
-            QueueFullError: The queue is full. Nothing was put.
-            PressureError, TypeError, ValueError: As for `put`.
-
-        Cancelled, the item is in the queue, or not.
-        """
-        return await self.put(item, 0, id=id, front=front)
-
-    @with_deadline()
-    async def put_many(
-        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
-    ) -> int:
-        """Put any number of items in order, with random ids, as many in a step as there is room for.
-
-        Args:
-            items: An iterable or an asynchronous one. It is read ahead by up to a chunk (2,000 items or 1 MiB), and
-                items that were read and not put are lost when this fails. A consumer is refused.
-            timeout: Seconds for all of them.
-            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
-
-        Returns:
-            How many were put.
-
-        Raises:
-            QueueFullError: The timeout passed.
-            QueueClosedError, QueueDoesNotExistError, OutcomeUnknownError, TypeError, ValueError: As for `put`.
-                A note on any error says how many were put before, and so does `accepted` of a PressureError.
-
-        Cancelled, the first of the items are in the queue, in order, and the others are not.
-        """
-        validation.timeout(timeout)
-        loop = asyncio.get_running_loop()
-        until = None if timeout is None else loop.time() + timeout
-
-        async def put_chunk(chunk: list[bytes], progress: Progress) -> None:
-            remaining = None if until is None else max(0.0, until - loop.time())
-            pairs: list[Pair] = [(new_id(), message) for message in chunk]
-            push = Push(pairs, self._expected)
-            try:
-                await self._push(push, remaining)
-            finally:
-                progress.accepted += push.done
-
-        return await self._items.put_chunks(items, put_chunk, MAX_EVENTS, ahead=True)
 
     def producer(self, close: bool = True) -> EventProducer[T]:
         """Return the producing end of the queue, for `async with`.

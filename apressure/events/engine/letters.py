@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 from apressure import dead_letters
-from apressure.concurrency.settle import note_accepted
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter
 from apressure.events.engine.steps import MAX_EVENTS
-from apressure.exceptions import PressureError
-
-A = TypeVar("A")
 
 _PAGE: Final = 1000
 _CHUNK_BYTES: Final = 1 << 20
@@ -33,25 +29,11 @@ class Reads(Protocol):
         """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
 
 
-class Moves(Protocol):
+class Moves(Reads, Protocol):
     """What moves dead letters."""
-
-    @property
-    def name(self) -> str:
-        """The queue's name."""
 
     async def requeue(self, most: int, chosen: Sequence[bytes], expected: bool) -> bytes:
         """Move dead letters back; see `EventSteps.requeue`."""
-
-
-class WaitsForRoom(Protocol):
-    """What waits for room."""
-
-    def take_room(self) -> None:
-        """Take what was told of room: the next step finds out."""
-
-    async def until(self, attempt: Callable[[], Awaitable[A | Wait]], timeout: float | None, name: str) -> A:
-        """Try a step, wait while it says so, try again."""
 
 
 def read(letter: bytes, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
@@ -96,65 +78,79 @@ async def letters(steps: Reads, limit: int | None) -> AsyncIterator[bytes]:
             return
 
 
-class Choice(Protocol):
-    """Which dead letters are moved.
-
-    Attributes:
-        moved: How many have been moved.
-    """
-
-    moved: int
-
-    def next_step(self) -> tuple[int, Sequence[bytes]]:
-        """Return how many the next step looks at, 0 for the end, and the chosen ones, or none."""
-
-    def note(self, outcomes: bytes) -> None:
-        """Note what a step has done, as `EventSteps.requeue` returns it."""
-
-
-class Oldest:
-    """The oldest ones, of those that are there when it begins.
+class Revived(ABC):
+    """Dead letters on their way back to the end of their queue.
 
     Args:
-        present: How many these are.
-        most: How many to move at most; None for all.
-
-    Attributes:
-        moved: How many have been moved.
-    """
-
-    def __init__(self, present: int, most: int | None) -> None:
-        self.moved = 0
-        self._left = present
-        self._most = most
-
-    def next_step(self) -> tuple[int, Sequence[bytes]]:
-        wanted = self._left if self._most is None else min(self._left, self._most - self.moved)
-        return min(wanted, MAX_EVENTS), ()
-
-    def note(self, outcomes: bytes) -> None:
-        self.moved += outcomes.count(b"m")
-        self._left -= len(outcomes)
-
-
-class Chosen:
-    """Some that were chosen.
-
-    Args:
-        found: The dead letters by their ids.
-        missing: The ids that no dead letter has.
+        steps: Moves them.
+        take_room: Takes what this client was told of room: the next step finds out.
+        expected: The queue must have been created.
 
     Attributes:
         moved: How many have been moved.
         not_found: The ids that no dead letter has (any more).
     """
 
-    def __init__(self, found: dict[str, bytes], missing: Iterable[str]) -> None:
+    def __init__(self, steps: Moves, take_room: Callable[[], object], expected: bool) -> None:
         self.moved = 0
+        self.not_found: list[str] = []
+        self._steps = steps
+        self._take_room = take_room
+        self._expected = expected
+
+    @property
+    def more(self) -> bool:
+        """Whether there are more to move."""
+        return self._next()[0] > 0
+
+    async def step(self) -> Wait | None:
+        """Move the next ones. Without room, none moves."""
+        self._take_room()
+        most, chosen = self._next()
+        outcomes = await self._steps.requeue(most, chosen, self._expected)
+        self.moved += outcomes.count(b"m")
+        self._note(outcomes)
+        return None if outcomes else FULL
+
+    @abstractmethod
+    def _next(self) -> tuple[int, Sequence[bytes]]:
+        """Return how many the next step looks at, 0 for the end, and the chosen ones, or none."""
+
+    @abstractmethod
+    def _note(self, outcomes: bytes) -> None:
+        """Note what a step has done, as `EventSteps.requeue` returns it."""
+
+
+class _Oldest(Revived):
+    """The oldest ones: at most `most`, of the `present` that are there when it begins."""
+
+    def __init__(
+        self, steps: Moves, take_room: Callable[[], object], expected: bool, present: int, most: int | None
+    ) -> None:
+        super().__init__(steps, take_room, expected)
+        self._left = present
+        self._most = most
+
+    def _next(self) -> tuple[int, Sequence[bytes]]:
+        wanted = self._left if self._most is None else min(self._left, self._most - self.moved)
+        return min(wanted, MAX_EVENTS), ()
+
+    def _note(self, outcomes: bytes) -> None:
+        self._left -= len(outcomes)
+
+
+class _Chosen(Revived):
+    """Those that were chosen, by their ids."""
+
+    def __init__(
+        self, steps: Moves, take_room: Callable[[], object], expected: bool, found: dict[str, bytes],
+        missing: Iterable[str],
+    ) -> None:  # fmt: skip
+        super().__init__(steps, take_room, expected)
         self.not_found = list(missing)
         self._left = list(found.items())
 
-    def next_step(self) -> tuple[int, Sequence[bytes]]:
+    def _next(self) -> tuple[int, Sequence[bytes]]:
         chosen: list[bytes] = []
         size = 0
         for _, letter in self._left[:_MOST_CHOSEN]:
@@ -164,51 +160,30 @@ class Chosen:
             chosen.append(letter)
         return len(chosen), chosen
 
-    def note(self, outcomes: bytes) -> None:
-        self.moved += outcomes.count(b"m")
+    def _note(self, outcomes: bytes) -> None:
         self.not_found += [
             name for (name, _), outcome in zip(self._left, outcomes, strict=False) if outcome == ord("0")
         ]
         del self._left[: len(outcomes)]
 
 
-async def choose(steps: Reads, ids: Iterable[str], present: int) -> Chosen:
-    """Find the dead letters that have these ids, among the oldest `present` ones; the oldest one of each id."""
+async def revived(
+    steps: Moves, take_room: Callable[[], object], expected: bool, dead: int, most: int | None,
+    ids: Iterable[str] | None,
+) -> Revived:  # fmt: skip
+    """Return what moves the oldest `most` of the `dead` dead letters back, or those with these ids.
+
+    If several have the same id, it is the oldest one.
+    """
+    if ids is None:
+        return _Oldest(steps, take_room, expected, dead, most)
     missing = dict.fromkeys(ids)
     found: dict[str, bytes] = {}
-    async for letter in letters(steps, present):
+    async for letter in letters(steps, dead):
         if not missing:
             break
         name = read(letter, bytes).id
         if name in missing:
             del missing[name]
             found[name] = letter
-    return Chosen(found, missing)
-
-
-async def requeue(steps: Moves, waits: WaitsForRoom, choice: Choice, timeout: float | None, expected: bool) -> int:
-    """Move dead letters back to the end of the queue, waiting for room. Returns how many were moved.
-
-    `expected`: the queue must have been created.
-    """
-    loop = asyncio.get_running_loop()
-    until = None if timeout is None else loop.time() + timeout
-
-    async def attempt() -> int | Wait:
-        waits.take_room()
-        most, chosen = choice.next_step()
-        outcomes = await steps.requeue(most, chosen, expected)
-        choice.note(outcomes)
-        return len(outcomes) or FULL
-
-    try:
-        while choice.next_step()[0] > 0:
-            remaining = None if until is None else max(0.0, until - loop.time())
-            await waits.until(attempt, remaining, steps.name)
-    except asyncio.CancelledError:
-        note_accepted(choice.moved)
-        raise
-    except PressureError as error:
-        error.accepted = choice.moved
-        raise
-    return choice.moved
+    return _Chosen(steps, take_room, expected, found, missing)

@@ -23,7 +23,7 @@ from apressure.core.waiting import Wait
 from apressure.events.engine.answers import Event, Popped, Status
 from apressure.events.engine.keys import CREATED, PATTERNS, EventKeys, names_among
 from apressure.events.engine.sending import Sender
-from apressure.exceptions import QueueAlreadyExistsError, QueueClosedError
+from apressure.exceptions import QueueClosedError
 
 MAX_EVENTS: Final = 2000
 """The most events in one step, so that it does not hold up the server for more than a few milliseconds."""
@@ -275,16 +275,9 @@ class EventSteps(Sender):
         """Note that these consumers are gone. Returns how many there are."""
         return await self._run("register", b"1", *consumers)  # type: ignore[no-any-return]
 
-    async def create(self, bound: int, exist_ok: bool = False) -> bool:
-        """Create the queue. Returns whether it is new.
-
-        Raises:
-            QueueAlreadyExistsError: It was created before.
-        """
-        new: bool = (await self._run("create", bound))[0] == b"created"
-        if not new and not exist_ok:
-            raise QueueAlreadyExistsError(f"the queue {self.name!r} exists already", name=self.name)
-        return new
+    async def create(self, bound: int) -> bool:
+        """Create the queue, unless it exists. Returns whether it is new."""
+        return (await self._run("create", bound))[0] == b"created"  # type: ignore[no-any-return]
 
     async def close(self, expected: bool = False) -> None:
         """Close the queue.
@@ -351,16 +344,14 @@ class EventSteps(Sender):
             lambda on_answer: self._send(call, arguments, on_answer, 1)
         )
 
-    async def pause(self, expected: bool = False) -> bool:
-        """Pause the queue. Returns whether it was not paused before.
+    async def pause(self, pausing: bool, expected: bool = False) -> bool:
+        """Pause the queue, or resume it. Returns whether that is new.
 
         Raises:
             QueueDoesNotExistError: There is no such queue.
         """
-        return bool(await self._numbered("pause", _flag(expected), self._client_id) == b"1")
-
-    async def resume(self, expected: bool = False) -> bool:
-        """End a pause. Returns whether the queue was paused. Raises as `pause`."""
+        if pausing:
+            return bool(await self._numbered("pause", _flag(expected), self._client_id) == b"1")
         return bool(await self._numbered("resume", _flag(expected)) == b"1")
 
     async def mend(self) -> int:

@@ -28,7 +28,7 @@ class Administration:
     async def create(self, session: Session, arguments: Arguments) -> Reply:
         """QCREATE queue bound"""
         bound = number(arguments[1], "bound", MAX_BOUND, least=0)
-        return int(await self._queues[name_of(arguments[0])].steps.create(bound, exist_ok=True))
+        return int(await self._queues[name_of(arguments[0])].steps.create(bound))
 
     async def delete(self, session: Session, arguments: Arguments) -> Reply:
         """QDELETE queue"""
@@ -45,11 +45,11 @@ class Administration:
 
     async def pause(self, session: Session, arguments: Arguments) -> Reply:
         """QPAUSE queue"""
-        return int(await self._queues[name_of(arguments[0])].steps.pause())
+        return int(await self._queues[name_of(arguments[0])].steps.pause(True))
 
     async def resume(self, session: Session, arguments: Arguments) -> Reply:
         """QRESUME queue"""
-        return int(await self._queues[name_of(arguments[0])].steps.resume())
+        return int(await self._queues[name_of(arguments[0])].steps.pause(False))
 
     async def purge(self, session: Session, arguments: Arguments) -> Reply:
         """QPURGE queue count"""

@@ -257,7 +257,7 @@ async def test_events_of_a_paused_queue_wake_nobody(
         steps = EventSteps(client, "foo")
         okq_beside.push("foo", "a", b"x")
         okq_beside.pop("foo", 600)
-        await steps.pause()
+        await steps.pause(True)
         assert await wire("QREGISTER", "foo") == b"OK"
         wire.send("QNOTIFY", LONG)
         assert okq_beside.redo("foo", "a") == 1
@@ -266,5 +266,5 @@ async def test_events_of_a_paused_queue_wake_nobody(
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
                 await wire.reply()
-        await steps.resume()
+        await steps.pause(False)
         assert await wire.reply() == b"foo"

@@ -1,0 +1,432 @@
+"""The operations on a queue as a whole, for every kind: creating and closing it, looking at it, cleaning it up."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, ClassVar, Final, Protocol, TypeVar
+
+from apressure import logs, validation
+from apressure.concurrency.deadline import with_deadline
+from apressure.concurrency.settle import note_accepted, note_sent
+from apressure.core.counts import Counts
+from apressure.core.statistics import BoundedStatistics
+from apressure.core.waiting import Wait
+from apressure.dead_letters import Requeued, checked_ids
+from apressure.exceptions import OutcomeUnknownError, PressureError, QueueAlreadyExistsError, QueueDoesNotExistError
+
+A = TypeVar("A")
+
+MAX_BOUND: Final = 10**12
+
+
+class Status(Protocol):
+    """What a look at a queue tells."""
+
+    @property
+    def exists(self) -> bool | int:
+        """Whether there is such a queue."""
+
+    @property
+    def created(self) -> bool | int:
+        """Whether it was created. Some kinds have queues that were not, which exist while they contain something."""
+
+    @property
+    def closed(self) -> bool | int:
+        """Whether it is closed."""
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait."""
+
+
+class AdministrationSteps(Protocol):
+    """The steps of a driver that are about the queue as a whole. Each is one round trip, or one call of a thread.
+
+    `expected`: the queue must have been created; otherwise they raise QueueDoesNotExistError.
+    """
+
+    async def create(self, bound: int) -> bool | None:
+        """Create the queue, unless it exists. Returns whether it is new; None if a lost reply may have said so."""
+
+    async def close(self, expected: bool) -> None:
+        """Close the queue. Raises QueueClosedError where it is closed already."""
+
+    async def pause(self, pausing: bool, expected: bool) -> bool:
+        """Pause the queue, or resume it. Returns whether that is new."""
+
+    async def purge(self, most: int, expected: bool) -> int:
+        """Delete up to so many messages that wait, those that are next first. Returns how many; 0 if none waits."""
+
+    async def delete(self) -> None:
+        """Delete the queue. Raises QueueDoesNotExistError where there is none."""
+
+
+class Revival(Protocol):
+    """Dead letters on their way back into the queue.
+
+    Attributes:
+        moved: How many have been moved.
+        not_found: The ids that no dead letter has.
+    """
+
+    moved: int
+    not_found: list[str]
+
+    @property
+    def more(self) -> bool:
+        """Whether there are more to move."""
+
+    async def step(self) -> Wait | None:
+        """Move the next ones, or answer that there is no room."""
+
+
+class Administration(ABC):
+    """The operations on a queue as a whole. A kind of queue has the steps, and says how its operations wait.
+
+    Attributes:
+        name: The queue's name.
+        max_bound: The largest bound of this kind.
+        purge_most: The most messages that one step purges.
+    """
+
+    name: str
+    max_bound: ClassVar[int] = MAX_BOUND
+    purge_most: ClassVar[int]
+
+    _expected = False
+    """This object has created the queue: if it is gone, it was deleted."""
+
+    # What a kind of queue says.
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise a clear error if the object cannot be used."""
+
+    @property
+    @abstractmethod
+    def _administration(self) -> AdministrationSteps:
+        """The steps."""
+
+    @property
+    @abstractmethod
+    def _counts(self) -> Counts:
+        """What this object has done so far."""
+
+    @abstractmethod
+    async def _look(self) -> Status:
+        """Look at the queue. It changes nothing."""
+
+    @abstractmethod
+    async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
+        """Try a step, wait while it says so, try again; raise the wait's error at the end of the timeout."""
+
+    @abstractmethod
+    async def _revival(self, max_items: int | None, ids: Iterable[str] | None, source: str | None) -> Revival:
+        """Return what moves dead letters back: the oldest ones, at most so many, or those with these ids."""
+
+    @abstractmethod
+    async def statistics(self, *, deadline: float | None = None) -> BoundedStatistics:
+        """Return a snapshot of the queue."""
+
+    # What programs call.
+
+    @with_deadline()
+    async def create(self, bound: int = 0, exist_ok: bool = False, *, deadline: float | None = None) -> bool:
+        """Create the queue with a bound. From then on, this object's operations raise an error once it was deleted.
+
+        A queue without a bound needs no `create`: the first put makes it. Messages that are in the queue already stay.
+
+        Args:
+            bound: The most messages that may wait; 0 for no bound. It holds for every client of apressure.
+            exist_ok: Leave a queue that was created before as it is, with its bound, and return False.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            Whether the queue is new.
+
+        Raises:
+            QueueAlreadyExistsError: It was created before.
+            ServerTooOldError: It is on a released okq.
+            StorageError: The file system refused.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+            TypeError, ValueError: The bound is not a whole number of messages.
+
+        Cancelled, the queue is created or not; creating it again with `exist_ok=True` is safe.
+
+        On this kind:
+            EventQueue, TaskQueue: An okq or a blueque beside us does not know the bound. Scheduled tasks do not count.
+            FileQueue: It makes the directory, with the bound in it, in one step. Messages in flight count, too. The
+                bound holds for each `FileQueue` of the directory that was made without `bound=`.
+        """
+        validation.whole(bound, "bound", 0, self.max_bound, "messages")
+        self.check()
+        new = await self._administration.create(bound)
+        if new is None and not exist_ok:
+            raise OutcomeUnknownError(
+                f"the connection broke, and now the queue {self.name!r} exists: this create, or another one, created it"
+            )
+        if new is False and not exist_ok:
+            raise QueueAlreadyExistsError(
+                f"the queue {self.name!r} exists already. Pass exist_ok=True to use it as it is", name=self.name
+            )
+        self._expected = True
+        if new is False:
+            await logs.kept_bound(self, bound)
+        return new is not False
+
+    @with_deadline(reads=True)
+    async def exists(self, *, deadline: float | None = None) -> bool:
+        """Return whether the queue exists: it was created, or has messages or registered consumers.
+
+        On this kind:
+            EventQueue with an `okq://` address: On a released okq, True if the server answers: there, a queue exists
+                as soon as it is named.
+            FileQueue: False if another directory has replaced the one that this object opened.
+        """
+        self.check()
+        return bool((await self._look()).exists)
+
+    async def bound(self, *, deadline: float | None = None) -> int:
+        """Return the most messages that may wait; 0 for no bound. For a `FileQueue` with a `bound=`, that is its own.
+
+        It raises as `statistics` does, and so do `qsize`, `closed` and `paused`.
+        """
+        return (await self.statistics(deadline=deadline)).bound
+
+    async def qsize(self, *, deadline: float | None = None) -> int:
+        """Return how many messages wait; those in flight, and scheduled tasks, do not count."""
+        return (await self.statistics(deadline=deadline)).length
+
+    async def closed(self, *, deadline: float | None = None) -> bool:
+        """Return whether the queue is closed; it stays so."""
+        return (await self.statistics(deadline=deadline)).closed
+
+    async def paused(self, *, deadline: float | None = None) -> bool:
+        """Return whether the queue is paused."""
+        return (await self.statistics(deadline=deadline)).paused
+
+    @with_deadline()
+    async def close(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
+        """Close the *queue*: nothing more can be put, and consumers end when it is drained.
+
+        A put that is under way either returns, and its message is delivered, or raises QueueClosedError. Programs that
+        are not apressure's do not know that a queue is closed: what they put is delivered, too. (`aclose` releases this
+        object's connections.)
+
+        Args:
+            timeout: As for `AsyncQueue.close`, which waits for the producer role. Here nothing waits.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Raises:
+            QueueClosedError: It was closed before.
+            QueueDoesNotExistError: There is no such queue: for events and tasks, this object has created it, and it was
+                deleted.
+            ServerTooOldError: It is on a released okq.
+            StorageError: The file system refused.
+
+        Cancelled, the queue is closed or open.
+
+        On this kind:
+            TaskQueue: Scheduled tasks still run at their time, and consumers wait for them.
+        """
+        validation.timeout(timeout)
+        self.check()
+        await self._administration.close(self._expected)
+
+    @with_deadline(reads=True)
+    async def wait_closed(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
+        """Wait until the queue is closed; messages may be left in it.
+
+        Raises:
+            QueueOpenError: It stayed open until the timeout (a TimeoutError).
+            QueueDoesNotExistError: The queue was deleted meanwhile. A FileQueue's must exist.
+            ServerTooOldError: It is on a released okq.
+
+        Cancelled, nothing has changed.
+        """
+        validation.timeout(timeout)
+        self.check()
+        created = self._expected
+
+        async def look() -> bool | Wait:
+            nonlocal created
+            status = await self._look()
+            if created and not status.created:
+                raise self._gone()
+            created = created or bool(status.created)
+            return bool(status.closed) or Wait("open")
+
+        await self._until(look, timeout)
+
+    @with_deadline()
+    async def delete(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
+        """Delete the queue with everything in it, what is in flight and dead letters included.
+
+        Tasks that wait for it get QueueDoesNotExistError, if the queue was created.
+
+        Args:
+            timeout: As for `AsyncQueue.delete`, which waits for the queue's roles. Here nothing waits.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+            ServerTooOldError: It is on a released okq.
+            StorageError: The file system refused, or the directory contains something else, which the error names.
+                Nothing was deleted then.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+
+        Cancelled, the queue is deleted or not. Of tasks, some may be left: delete it again.
+
+        On this kind:
+            TaskQueue: It works in steps of up to 250 tasks. Nodes of the released blueque that run a task meanwhile
+                leave its end behind.
+            FileQueue: Dead letters are in another queue, and stay. After a kill, the queue is deleted or untouched; the
+                next `create` or `delete` beside it removes what is left of the directory.
+        """
+        validation.timeout(timeout)
+        self.check()
+        await self._administration.delete()
+
+    @with_deadline()
+    async def purge(self, *, deadline: float | None = None) -> int:
+        """Delete the messages that wait when it begins; those in flight and dead letters stay.
+
+        Args:
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            PressureError: As for `statistics`.
+            OutcomeUnknownError: The connection broke meanwhile: some of them are deleted.
+
+        Cancelled, the oldest messages are deleted, and the others stay.
+
+        On this kind:
+            EventQueue: okq's QFLUSH deletes what is in flight, too.
+            FileQueue: `give_back_in_flight` before it makes messages in flight wait, too.
+        """
+        left, deleted = (await self._existing()).waiting, 0
+        while left > 0 and (step := await self._administration.purge(min(left, self.purge_most), self._expected)):
+            note_sent()
+            self._counts.deleted_count += step
+            deleted += step
+            left -= step
+        return deleted
+
+    @with_deadline()
+    async def requeue(
+        self,
+        max_items: int | None = None,
+        timeout: float | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+        deadline: float | None = None,
+    ) -> Requeued:
+        """Move dead letters back to the end of the queue, the oldest first; their attempts start anew.
+
+        It moves those that are there when it begins. An event whose id is in use again stays a dead letter.
+
+        Args:
+            max_items: How many at most; None for all.
+            timeout: Seconds to wait for room at most; None to wait for ever, 0 to move only what has room now.
+            ids: Only those with these ids, as `dead_letters` shows them; None for any. If several dead letters have the
+                same id, the oldest is meant.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            How many were moved. Its attribute `not_found` has the ids that no dead letter has (any more).
+
+        Raises:
+            QueueFullError: The queue stayed full until the timeout. `accepted` says how many were moved before.
+            QueueClosedError: The queue is closed.
+            QueueDoesNotExistError: This object has created the queue, and it was deleted. A FileQueue's must exist.
+            OutcomeUnknownError: The connection broke meanwhile: some of them may have been moved.
+            TypeError, ValueError: An argument is invalid, or both `max_items` and `ids` are given.
+
+        Cancelled, each of them is in the queue or a dead letter.
+        """
+        return await self._requeue(max_items, timeout, ids)
+
+    @with_deadline()
+    async def pause(self, *, deadline: float | None = None) -> bool:
+        """Pause the queue: its consumers take nothing more until `resume`, in all processes.
+
+        This stops `get`, `receive`, consumers, `serve` and `pipe` where they read from the queue. They wait as if it
+        were empty, also when it is closed. What is in hand can be settled, and leases are renewed. A consumer gives
+        back what it has prefetched when it next renews its leases, that is after a third of the lease at most. Puts go
+        on up to the bound. The pause lasts until `resume`, `delete` or `create`, also when this process ends.
+
+        Programs that are not apressure's do not know of the pause, and go on.
+
+        Args:
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            Whether it was not paused before.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue: it was not created, and has no messages and no consumers.
+            ServerTooOldError: It is on a released okq.
+            StorageError: The file system refused.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+
+        Cancelled, the queue is paused or not; pausing it again is safe.
+        """
+        self.check()
+        return await self._administration.pause(True, self._expected)
+
+    @with_deadline()
+    async def resume(self, *, deadline: float | None = None) -> bool:
+        """End a pause: all consumers that wait for that wake at once (those of a FileQueue without notifications, later).
+
+        Args:
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            Whether the queue was paused.
+
+        Raises:
+            PressureError: As for `pause`.
+
+        Cancelled, the queue is paused or not; resuming it again is safe.
+        """
+        self.check()
+        return await self._administration.pause(False, self._expected)
+
+    async def _requeue(
+        self, max_items: int | None, timeout: float | None, ids: Iterable[str] | None, source: str | None = None
+    ) -> Requeued:
+        if max_items is not None:
+            validation.whole(max_items, "max_items")
+        validation.timeout(timeout)
+        if ids is not None and max_items is not None:
+            raise ValueError("give either max_items= or ids=: the ids say how many")
+        chosen = None if ids is None else checked_ids(ids)
+        loop = asyncio.get_running_loop()
+        until = None if timeout is None else loop.time() + timeout
+        revival = await self._revival(max_items, chosen, source)
+        try:
+            while revival.more:
+                await self._until(revival.step, None if until is None else max(0.0, until - loop.time()))
+        except asyncio.CancelledError:
+            note_accepted(revival.moved)
+            raise
+        except PressureError as error:
+            error.accepted = revival.moved
+            raise
+        return Requeued(revival.moved, revival.not_found)
+
+    async def _existing(self) -> Any:
+        """Look at the queue; raise if this object has created it, and it was deleted."""
+        self.check()
+        status = await self._look()
+        if self._expected and not status.created:
+            raise self._gone()
+        return status
+
+    def _gone(self) -> QueueDoesNotExistError:
+        return QueueDoesNotExistError(f"the queue {self.name!r} was deleted", name=self.name)
