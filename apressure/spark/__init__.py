@@ -173,7 +173,7 @@ def task_slots(context: SparkContext) -> int:
     `spark.executor.cores` through `spark.task.cpus`. If `spark.default.parallelism` is set, it decides.
     """
     settings = context.getConf()
-    slots = context.defaultParallelism
+    slots: int = context.defaultParallelism  # annotated: where PySpark is not installed, mypy knows no types of it
     if settings.get("spark.default.parallelism"):
         return slots
     is_dynamic = settings.get("spark.dynamicAllocation.enabled", "false") == "true"

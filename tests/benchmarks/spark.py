@@ -22,7 +22,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import redis
 
 from apressure import AsyncQueue
@@ -233,6 +232,8 @@ class Bench:
         bodies: list[bytes] = []
         for at in range(0, self.messages, 10_000):
             bodies += self.plain.lrange(KEY, at, at + 9999)
+        import pyarrow as pa  # here, since the tests of the docs read tables without Spark
+
         frame = self.spark.createDataFrame(pa.table({"body": pa.array(bodies, pa.binary())}))
         frame.write.format("noop").mode("overwrite").save()
 

@@ -14,7 +14,6 @@ import pytest
 from apressure import AsyncQueue
 from apressure import spark as pressure
 from apressure.spark import ending
-from apressure.spark.columns import RAW
 from apressure.spark.options import Options
 from tests.integration.commands import wait_until
 from tests.spark.conftest import PATIENCE, Ground
@@ -347,6 +346,7 @@ def test_the_source_itself(ground: Ground, monkeypatch: pytest.MonkeyPatch, tmp_
     """Spark's calls, made here: a repeated batch has its row again, and what is not checked comes with each start."""
     from pyspark.sql.streaming.datasource import ReadMaxRows
 
+    from apressure.spark.columns import RAW
     from apressure.spark.source.stream import QueueStream
 
     options = Options.of({"url": ground.url, "queue": "jobs", "group": "g", "endMessage": "the end"})

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from apressure import AsyncQueue
-from apressure.spark import LagListener, QueueLag
 from tests.integration.commands import wait_until
 from tests.spark.conftest import Ground
 
+if TYPE_CHECKING:
+    from apressure.spark import QueueLag
+
 
 async def test_the_lag_of_queries(ground: Ground, caplog: pytest.LogCaptureFixture) -> None:
+    from apressure.spark import LagListener
+
     caplog.set_level(logging.INFO, "apressure.spark")
     seen: list[QueueLag] = []
 
@@ -57,6 +61,9 @@ async def test_the_lag_of_queries(ground: Ground, caplog: pytest.LogCaptureFixtu
 
 
 def test_bad_arguments() -> None:
+    pytest.importorskip("pyspark", reason="the listener is a class of Spark's")
+    from apressure.spark import LagListener
+
     wrong: list[tuple[dict[str, Any], type[Exception]]] = [
         ({"interval": -1}, ValueError),
         ({"warn_messages": "many"}, TypeError),

@@ -6,7 +6,8 @@
 --       4... units: each the number of its claims, the number of its results, its claims (id, token), and its results
 --       (id, contents)
 -- Returns: number of units moved (0: there is no room) | {'large', bound} (the first unit has more results than the
---          bound) | {'lost'} (a claim of the first unit) | {'closed'} (the destination) | {'missing'} | {'corrupt', why}
+--          bound) | {'lost'} (a claim of the first unit) | {'closed'} (the destination; no claim of the first unit is
+--          lost) | {'missing'} | {'corrupt', why}
 local before = recall(ARGV[1], ARGV[2])
 if before then return natural(before) or 0 end
 local SOURCE = 20
@@ -16,11 +17,11 @@ if not source_bound then return wrong end
 check_types()
 switch_to(1)
 local bound, created = state(ARGV[3] == '1')
-if not bound or is_closed() then
-  if not bound and created[1] == 'corrupt' then return created end
-  wake(ROOM)  -- the next one that waits for room has to learn that, too
-  return bound and {'closed'} or created
+if not bound then
+  if created[1] ~= 'corrupt' then wake(ROOM) end  -- the next one that waits for room has to learn that, too
+  return created
 end
+local closed = is_closed()
 if not created then check_types() end
 local room = bound > 0 and math.max(0, bound - call('LLEN', UNCLAIMED)) or math.huge
 
@@ -33,6 +34,15 @@ local function mine(id, token)
 end
 
 switch_to(SOURCE)
+if closed then
+  -- Another stage may have moved the rest, and closed the destination: to this one, its claims are lost.
+  for j = 6, 5 + 2 * ARGV[4], 2 do
+    if not mine(ARGV[j], ARGV[j + 1]) then return {'lost'} end
+  end
+  switch_to(1)
+  wake(ROOM)
+  return {'closed'}
+end
 local units, inputs, ids, pairs_, bytes, freed, blocked, i = 0, {}, {}, {}, 0, 0, nil, 4
 while i <= #ARGV and not blocked do
   local claims, results = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
