@@ -48,9 +48,10 @@ from apressure.exceptions import (
 from apressure.pressure.queue import AsyncQueue
 
 if TYPE_CHECKING:
+    from apressure.core.producer import QueueProducer
     from apressure.events.consumer import EventConsumer
     from apressure.events.delivery import EventDelivery
-    from apressure.events.producer import EventProducer
+    from apressure.events.identified import EventProducer
     from apressure.events.queue import EventQueue
     from apressure.events.remote.consumer import RemoteEventConsumer
     from apressure.events.remote.delivery import RemoteEventDelivery
@@ -124,6 +125,7 @@ __all__ = [
     "QueueFullError",
     "QueueInUseError",
     "QueueOpenError",
+    "QueueProducer",
     "QueueStatistics",
     "ReadOnlyError",
     "RemoteEventConsumer",
@@ -159,7 +161,7 @@ _LATER = {
     "EventConsumer": "apressure.events.consumer",
     "EventConsumers": "apressure.events.several",
     "EventDelivery": "apressure.events.delivery",
-    "EventProducer": "apressure.events.producer",
+    "EventProducer": "apressure.events.identified",
     "EventQueue": "apressure.events.queue",
     "EventQueueStatistics": "apressure.events.statistics",
     "FileDelivery": "apressure.files",
@@ -169,6 +171,7 @@ _LATER = {
     "Many": "apressure.service.stages.results",
     "Piped": "apressure.service.pipe",
     "Producer": "apressure.pressure.producer",
+    "QueueProducer": "apressure.core.producer",
     "QueueStatistics": "apressure.pressure.statistics",
     "RemoteEventConsumer": "apressure.events.remote.consumer",
     "RemoteEventDelivery": "apressure.events.remote.delivery",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Awaitable
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
-from apressure.exceptions import ClientClosedError, QueueClosedError
+from apressure.exceptions import ClientClosedError
 
 
 class _Closable(Protocol):
@@ -36,7 +35,7 @@ class LoopBound(AsyncClosing):
         self._pid = 0
         self._closed = False
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raise a clear error if the object cannot be used: closed, another event loop, after a fork, no asyncio.
 
         Raises:
@@ -56,35 +55,6 @@ class LoopBound(AsyncClosing):
             self._loop, self._pid = loop, pid
         elif self._loop is not loop:
             raise RuntimeError(f"this {self._KIND} belongs to another event loop: open one for each event loop")
-
-
-class _ClosableQueue(Protocol):
-    def close(self) -> Awaitable[None]: ...
-
-
-Q = TypeVar("Q", bound=_ClosableQueue)
-
-
-class ClosingProducer(Generic[Q]):
-    """The producing end of a queue, as a block. A good end closes the queue if `close` is true."""
-
-    def __init__(self, queue: Q, close: bool) -> None:
-        self._queue = queue
-        self._close = close
-        self._entered = False
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._entered = False
-        if self._close and kind is None:
-            with contextlib.suppress(QueueClosedError):  # another producer was first
-                await self._queue.close()
-
-    def _entered_queue(self) -> Q:
-        if not self._entered:
-            raise RuntimeError("put inside the producer's block: async with queue.producer() as producer")
-        return self._queue
 
 
 class IteratingTask:

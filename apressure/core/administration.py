@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from apressure import logs, validation
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_accepted, note_sent
-from apressure.core.counts import Counts
 from apressure.core.statistics import BoundedStatistics
 from apressure.core.waiting import Wait
 from apressure.dead_letters import Requeued, checked_ids
@@ -56,9 +56,6 @@ class AdministrationSteps(Protocol):
     async def pause(self, pausing: bool, expected: bool) -> bool:
         """Pause the queue, or resume it. Returns whether that is new."""
 
-    async def purge(self, most: int, expected: bool) -> int:
-        """Delete up to so many messages that wait, those that are next first. Returns how many; 0 if none waits."""
-
     async def delete(self) -> None:
         """Delete the queue. Raises QueueDoesNotExistError where there is none."""
 
@@ -68,11 +65,13 @@ class Revival(Protocol):
 
     Attributes:
         moved: How many have been moved.
-        not_found: The ids that no dead letter has.
     """
 
     moved: int
-    not_found: list[str]
+
+    @property
+    def not_found(self) -> Iterable[str]:
+        """The ids that no dead letter has."""
 
     @property
     def more(self) -> bool:
@@ -87,13 +86,11 @@ class Administration(ABC):
 
     Attributes:
         name: The queue's name.
-        max_bound: The largest bound of this kind.
-        purge_most: The most messages that one step purges.
     """
 
     name: str
-    max_bound: ClassVar[int] = MAX_BOUND
-    purge_most: ClassVar[int]
+
+    _max_bound: ClassVar[int] = MAX_BOUND
 
     _expected = False
     """This object has created the queue: if it is gone, it was deleted."""
@@ -109,28 +106,40 @@ class Administration(ABC):
     def _administration(self) -> AdministrationSteps:
         """The steps."""
 
-    @property
-    @abstractmethod
-    def _counts(self) -> Counts:
-        """What this object has done so far."""
-
     @abstractmethod
     async def _look(self) -> Status:
         """Look at the queue. It changes nothing."""
+
+    @abstractmethod
+    async def _purge(self, most: int) -> int:
+        """Delete and count up to so many messages that wait, those that are next first. Returns how many."""
 
     @abstractmethod
     async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
         """Try a step, wait while it says so, try again; raise the wait's error at the end of the timeout."""
 
     @abstractmethod
-    async def _revival(self, max_items: int | None, ids: Iterable[str] | None, source: str | None) -> Revival:
-        """Return what moves dead letters back: the oldest ones, at most so many, or those with these ids."""
+    def _revival(
+        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
+    ) -> AbstractAsyncContextManager[Revival]:
+        """Return a block with what moves dead letters back: the oldest ones, at most so many, or those with these ids.
+
+        `source`: the queue that has them; None for this queue's own.
+        """
 
     @abstractmethod
     async def statistics(self, *, deadline: float | None = None) -> BoundedStatistics:
         """Return a snapshot of the queue."""
 
     # What programs call.
+
+    @abstractmethod
+    async def unblock(self) -> int:
+        """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
+
+        Returns:
+            How many operations were blocked.
+        """
 
     @with_deadline()
     async def create(self, bound: int = 0, exist_ok: bool = False, *, deadline: float | None = None) -> bool:
@@ -160,7 +169,7 @@ class Administration(ABC):
             FileQueue: It makes the directory, with the bound in it, in one step. Messages in flight count, too. The
                 bound holds for each `FileQueue` of the directory that was made without `bound=`.
         """
-        validation.whole(bound, "bound", 0, self.max_bound, "messages")
+        validation.whole(bound, "bound", 0, self._max_bound, "messages")
         self.check()
         new = await self._administration.create(bound)
         if new is None and not exist_ok:
@@ -186,7 +195,7 @@ class Administration(ABC):
             FileQueue: False if another directory has replaced the one that this object opened.
         """
         self.check()
-        return bool((await self._look()).exists)
+        return await self._exists()
 
     async def bound(self, *, deadline: float | None = None) -> int:
         """Return the most messages that may wait; 0 for no bound. For a `FileQueue` with a `bound=`, that is its own.
@@ -309,10 +318,9 @@ class Administration(ABC):
             EventQueue: okq's QFLUSH deletes what is in flight, too.
             FileQueue: `give_back_in_flight` before it makes messages in flight wait, too.
         """
-        left, deleted = (await self._existing()).waiting, 0
-        while left > 0 and (step := await self._administration.purge(min(left, self.purge_most), self._expected)):
+        left, deleted = await self._waiting_now(), 0
+        while left > 0 and (step := await self._purge(left)):
             note_sent()
-            self._counts.deleted_count += step
             deleted += step
             left -= step
         return deleted
@@ -381,7 +389,7 @@ class Administration(ABC):
 
     @with_deadline()
     async def resume(self, *, deadline: float | None = None) -> bool:
-        """End a pause: all consumers that wait for that wake at once (those of a FileQueue without notifications, later).
+        """End a pause: all consumers that wait for that wake at once; without notifications of files, later.
 
         Args:
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
@@ -408,17 +416,23 @@ class Administration(ABC):
         chosen = None if ids is None else checked_ids(ids)
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
-        revival = await self._revival(max_items, chosen, source)
-        try:
-            while revival.more:
-                await self._until(revival.step, None if until is None else max(0.0, until - loop.time()))
-        except asyncio.CancelledError:
-            note_accepted(revival.moved)
-            raise
-        except PressureError as error:
-            error.accepted = revival.moved
-            raise
+        async with self._revival(max_items, chosen, source) as revival:
+            try:
+                while revival.more:
+                    await self._until(revival.step, None if until is None else max(0.0, until - loop.time()))
+            except asyncio.CancelledError:
+                note_accepted(revival.moved)
+                raise
+            except PressureError as error:
+                error.accepted = revival.moved
+                raise
         return Requeued(revival.moved, revival.not_found)
+
+    async def _exists(self) -> bool:
+        return bool((await self._look()).exists)
+
+    async def _waiting_now(self) -> int:
+        return int((await self._existing()).waiting)
 
     async def _existing(self) -> Any:
         """Look at the queue; raise if this object has created it, and it was deleted."""

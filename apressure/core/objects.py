@@ -33,8 +33,6 @@ class SharedClient(LoopBound, ABC):
 
     connection: Connection
 
-    check = LoopBound._check  # noqa: SLF001 - public here: queues call it
-
     def __init__(self) -> None:
         super().__init__()
         self._attached: set[Attached] = set()

@@ -10,6 +10,7 @@ from typing import ClassVar, Generic, Protocol, Self, TypeVar
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline, within
 from apressure.core.administration import Administration
+from apressure.core.producer import QueueProducer
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import QueueClosedError, QueueEmptyError
 from apressure.items import Items, Progress
@@ -41,22 +42,21 @@ class Queue(Administration, Iterating[T], Generic[T, D]):
     """A queue of any number of competing consumers, as a program sees it.
 
     `T` is what items are, `D` what deliveries are.
-
-    Attributes:
-        put_most: The most messages that one step puts.
-        reads_ahead: `put_many` reads an asynchronous iterable while a chunk is being put.
     """
 
-    put_most: ClassVar[int]
-    reads_ahead: ClassVar[bool] = True
+    _put_most: ClassVar[int]
+    """The most messages that one step puts."""
+
+    _reads_ahead: ClassVar[bool] = True
+    """`put_many` reads an asynchronous iterable while a chunk is being put."""
 
     _items: Items[T]
 
     # What a kind of queue says.
 
-    @abstractmethod
     async def _put_one(self, message: bytes, timeout: float | None) -> str:
-        """Put a message, waiting for room; returns its id."""
+        """Put a message, waiting for room; returns its id. A kind whose `put` takes more arguments has its own."""
+        raise NotImplementedError
 
     @abstractmethod
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
@@ -77,6 +77,10 @@ class Queue(Administration, Iterating[T], Generic[T, D]):
     @abstractmethod
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         """Return dead letters, the oldest first."""
+
+    async def prepare(self) -> None:
+        """Make sure, at the beginning of a producer's block, that the object can be used."""
+        self.check()
 
     # What programs call.
 
@@ -161,7 +165,15 @@ class Queue(Administration, Iterating[T], Generic[T, D]):
         async def put_chunk(chunk: list[bytes], progress: Progress) -> None:
             await self._put_chunk(chunk, None if until is None else max(0.0, until - loop.time()), progress)
 
-        return await self._items.put_chunks(items, put_chunk, self.put_most, self.reads_ahead)
+        return await self._items.put_chunks(items, put_chunk, self._put_most, self._reads_ahead)
+
+    def producer(self, close: bool = True) -> QueueProducer[T]:
+        """Return the producing end of the queue, for `async with`.
+
+        Args:
+            close: Close the queue at the end of the block, unless it raises. Producers that share a queue pass False.
+        """
+        return QueueProducer(self, close)
 
     async def receive(
         self, timeout: float | None = None, lease: float | None = None, *, deadline: float | None = None

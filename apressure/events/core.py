@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
 from apressure import validation
@@ -12,7 +13,6 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
-from apressure.core.counts import Counts
 from apressure.core.leases.arguments import lease_of
 from apressure.core.objects import Block, QueueObject
 from apressure.core.taking import Take, Taken
@@ -24,8 +24,8 @@ from apressure.events.engine.batching import EventSettler, Pair, PopLane, Push, 
 from apressure.events.engine.letters import Revived, letters, read, revived
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
-from apressure.events.ids import new_id
 from apressure.events.identified import Identified
+from apressure.events.ids import new_id
 from apressure.events.statistics import EventQueueStatistics
 from apressure.exceptions import DecodeError, PressureError
 from apressure.items import Items, Progress
@@ -50,8 +50,7 @@ class Core(QueueObject[Client, Block], Identified[T, EventDelivery[T]], Generic[
         max_attempts: As given.
     """
 
-    put_most: ClassVar[int] = MAX_EVENTS
-    purge_most: ClassVar[int] = MAX_EVENTS
+    _put_most: ClassVar[int] = MAX_EVENTS
 
     def __init__(
         self,
@@ -117,27 +116,36 @@ class Core(QueueObject[Client, Block], Identified[T, EventDelivery[T]], Generic[
     def _administration(self) -> EventSteps:
         return self._steps
 
-    @property
-    def _counts(self) -> Counts:
-        return self._steps.counts
-
     async def _look(self) -> Status:
         return await self._steps.status()
+
+    async def _purge(self, most: int) -> int:
+        purged = await self._steps.purge(min(most, MAX_EVENTS), self._expected)
+        self._steps.counts.deleted_count += purged
+        return purged
 
     async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
         return await self._waits.until(step, timeout, self.name)
 
-    async def _revival(self, max_items: int | None, ids: Iterable[str] | None, source: str | None) -> Revived:  # noqa: ARG002
+    @contextlib.asynccontextmanager
+    async def _revival(
+        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
+    ) -> AsyncIterator[Revived]:
         dead = (await self._existing()).dead
-        return await revived(self._steps, self._waits.take_room, self._expected, dead, max_items, ids)
+        yield await revived(self._steps, self._waits.take_room, self._expected, dead, max_items, ids)
 
-    async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:  # noqa: ARG002
+    async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         return [read(letter, self._items.decode) async for letter in letters(self._steps, limit)]
 
     # What is behind puts.
 
     async def _put_event(
-        self, event_id: bytes, message: bytes, timeout: float | None, front: bool, given: bool  # noqa: ARG002
+        self,
+        event_id: bytes,
+        message: bytes,
+        timeout: float | None,
+        front: bool,
+        given: bool,
     ) -> None:
         await self._push(Push([(event_id, message)], self._expected), timeout, front)
 

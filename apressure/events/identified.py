@@ -1,11 +1,12 @@
-"""Queues whose messages have ids that the program may choose, and that may be put first in line."""
+"""Queues and producers whose messages have ids that the program may choose, and that may be put first in line."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
-from apressure.concurrency.deadline import with_deadline, within
+from apressure.concurrency.deadline import within
+from apressure.core.producer import QueueProducer
 from apressure.core.queue import Queue
 from apressure.events.ids import checked, new_id
 
@@ -58,7 +59,6 @@ class Identified(Queue[T, D], Generic[T, D]):
         await self._put_event(event_id, self._items.encode(item), timeout, front, id is not None)
         return event_id.decode(errors="surrogateescape")
 
-    @with_deadline()
     async def put_nowait(
         self, item: T, *, id: str | None = None, front: bool = False, deadline: float | None = None
     ) -> str:
@@ -73,10 +73,43 @@ class Identified(Queue[T, D], Generic[T, D]):
 
         Cancelled, the item is in the queue, or not.
         """
-        return await self.put(item, 0, id=id, front=front)
+        return await self.put(item, 0, id=id, front=front, deadline=deadline)
+
+    def producer(self, close: bool = True) -> EventProducer[T]:
+        """Return the producing end of the queue, for `async with`.
+
+        Args:
+            close: Close the queue at the end of the block, unless it raises. Producers that share a queue pass False.
+        """
+        return EventProducer(self, close)
 
     @abstractmethod
     async def _put_event(
         self, event_id: bytes, message: bytes, timeout: float | None, front: bool, given: bool
     ) -> None:
         """Put an event, waiting for room. `given`: the program has chosen its id."""
+
+
+class EventProducer(QueueProducer[T], Generic[T]):
+    """The producing end of a queue; made by `EventQueue.producer`.
+
+    The end of the block closes the queue (unless `close=False`), and consumers end when it is drained. If the block
+    raises or is cancelled, the queue stays open, so that another producer can go on. A released okq cannot close a
+    queue: there, the end of the block raises ServerTooOldError.
+    """
+
+    async def put(
+        self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
+        deadline: float | None = None,
+    ) -> str:  # fmt: skip
+        """Put an item, as `EventQueue.put` does."""
+        return await self._entered_queue().put(item, timeout, id=id, front=front, deadline=deadline)
+
+    async def put_nowait(
+        self, item: T, *, id: str | None = None, front: bool = False, deadline: float | None = None
+    ) -> str:
+        """Put an item, as `EventQueue.put_nowait` does."""
+        return await self._entered_queue().put_nowait(item, id=id, front=front, deadline=deadline)
+
+    def _entered_queue(self) -> Identified[T, Any]:
+        return cast("Identified[T, Any]", super()._entered_queue())

@@ -12,7 +12,6 @@ from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.events.consumer import EventConsumer
 from apressure.events.core import Core
 from apressure.events.delivery import EventDelivery
-from apressure.events.producer import EventProducer
 from apressure.events.remote.address import NO_DEAD_LETTERS, is_okq
 from apressure.events.several import EventConsumers
 from apressure.protocols import Mover
@@ -100,14 +99,6 @@ class EventQueue(Core[T]):
         if not chosen.settings.scripting:
             raise ValueError("an EventQueue needs scripts on the server: leave out scripting=False")
         super().__init__(chosen, client is None, name, max_attempts, keep_errors, codec)
-
-    def producer(self, close: bool = True) -> EventProducer[T]:
-        """Return the producing end of the queue, for `async with`.
-
-        Args:
-            close: Close the queue at the end of the block, unless it raises. Producers that share a queue pass False.
-        """
-        return EventProducer(self, close)
 
     @overload
     def consumer(

@@ -1,71 +1,40 @@
-"""Operations on a queue as a whole: creating and closing it, looking at it, and cleaning it up."""
+"""What is behind the operations on a `FileQueue` as a whole, and those that only it has."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+import math
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from apressure import logs, validation
 from apressure.concurrency.deadline import with_deadline
-from apressure.concurrency.settle import note_accepted, note_sent
-from apressure.core.statistics import Looking
-from apressure.dead_letters import Requeued, checked_ids
-from apressure.exceptions import (
-    PressureError,
-    QueueAlreadyExistsError,
-    QueueClosedError,
-    QueueDoesNotExistError,
-)
+from apressure.concurrency.settle import note_sent
+from apressure.dead_letters import DeadLetter, Requeued
+from apressure.exceptions import QueueDoesNotExistError
 from apressure.files.core import Core
-from apressure.files.letters import oldest_first
+from apressure.files.letters import oldest_first, read_letters
 from apressure.files.statistics import FileQueueStatistics
-from apressure.files.storage import lifecycle, names
+from apressure.files.steps import FileSteps, Revived
+from apressure.files.storage import names
 from apressure.files.storage.state import MAX_BOUND
 
+T = TypeVar("T")
 
-class Administration(Core, Looking):
-    """The part of `FileQueue` that knows no items."""
 
-    @with_deadline()
-    async def create(self, bound: int = 0, exist_ok: bool = False, *, deadline: float | None = None) -> bool:
-        """Create the queue: its directory, with its bound in it, in one step.
+class Status(NamedTuple):
+    """What a look at the directory tells. A queue that was deleted when it had been closed counts as closed."""
 
-        Args:
-            bound: The most messages that may be there, those in flight included; 0 for no bound. It holds for each
-                `FileQueue` of the directory that was made without `bound=`.
-            exist_ok: Leave a queue that exists as it is, with its own bound.
-            deadline: Seconds for the whole operation; see `put`.
+    closed: bool
+    waiting: int
+    exists: bool = True
+    created: bool = True
 
-        Returns:
-            Whether the queue is new.
 
-        Raises:
-            QueueAlreadyExistsError: It exists, perhaps because a put or a receive made its directory.
-            StorageError: The file system refused.
-            TypeError, ValueError: The bound is not a whole number of messages.
+class Administration(Core[T], Generic[T]):
+    """The part of `FileQueue` that is about the queue as a whole."""
 
-        Cancelled, the queue is created or not; creating it again with `exist_ok=True` is safe.
-        """
-        validation.whole(bound, "bound", 0, MAX_BOUND, "messages")
-        with self._operation():
-            new = await self._store.worker.in_thread(lifecycle.create, self._store.beside(self.name), bound)
-            self._auto_create = False  # if another process deletes it, a put does not make it again
-            await self._store.reopen()
-        if not new and not exist_ok:
-            raise QueueAlreadyExistsError(
-                f"the queue {self.name!r} exists already: {self.path}. Pass exist_ok=True to use it", name=self.name
-            )
-        if not new:
-            await logs.kept_bound(self, bound)
-        return new
-
-    @with_deadline(reads=True)
-    async def exists(self, *, deadline: float | None = None) -> bool:
-        """Return whether the queue exists. False if another directory has replaced the one that this object opened."""
-        with self._operation():
-            return await self._store.worker.in_thread(self._store.directory.exists)
+    _max_bound: ClassVar[int] = MAX_BOUND
 
     @with_deadline(reads=True)
     async def statistics(self, *, deadline: float | None = None) -> FileQueueStatistics:
@@ -130,136 +99,6 @@ class Administration(Core, Looking):
             return await self._receiver.delete(key)
 
     @with_deadline()
-    async def close(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
-        """Close the *queue*: nothing more can be put, and consumers end when it is drained.
-
-        A put that is under way either returns, and its message is delivered, or raises QueueClosedError. vsqs does not
-        know that a queue is closed: what it puts is delivered, too. (`aclose` releases this object's descriptors.)
-
-        Args:
-            timeout: As for `AsyncQueue.close`, which waits for the producer role. Here nothing waits.
-            deadline: Seconds for the whole operation; see `put`.
-
-        Raises:
-            QueueClosedError: It was closed before.
-            QueueDoesNotExistError: There is no such queue.
-            StorageError: The file system refused.
-
-        Cancelled, the queue is closed or open.
-        """
-        self._until(timeout)
-        with self._operation():
-            await self._store.refresh()
-            try:
-                await self._store.worker.in_thread(self._store.directory.close_queue)
-            except FileExistsError:
-                raise QueueClosedError(f"the queue {self.name!r} is closed", name=self.name) from None
-
-    @with_deadline()
-    async def pause(self, *, deadline: float | None = None) -> bool:
-        """Pause the queue: its consumers take no further message until `resume`, in all processes.
-
-        This stops `receive`, `receive_many`, consumers, `serve` and `pipe` where they read from the queue. They wait as
-        if it were empty, also when it is closed. One that is taking a message at this moment may still get it. Messages
-        in hand can be settled, and leases are renewed. A consumer gives back what it has prefetched when its loop goes
-        on, after a third of the lease at the latest. Puts go on up to the bound. The pause lasts until `resume` or
-        `delete`, also when this process ends. vsqs does not know of it, and goes on.
-
-        Args:
-            deadline: Seconds for the whole operation; see `put`.
-
-        Returns:
-            Whether it was not paused before.
-
-        Raises:
-            QueueDoesNotExistError: There is no such queue.
-            StorageError: The file system refused.
-
-        Cancelled, the queue is paused or not; pausing it again is safe.
-        """
-        with self._operation():
-            await self._store.refresh()
-            return await self._store.worker.in_thread(self._store.directory.pause)
-
-    @with_deadline()
-    async def resume(self, *, deadline: float | None = None) -> bool:
-        """End a pause: all consumers that wait for that wake at once (without notifications, at their next listing).
-
-        Returns:
-            Whether the queue was paused.
-
-        Raises:
-            QueueDoesNotExistError, StorageError: As for `pause`.
-
-        Cancelled, the queue is paused or not; resuming it again is safe.
-        """
-        with self._operation():
-            await self._store.refresh()
-            return await self._store.worker.in_thread(self._store.directory.resume)
-
-    @with_deadline(reads=True)
-    async def wait_closed(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
-        """Wait until the queue is closed; messages may be left in it.
-
-        Raises:
-            QueueOpenError: It stayed open until the timeout (a TimeoutError).
-            QueueDoesNotExistError: There is no such queue, or it was deleted meanwhile.
-
-        Cancelled, nothing has changed.
-        """
-        until = self._until(timeout)
-        ticket = self._waits.ticket()
-        with self._operation():
-            while True:
-                try:
-                    await self._store.refresh()
-                except QueueDoesNotExistError:
-                    if not self._store.index.closed:  # it was deleted before it was closed
-                        raise
-                if self._store.index.closed:
-                    return
-                await self._wait(self._waits.closers, ticket, until)
-
-    @with_deadline()
-    async def delete(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
-        """Delete the queue with all messages, those in flight included. Waiting tasks get QueueDoesNotExistError.
-
-        It deletes only what belongs to a queue. Dead letters are in another queue, and stay.
-
-        Args:
-            timeout: As for `AsyncQueue.delete`, which waits for the queue's roles. Here nothing waits.
-            deadline: Seconds for the whole operation; see `put`.
-
-        Raises:
-            QueueDoesNotExistError: There is no such queue.
-            StorageError: The file system refused, or the directory contains something else, which the error names.
-                Nothing was deleted then.
-
-        Cancelled, or when the process is killed, the queue is deleted or untouched. After a kill, the next `create` or
-        `delete` beside it removes what is left of the directory.
-        """
-        self._until(timeout)
-        with self._operation():
-            await self._store.refresh()
-            await self._store.worker.in_thread(lifecycle.delete, self._store.directory)
-
-    @with_deadline()
-    async def purge(self, *, deadline: float | None = None) -> int:
-        """Delete the messages that wait when it begins; those in flight and dead letters stay.
-
-        `give_back_in_flight` before it makes those in flight wait, too.
-
-        Args:
-            deadline: Seconds for the whole operation; see `put`.
-
-        Returns:
-            How many were deleted.
-
-        Cancelled, some of them are deleted.
-        """
-        return await self._each(self._receiver.remove, waiting=True)
-
-    @with_deadline()
     async def give_back_in_flight(self, *, deadline: float | None = None) -> int:
         """Give back every message that is in flight in any process, before its lease ends.
 
@@ -269,6 +108,34 @@ class Administration(Core, Looking):
         Cancelled, some of them are given back.
         """
         return await self._each(self._receiver.requeue, waiting=False)
+
+    @with_deadline(reads=True)
+    async def dead_letters(
+        self, limit: int | None = 100, source: str | None = None, *, deadline: float | None = None
+    ) -> list[DeadLetter[T]]:
+        """Return this queue's dead letters, the oldest first, with the reason of each. It moves nothing.
+
+        A reason is the last error of the message (what a handler of `serve` or `pipe` or the body of `consumer` raised,
+        or what was given to `nack`), its attempts, and when it was moved. It is in a small file beside the message.
+        Where that is missing, because another program moved the message or its process was killed meanwhile,
+        `attempts`, `error` and `when` are None.
+
+        Args:
+            limit: How many at most; None for all. They are in memory together.
+            source: The dead-letter queue's name; None for this queue's own.
+            deadline: Seconds for the whole operation; see `put`.
+
+        Returns:
+            A list; empty where there is no dead-letter queue. Those that are in flight there are left out. One that is
+            too large or cannot be read has no bytes in `raw`, and its `item` raises StorageError.
+
+        Raises:
+            TypeError, ValueError: An argument is invalid.
+            StorageError: The directory cannot be read.
+
+        Cancelled, nothing has changed.
+        """
+        return await self._dead_letters(limit, source)
 
     @with_deadline()
     async def requeue(
@@ -280,63 +147,74 @@ class Administration(Core, Looking):
         ids: Iterable[str] | None = None,
         deadline: float | None = None,
     ) -> Requeued:
-        """Move dead letters back to the end of the queue, the oldest first, those that are there when it begins.
+        """Move dead letters back to the end of the queue, the oldest first, as for every kind of queue.
 
         Args:
             max_items: How many at most; None for all.
-            ids: Only these, by the ids that `dead_letters` shows; None for any.
             timeout: Seconds to wait for room at most.
-            source: The dead-letter queue's name; None for this queue's own.
+            source: The dead-letter queue's name, which must exist; None for this queue's own.
+            ids: Only these, by the ids that `dead_letters` shows; None for any.
             deadline: Seconds for the whole operation; see `put`.
 
         Returns:
             How many were moved. Its attribute `not_found` has the ids that no dead letter has (any more).
 
         Raises:
-            QueueFullError: The queue stayed full until the timeout. `accepted` says how many were moved before.
-            QueueClosedError: The queue is closed.
+            QueueFullError, QueueClosedError, TypeError, ValueError: As for every kind of queue.
             QueueDoesNotExistError: There is no such queue, or no queue of the name `source`.
             StorageError: The file system refused.
-            TypeError, ValueError: An argument is invalid, or both `max_items` and `ids` are given.
 
         Cancelled, each of them is in one of the two queues.
         """
-        if max_items is not None:
-            validation.whole(max_items, "max_items")
-        left = None if ids is None else checked_ids(ids)
-        if left is not None and max_items is not None:
-            raise ValueError("give either max_items= or ids=: the ids say how many")
-        until = self._until(timeout)
-        source_name = self._store.settings.dead_letters if source is None else names.check_queue_name(source)
-        ticket = self._waits.ticket()
-        moved = 0
-        with self._operation(), self._beside(source_name) as dead:
+        return await self._requeue(max_items, timeout, ids, source)
+
+    # What is behind the operations of every kind.
+
+    @property
+    def _administration(self) -> FileSteps:
+        return FileSteps(self._store, self._operation)
+
+    async def _look(self) -> Status:
+        with self._operation():
+            try:
+                await self._store.refresh()
+            except QueueDoesNotExistError:
+                if not self._store.index.closed:  # it was deleted before it was closed
+                    raise
+        return Status(self._store.index.closed, self._store.index.waiting)
+
+    async def _exists(self) -> bool:
+        with self._operation():
+            return await self._store.worker.in_thread(self._store.directory.exists)
+
+    async def _purge(self, most: int) -> int:
+        return await self._each(self._receiver.remove, waiting=True, most=most)
+
+    async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
+        with self._operation(), self._beside(self._source(source)) as dead:
+            return await self._store.worker.in_thread(read_letters, dead, limit, self._items.decode)
+
+    @contextlib.asynccontextmanager
+    async def _revival(
+        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
+    ) -> AsyncIterator[Revived]:
+        chosen = None if ids is None else dict.fromkeys(ids)
+        with self._operation(), self._beside(self._source(source)) as dead:
             await self._store.refresh()
             try:
                 found = await self._store.worker.in_thread(oldest_first, dead)
             except QueueDoesNotExistError:
                 if source is not None:
                     raise
-                return Requeued(0, left or ())  # there are no dead letters yet
-            try:
-                for filename in found[:max_items]:
-                    if left is not None and filename not in left:
-                        continue
-                    await self._breathe()
-                    while (adopted := await self._putter.adopt(dead, filename)) is None:
-                        await self._wait(self._waits.putters, ticket, until)
-                    moved += adopted
-                    if left is not None and adopted:
-                        del left[filename]
-            except asyncio.CancelledError:
-                note_accepted(moved)
-                raise
-            except PressureError as error:
-                error.accepted = moved
-                raise
-        return Requeued(moved, left or ())
+                found = []  # there are no dead letters yet
+            if chosen is not None:
+                found = [filename for filename in found if filename in chosen]
+            yield Revived(self._putter, dead, found[:max_items], chosen or {}, self._breathe)
 
-    async def _each(self, act: Callable[[str], Any], *, waiting: bool) -> int:
+    def _source(self, source: str | None) -> str:
+        return self._store.settings.dead_letters if source is None else names.check_queue_name(source)
+
+    async def _each(self, act: Callable[[str], Any], *, waiting: bool, most: float = math.inf) -> int:
         """Do something with all messages that wait, or with all that are in flight. Returns how many were there."""
         count = 0
         with self._operation():
@@ -345,4 +223,6 @@ class Administration(Core, Looking):
                 await self._breathe()
                 count += bool(await act(filename))
                 note_sent()
+                if count >= most:
+                    break
         return count

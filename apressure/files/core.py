@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from apressure import validation
 from apressure.concurrency.blocked import Blocked, Cause
 from apressure.concurrency.lifetime import LoopBound
+from apressure.core.queue import Queue
+from apressure.core.waiting import Wait
 from apressure.exceptions import (
     ClientClosedError,
     OperationUnblockedError,
@@ -21,6 +23,7 @@ from apressure.exceptions import (
     QueueFullError,
     QueueOpenError,
 )
+from apressure.files.delivery import FileDelivery
 from apressure.files.options import Settings, check_lease
 from apressure.files.putting import Putter
 from apressure.files.receiving import Got, Receiver
@@ -31,12 +34,15 @@ from apressure.files.waits import Line, Waits
 if TYPE_CHECKING:
     from apressure.files.roles import FileConsumer
 
+T = TypeVar("T")
+A = TypeVar("A")
+
 _BREATH: Final = 0.002
 """Seconds after which an operation lets other tasks of the event loop run."""
 
 
-class Core(LoopBound):
-    """The part of `FileQueue` that is about the object, not about messages and the queue as a whole."""
+class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
+    """The part of `FileQueue` that is about the object: its life, its operations, its waits."""
 
     _KIND = "queue object"
 
@@ -95,7 +101,7 @@ class Core(LoopBound):
         elif self._loop.is_closed():
             self._store.close()
         else:
-            self._check()
+            self.check()
             try:
                 for consumer in [*self._consumers]:
                     await consumer.end()
@@ -112,15 +118,19 @@ class Core(LoopBound):
         Returns:
             How many operations were blocked.
         """
-        self._check()
+        self.check()
         return self._waits.fail(
             OperationUnblockedError(f"the operation on the queue {self.name!r} was unblocked", name=self.name)
         )
 
+    async def prepare(self) -> None:
+        with self._operation():
+            await self._make()
+
     async def _make(self) -> None:
         """Open the directory for putting or receiving, and make it if it is missing and the options allow that."""
         if self._store.watcher is None:
-            await self._store.open(self._auto_create)
+            await self._store.open(self._auto_create and not self._expected)
 
     async def _take(
         self, most: int, timeout: float | None, lease: float | None, idle: Callable[[], bool] | None = None
@@ -133,7 +143,7 @@ class Core(LoopBound):
             lease: Seconds; None for the queue's own lease.
             idle: In a drained queue, wait for messages in flight while this returns True.
         """
-        until = self._until(timeout)
+        until = self._end_of(timeout)
         if lease is not None:
             check_lease(lease, none=True)
         ticket = self._waits.ticket()
@@ -151,23 +161,31 @@ class Core(LoopBound):
                 await self._wait(line, ticket, until)
             if self._closed:  # they could not be settled
                 await self._receiver.undo(got)
-                self._check()
+                self.check()
         return got
 
-    def _until(self, timeout: float | None) -> float | None:
+    async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
+        until, ticket = self._end_of(timeout), self._waits.ticket()
+        with self._operation():
+            while isinstance(answer := await step(), Wait):
+                line = self._waits.closers if answer.reason == "open" else self._waits.putters
+                await self._wait(line, ticket, until)
+        return answer
+
+    def _end_of(self, timeout: float | None) -> float | None:
         """Return when a timeout ends that begins now, by the event loop's clock."""
-        self._check()
+        self.check()
         validation.timeout(timeout)
         return None if timeout is None else asyncio.get_running_loop().time() + timeout
 
     async def _wait(self, line: Line, ticket: int, until: float | None) -> None:
         """Wait in a line. At the end of the timeout, raise the error of this line."""
-        self._check()
+        self.check()
         if until is not None and asyncio.get_running_loop().time() >= until:
             raise self._too_late(line)
         with self._blocked.by(self._cause(line)):
             await self._waits.wait(line, ticket, until)
-        self._check()  # the object may have been closed meanwhile
+        self.check()  # the object may have been closed meanwhile
 
     def _cause(self, line: Line) -> Cause | None:
         """Return what blocks the tasks of a line."""
@@ -189,7 +207,7 @@ class Core(LoopBound):
     @contextlib.contextmanager
     def _operation(self) -> Iterator[None]:
         """The context of each operation: it keeps descriptors and the thread open, and wakes other tasks at its end."""
-        self._check()
+        self.check()
         self._running += 1
         try:
             yield
@@ -214,4 +232,4 @@ class Core(LoopBound):
         if self._loop.time() - self._breathed > _BREATH:
             await asyncio.sleep(0)
             self._breathed = self._loop.time()
-            self._check()
+            self.check()

@@ -1,4 +1,4 @@
-"""The producer and the consumer of a queue in a directory, as `async with` blocks."""
+"""The consumer of a queue in a directory, as an `async with` block."""
 
 # ruff: noqa: SLF001 (a block is a part of the queue object that made it)
 
@@ -8,13 +8,13 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from apressure import logs
 from apressure.concurrency import background
-from apressure.concurrency.lifetime import ClosingProducer, IteratingTask
+from apressure.concurrency.lifetime import IteratingTask
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.files.delivery import FileDelivery
 
@@ -24,34 +24,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 logger = logging.getLogger("apressure")
-
-
-class FileProducer(ClosingProducer["FileQueue[T]"], Generic[T]):
-    """The producing end of a queue; made by `FileQueue.producer`.
-
-    The end of the block closes the queue (unless `close=False`), and consumers end when it is drained. If the block
-    raises or is cancelled, the queue stays open, so that another producer can go on.
-    """
-
-    async def __aenter__(self) -> Self:
-        with self._queue._operation():
-            await self._queue._make()
-        self._entered = True
-        return self
-
-    async def put(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> str:
-        """Put an item, as `FileQueue.put` does."""
-        return await self._entered_queue().put(item, timeout, deadline=deadline)
-
-    async def put_nowait(self, item: T, *, deadline: float | None = None) -> str:
-        """Put an item, as `FileQueue.put_nowait` does."""
-        return await self._entered_queue().put_nowait(item, deadline=deadline)
-
-    async def put_many(
-        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
-    ) -> int:
-        """Put items in order, as `FileQueue.put_many` does."""
-        return await self._entered_queue().put_many(items, timeout, deadline=deadline)
 
 
 class FileConsumer(Generic[T]):
@@ -189,7 +161,7 @@ class FileConsumer(Generic[T]):
         return self.attempts > 1
 
     def _check(self) -> None:
-        self._queue._check()
+        self._queue.check()
         if self._renewal is None:
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
         self._iterating.check()

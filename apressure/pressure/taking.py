@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline, within
-from apressure.concurrency.getting import Iterating
 from apressure.core.leases.arguments import lease_of, max_hold_of
+from apressure.core.queue import Iterating
 from apressure.pressure.administration import Administration
 
 if TYPE_CHECKING:

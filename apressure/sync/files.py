@@ -5,13 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TypeVar
 
-from apressure.files import roles
 from apressure.files.delivery import FileDelivery
 from apressure.files.queue import FileQueue
-from apressure.sync.blocks import Producer
 from apressure.sync.calls import block, blocking, receiving, receiving_many
+from apressure.sync.competing import BlockingQueueProducer, CompetingQueue
 from apressure.sync.delivery import Delivery
-from apressure.sync.getting import GettingQueue
 
 T = TypeVar("T")
 
@@ -34,47 +32,20 @@ class BlockingFileDelivery(Delivery[T]):
         return put_at
 
 
-class BlockingFileProducer(Producer[T]):
-    """The producing end of a `BlockingFileQueue`; see `FileProducer`."""
-
-    put = blocking(roles.FileProducer[T].put)
-    put_nowait = blocking(roles.FileProducer[T].put_nowait)
-
-
-class BlockingFileQueue(GettingQueue[T]):
+class BlockingFileQueue(CompetingQueue[T]):
     """A `FileQueue` for code without asyncio. Its methods are those of `FileQueue`, and wait for the result.
 
     Where their documentation says what a cancellation leaves behind, Ctrl-C leaves the same.
     """
 
     ack = blocking(FileQueue[T].ack)
-    bound = blocking(FileQueue[T].bound)
-    close = blocking(FileQueue[T].close)
-    closed = blocking(FileQueue[T].closed)
-    create = blocking(FileQueue[T].create)
     dead_letters = blocking(FileQueue[T].dead_letters)
-    delete = blocking(FileQueue[T].delete)
-    exists = blocking(FileQueue[T].exists)
-    get = blocking(FileQueue[T].get)
-    get_many = blocking(FileQueue[T].get_many)
-    get_nowait = blocking(FileQueue[T].get_nowait)
     give_back_in_flight = blocking(FileQueue[T].give_back_in_flight)
-    pause = blocking(FileQueue[T].pause)
-    paused = blocking(FileQueue[T].paused)
-    peek = blocking(FileQueue[T].peek)
-    peek_newest = blocking(FileQueue[T].peek_newest)
-    producer = block(FileQueue[T].producer, BlockingFileProducer[T])
-    purge = blocking(FileQueue[T].purge)
-    put = blocking(FileQueue[T].put)
-    put_nowait = blocking(FileQueue[T].put_nowait)
-    qsize = blocking(FileQueue[T].qsize)
+    producer = block(FileQueue[T].producer, BlockingQueueProducer[T])
     receive = receiving(FileQueue[T].receive, BlockingFileDelivery[T])
     receive_many = receiving_many(FileQueue[T].receive_many, BlockingFileDelivery[T])
     requeue = blocking(FileQueue[T].requeue)
-    resume = blocking(FileQueue[T].resume)
     statistics = blocking(FileQueue[T].statistics)
-    unblock = blocking(FileQueue[T].unblock)
-    wait_closed = blocking(FileQueue[T].wait_closed)
 
     _delivery = BlockingFileDelivery
 

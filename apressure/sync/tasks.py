@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from apressure.sync.blocks import Producer
 from apressure.sync.calls import block, blocking, iterating, receiving, receiving_many
+from apressure.sync.competing import BlockingQueueProducer, CompetingQueue
 from apressure.sync.delivery import Delivery
-from apressure.sync.getting import GettingQueue
-from apressure.tasks import producer as producers
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.queue import TaskQueue
 from apressure.tasks.task import Task
@@ -52,50 +50,22 @@ class BlockingTaskDelivery(Delivery[T]):
         return bool(self._behind.cancel_requested)
 
 
-class BlockingTaskProducer(Producer[T]):
-    """The producing end of a `BlockingTaskQueue`; see `TaskProducer`."""
-
-    put = blocking(producers.TaskProducer[T].put)
-    put_nowait = blocking(producers.TaskProducer[T].put_nowait)
-
-
-class BlockingTaskQueue(GettingQueue[T]):
+class BlockingTaskQueue(CompetingQueue[T]):
     """A `TaskQueue` for code without asyncio. Its methods are those of `TaskQueue`, and wait for the result.
 
     Where their documentation says what a cancellation leaves behind, Ctrl-C leaves the same. `tasks()` gives snapshots.
     """
 
-    bound = blocking(TaskQueue[T].bound)
     cancel = blocking(TaskQueue[T].cancel)
-    close = blocking(TaskQueue[T].close)
-    closed = blocking(TaskQueue[T].closed)
-    create = blocking(TaskQueue[T].create)
-    dead_letters = blocking(TaskQueue[T].dead_letters)
-    delete = blocking(TaskQueue[T].delete)
     delete_task = blocking(TaskQueue[T].delete_task)
     enqueue = blocking(TaskQueue[T].enqueue)
-    exists = blocking(TaskQueue[T].exists)
-    get = blocking(TaskQueue[T].get)
-    get_many = blocking(TaskQueue[T].get_many)
-    get_nowait = blocking(TaskQueue[T].get_nowait)
-    pause = blocking(TaskQueue[T].pause)
-    paused = blocking(TaskQueue[T].paused)
-    peek = blocking(TaskQueue[T].peek)
-    peek_newest = blocking(TaskQueue[T].peek_newest)
-    producer = block(TaskQueue[T].producer, BlockingTaskProducer[T])
     purge = blocking(TaskQueue[T].purge)
-    put = enqueue
-    put_nowait = blocking(TaskQueue[T].put_nowait)
-    qsize = blocking(TaskQueue[T].qsize)
+    producer = block(TaskQueue[T].producer, BlockingQueueProducer[T])
     receive = receiving(TaskQueue[T].receive, BlockingTaskDelivery[T])
     receive_many = receiving_many(TaskQueue[T].receive_many, BlockingTaskDelivery[T])
-    requeue = blocking(TaskQueue[T].requeue)
-    resume = blocking(TaskQueue[T].resume)
     retry = blocking(TaskQueue[T].retry)
     schedule = blocking(TaskQueue[T].schedule)
     statistics = blocking(TaskQueue[T].statistics)
     tasks = iterating(TaskQueue[T].tasks)
-    unblock = blocking(TaskQueue[T].unblock)
-    wait_closed = blocking(TaskQueue[T].wait_closed)
 
     _delivery: Any = BlockingTaskDelivery

@@ -4,7 +4,6 @@ from apressure.tasks.client import TaskClient
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.nodes.consumer import Listener, TaskConsumer
 from apressure.tasks.processor import Processor
-from apressure.tasks.producer import TaskProducer
 from apressure.tasks.queue import TaskQueue
 from apressure.tasks.runner.command import Command, Function
 from apressure.tasks.runner.reports import report_progress
@@ -25,7 +24,6 @@ __all__ = [
     "TaskClient",
     "TaskConsumer",
     "TaskDelivery",
-    "TaskProducer",
     "TaskQueue",
     "TaskStatistics",
     "report_progress",

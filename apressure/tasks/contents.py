@@ -1,22 +1,18 @@
-"""Operations on single tasks of a queue, and on those that have failed."""
+"""Operations on single tasks of a queue, by their ids."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import Any, Final, Generic, TypeVar, overload
+from collections.abc import AsyncIterator
+from typing import Any, Final, Generic, TypeVar
 
-from apressure import dead_letters, validation
+from apressure import validation
 from apressure.concurrency.deadline import with_deadline
-from apressure.concurrency.settle import note_accepted
 from apressure.core.waiting import FULL, Wait
-from apressure.dead_letters import DeadLetter, Failure, Requeued
-from apressure.exceptions import PressureError, ServerError, TaskDoesNotExistError, TaskStatusError
-from apressure.items import Items
-from apressure.tasks.administration import Administration
+from apressure.exceptions import ServerError, TaskDoesNotExistError, TaskStatusError
+from apressure.tasks.core import Core
 from apressure.tasks.engine.answers import raw, text
-from apressure.tasks.engine.steps import MAX_DELETED, load_many
-from apressure.tasks.task import Task, number
+from apressure.tasks.engine.steps import load_many
+from apressure.tasks.task import Task
 
 T = TypeVar("T")
 
@@ -26,10 +22,8 @@ STATUSES: Final = ("pending", "scheduled", "reserved", "started", "complete", "f
 _CHUNK: Final = 100
 
 
-class Contents(Administration, Generic[T]):
+class Contents(Core[T], Generic[T]):
     """The part of `TaskQueue` that works on tasks by their ids."""
-
-    _items: Items[T]
 
     async def tasks(self, status: str | None = None) -> AsyncIterator[Task]:
         """Yield the queue's tasks.
@@ -136,7 +130,7 @@ class Contents(Administration, Generic[T]):
             outcome = await self.steps.retry(encoded, self._expected)
             return FULL if outcome == "full" else outcome
 
-        self._outcome(task_id, await self._waits.until(attempt, timeout, self.name))
+        self._outcome(task_id, await self.until(attempt, timeout))
 
     @with_deadline()
     async def delete_task(self, task_id: str, *, deadline: float | None = None) -> None:
@@ -150,127 +144,6 @@ class Contents(Administration, Generic[T]):
         Cancelled, the task is deleted or not.
         """
         self._outcome(task_id, await self.steps.remove(self._checked(task_id)))
-
-    @with_deadline(reads=True)
-    async def dead_letters(self, limit: int | None = 100, *, deadline: float | None = None) -> list[DeadLetter[T]]:
-        """Return the tasks that have failed, the oldest first, with the reason of each. It changes nothing.
-
-        Args:
-            limit: How many at most; None for all.
-            deadline: Seconds for the whole operation, with connecting and repeating; see `enqueue`.
-
-        Raises:
-            TypeError, ValueError: The limit is no positive whole number.
-            PressureError: As for `statistics`.
-
-        Cancelled, nothing has changed.
-        """
-        if limit is not None:
-            validation.whole(limit, "limit")
-        await self._status()
-        letters: list[DeadLetter[T]] = []
-        begin = 0
-        while limit is None or len(letters) < limit:
-            span = (-begin - _CHUNK, -begin - 1)
-            ids = await self.steps.connection.ask(b"LRANGE", self.steps.keys.failed, *span, reads=True)
-            begin += len(ids)
-            for task_id, fields in await load_many(self.client, reversed(ids)):
-                task = Task(self.client, text(task_id), fields)
-                if task.status == "failed":
-                    letters.append(self._letter(task))
-            if len(ids) < _CHUNK:
-                break
-        return letters[:limit]
-
-    @overload
-    async def requeue(
-        self, max_items: int | None = ..., timeout: float | None = ..., *, deadline: float | None = ...
-    ) -> Requeued: ...
-    @overload
-    async def requeue(
-        self, *, timeout: float | None = ..., ids: Iterable[str], deadline: float | None = ...
-    ) -> Requeued: ...
-    @with_deadline()
-    async def requeue(
-        self, max_items: int | None = None, timeout: float | None = None, *, ids: Iterable[str] | None = None,
-        deadline: float | None = None,
-    ) -> Requeued:  # fmt: skip
-        """Enqueue tasks again that have failed, the oldest first: last in line, with new attempts.
-
-        Args:
-            max_items: How many at most; None for all that have failed when it begins.
-            timeout: Seconds to wait for room at most.
-            ids: Only these.
-            deadline: Seconds for the whole operation, with connecting and repeating; see `enqueue`.
-
-        Returns:
-            How many were enqueued. Its attribute `not_found` has the ids among `ids` that no failed task has.
-
-        Raises:
-            QueueFullError: The queue stayed full until the timeout. `accepted` says how many were enqueued before.
-            QueueClosedError: The queue is closed.
-            QueueDoesNotExistError: This object has created the queue, and it was deleted.
-            TypeError, ValueError: An argument is invalid.
-
-        Cancelled, each of them is enqueued or has failed.
-        """
-        if max_items is not None:
-            validation.whole(max_items, "max_items")
-        validation.timeout(timeout)
-        if ids is not None and max_items is not None:
-            raise ValueError("give either max_items= or ids=: the ids say how many")
-        loop = asyncio.get_running_loop()
-        until = None if timeout is None else loop.time() + timeout
-        moved = 0
-        try:
-            if ids is not None:
-                missing = []
-                for task_id in await self._oldest_first(dead_letters.checked_ids(ids)):
-                    try:
-                        await self.retry(task_id, None if until is None else max(0.0, until - loop.time()))
-                        moved += 1
-                    except (TaskDoesNotExistError, TaskStatusError):
-                        missing.append(task_id)
-                return Requeued(moved, missing)
-            left = (await self._status()).failed
-
-            async def attempt() -> int | Wait:
-                nonlocal moved, left
-                most = left if max_items is None else min(left, max_items - moved)
-                step, looked = await self.steps.requeue(min(most, MAX_DELETED), self._expected)
-                moved += step
-                left -= looked
-                return looked or FULL
-
-            while left > 0 and (max_items is None or moved < max_items):
-                remaining = None if until is None else max(0.0, until - loop.time())
-                await self._waits.until(attempt, remaining, self.name)
-        except asyncio.CancelledError:
-            note_accepted(moved)
-            raise
-        except PressureError as error:
-            error.accepted = moved
-            raise
-        return Requeued(moved)
-
-    async def _oldest_first(self, task_ids: Iterable[str]) -> list[str]:
-        """Return the ids of tasks by when they have ended."""
-        self.check()
-        found = await load_many(self.client, map(raw, task_ids))
-        ended = {text(task_id): number(fields, "updated") or 0.0 for task_id, fields in found}
-        return sorted(task_ids, key=lambda task_id: ended.get(task_id, 0.0))
-
-    def _letter(self, task: Task) -> DeadLetter[T]:
-        attempt = task.fields.get("failed_attempt", "")
-        kept = task.fields.get("failure")
-        if kept is not None and attempt.isascii() and attempt.isdigit():
-            failure = dead_letters.decode(raw(kept), int(attempt[:9]))
-        else:
-            failure = dead_letters.decode(b"\t" + raw(task.error or ""), task.attempts)
-        known: Failure | None = failure if failure.type or failure.message else None
-        return DeadLetter(
-            task.id, raw(task.fields.get("parameters", "")), task.attempts, known, task.updated, self._items.decode
-        )
 
     def _checked(self, task_id: Any) -> bytes:
         self.check()

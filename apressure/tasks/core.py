@@ -1,18 +1,41 @@
-"""The life of a queue object: its client, its lanes, and how everything ends."""
+"""What is behind the verbs of `TaskQueue`: its client, its lanes, its steps, and how everything ends."""
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
+from apressure import validation
+from apressure.codecs import Codec
+from apressure.concurrency.deadline import with_deadline
+from apressure.concurrency.handover import note_taken
+from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.core import objects
+from apressure.core.leases.arguments import lease_of
+from apressure.core.leases.clock import since_boot
+from apressure.core.queue import Queue
+from apressure.core.taking import Take
+from apressure.core.waiting import Wait
+from apressure.dead_letters import DeadLetter
 from apressure.exceptions import PressureError
-from apressure.tasks.delivery import Hand
-from apressure.tasks.engine.answers import Claim
-from apressure.tasks.engine.lanes import PutLane, ReserveLane, TaskSettler
-from apressure.tasks.engine.steps import TaskSteps, Want
+from apressure.items import Items, Progress
+from apressure.tasks.codec import UTF8Codec
+from apressure.tasks.delivery import Hand, TaskDelivery
+from apressure.tasks.engine.answers import Claim, Reserved, Status, raw, text
+from apressure.tasks.engine.lanes import Put, PutLane, ReserveLane, TaskSettler
+from apressure.tasks.engine.steps import MAX_DELETED, MAX_TASKS, New, TaskSteps, Want
 from apressure.tasks.engine.waits import TaskWaits
+from apressure.tasks.letters import Revived, failed, revived
 from apressure.tasks.nodes import processes
+from apressure.tasks.processor import NO_RESULT
+from apressure.tasks.statistics import TaskStatistics
+from apressure.tasks.task import Task, new_id
+
+T = TypeVar("T")
+A = TypeVar("A")
 
 
 class Block(objects.Block, Protocol):
@@ -25,48 +48,95 @@ class Block(objects.Block, Protocol):
     hand: Hand
 
 
-class Core(objects.QueueObject[Client, Block]):
-    """The part of `TaskQueue` that knows no parameters.
+class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generic[T]):
+    """The part of `TaskQueue` that no program calls.
 
     Args:
         client: The client whose connections it uses.
         owns_client: Close it together with the queue object.
         name: The queue's name.
+        codec: What parameters are.
         max_attempts: How often a task is tried at most; None for no limit.
+        lease: How long leases last, in seconds.
         on_orphan: What happens to a task whose node dies.
         result_ttl: Seconds for which results are kept; 0 keeps them.
 
     Attributes:
         client: As given.
         max_attempts: As given.
+        lease: As given.
         on_orphan: As given.
         result_ttl: As given.
         steps: The queue's steps.
         settler: Notes what happens to tasks.
     """
 
+    _put_most: ClassVar[int] = MAX_TASKS
+
     def __init__(
         self,
         client: Client,
         owns_client: bool,
         name: str,
+        codec: Codec[Any],
         max_attempts: int | None,
+        lease: float,
         on_orphan: Literal["retry", "fail"],
         result_ttl: float,
     ) -> None:
         super().__init__(client, owns_client, name)
         self.client = client
         self.max_attempts = max_attempts
+        self.lease = lease
         self.on_orphan: Literal["retry", "fail"] = on_orphan
         self.result_ttl = result_ttl
+        self._items = Items(name, UTF8Codec(codec), client.settings.max_message_size)
         self.steps = TaskSteps(client, name)
         self.settler = TaskSettler(self.steps, result_ttl)
         self._waits = TaskWaits(client, self.steps)
         self._puts = PutLane(self.steps, self._waits)
         self._schedules = PutLane(self.steps, self._waits)  # these do not wait for room
         self._reservations = ReserveLane(self.steps, self._waits)
-        self._expected = False  # this object has created the queue: if it is gone, it was deleted
         self._listener = b""
+
+    def __repr__(self) -> str:
+        return f"<TaskQueue {self.name!r} at {self.client.server.address}>"
+
+    @with_deadline(reads=True)
+    async def statistics(self, *, deadline: float | None = None) -> TaskStatistics:
+        """Return a snapshot of the queue.
+
+        Raises:
+            QueueDoesNotExistError: This object has created the queue, and it was deleted.
+            ServerError: A key of the queue has a value that is not a queue's.
+        """
+        status: Status = await self._existing()
+        return TaskStatistics(
+            name=self.name,
+            length=status.waiting,
+            bound=status.bound,
+            closed=status.closed,
+            paused=status.paused,
+            scheduled=status.scheduled,
+            in_flight=max(status.leased, status.reserved),
+            started=status.started,
+            complete=status.complete,
+            dead_letters=status.failed,
+            consumers=status.listeners,
+            next_expiry=None if status.due is None else status.due / 1000,
+            waiting_putters=self._puts.waiting,
+            waiting_receivers=self._reservations.waiting,
+            blocked=self._waits.blocked.seconds(),
+            late_renewals=self.client.renewer.late[self.name],
+            **self.steps.counts.fields(),
+        )
+
+    # What nodes need.
+
+    @property
+    def expected(self) -> bool:
+        """Whether this object has created the queue."""
+        return self._expected
 
     def want(self, lease: float, listener: bytes, expected: bool, in_hand: int | None = None) -> Want:
         """Return what a reservation for so many seconds asks for."""
@@ -78,10 +148,20 @@ class Core(objects.QueueObject[Client, Block]):
             self._listener = (await processes.listener_id()).encode(errors="surrogateescape")
         return self._listener
 
+    def delivery(self, reserved: Reserved, hand: Hand | None = None) -> TaskDelivery[T]:
+        """Return the delivery of a task that a step has reserved."""
+        return TaskDelivery(self, self._items, Task(self.client, text(reserved.id), reserved.fields), hand)
+
     def forget(self, claim: Claim) -> None:
         """A task that a consumer of this object has in hand was settled by a processor."""
         for block in self.blocks:
             block.hand.pop(claim, None)
+
+    async def until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
+        """Try a step, wait while it says so, try again."""
+        return await self._waits.until(step, timeout, self.name)
+
+    # How its operations end.
 
     def _end(self, error: PressureError) -> int:
         lanes = (self._puts, self._schedules, self._reservations)
@@ -89,3 +169,98 @@ class Core(objects.QueueObject[Client, Block]):
 
     def _release(self, error: PressureError) -> None:
         self._waits.close(error)
+
+    # What is behind the operations on the queue as a whole.
+
+    @property
+    def _administration(self) -> TaskSteps:
+        return self.steps
+
+    _until = until
+
+    async def _look(self) -> Status:
+        return await self.steps.status()
+
+    async def _purge(self, most: int) -> int:
+        purged, _ = await self.steps.purge("pending", min(most, MAX_DELETED), None, self._expected)
+        self.steps.counts.deleted_count += purged
+        return purged
+
+    @contextlib.asynccontextmanager
+    async def _revival(
+        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
+    ) -> AsyncIterator[Revived]:
+        failures = (await self._existing()).failed
+        yield await revived(self.client, self.steps, self._expected, failures, max_items, ids)
+
+    async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
+        await self._existing()
+        return await failed(self.client, self.steps, limit, self._items.decode)
+
+    # What is behind puts.
+
+    async def _put_one(self, message: bytes, timeout: float | None) -> str:
+        task_id = new_id()
+        await self._put(Put([(task_id, message, b"")], self._expected), timeout)
+        return task_id.decode()
+
+    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
+        tasks: list[New] = [(new_id(), parameters, b"") for parameters in chunk]
+        put = Put(tasks, self._expected)
+        try:
+            await self._put(put, timeout)
+        finally:
+            progress.accepted += put.done
+
+    async def _put(self, put: Put, timeout: float | None) -> None:
+        validation.timeout(timeout)
+        self.check()
+        await self._puts.run(put, timeout, False)
+
+    # What is behind receiving and getting.
+
+    async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[TaskDelivery[T]]:
+        seconds = self.lease if lease is None else lease_of(lease)
+        tasks, sent = await self._reserve(most, timeout, seconds)
+        deliveries = [self.delivery(one) for one in tasks]
+        for delivery in deliveries:
+            delivery.certain_until = sent + seconds
+        return deliveries
+
+    async def _get(self, most: int, timeout: float | None) -> list[T]:
+        while True:
+            tasks, _ = await self._reserve(most, timeout, self.lease)
+            items, broken = self._items.decode_first([raw(task.fields.get("parameters", "")) for task in tasks])
+            taken = tasks[: max(1, len(items))]  # parameters that cannot be decoded are in the error
+            letters = await self._complete(taken, tasks[len(taken) :])
+            done = [task.claim for task, letter in zip(taken, letters, strict=True) if letter == "1"]
+            if done:
+                note_taken(lambda done=done: asyncio.wait((self.steps.reopen_soon(done),)))  # type: ignore[misc]
+            if done and broken is not None:
+                raise broken
+            if done:  # otherwise their leases have ended already, and others get them
+                return [item for item, letter in zip(items, letters, strict=True) if letter == "1"]
+
+    async def _peek(self, newest: bool) -> bytes | None:
+        task = await self.steps.peek(newest)
+        return None if task is None else task.fields["parameters"].encode(errors="surrogateescape")
+
+    async def _reserve(self, most: int, timeout: float | None, lease: float) -> tuple[list[Reserved], float]:
+        """Reserve tasks, waiting while there is none. Returns when the step was sent, too, by `since_boot`."""
+        validation.timeout(timeout)
+        self.check()
+        listener = await self.listener()
+        sent = since_boot()
+        take = Take(min(most, MAX_TASKS), self.want(lease, listener, self._expected))
+        return await self._reservations.run(take, timeout, False), sent
+
+    async def _complete(self, taken: Sequence[Reserved], behind: Sequence[Reserved]) -> str:
+        """Complete tasks, and give back those behind them. Cancelled, all of them go back."""
+        patience = self.steps.settle_timeout
+        try:
+            if behind:
+                await wait_for_answer(self._reservations.give_back(behind), None, patience)
+            return await self.steps.take([task.claim for task in taken], NO_RESULT, self.result_ttl)
+        except asyncio.CancelledError:
+            await wait_shielded(self._reservations.give_back(taken), patience)  # those that are not complete
+            raise

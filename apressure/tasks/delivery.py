@@ -44,7 +44,7 @@ class TaskDelivery(Processor, Generic[T]):
         in_hand: The consumer's deliveries; None for `receive`.
     """
 
-    def __init__(self, core: Core, items: Items[Any], task: Task, in_hand: Hand | None = None) -> None:
+    def __init__(self, core: Core[Any], items: Items[Any], task: Task, in_hand: Hand | None = None) -> None:
         super().__init__(core, task)
         self.cancel_requested = task.cancel_requested
         self.certain_until = 0.0

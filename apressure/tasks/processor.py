@@ -50,7 +50,7 @@ class Processor:
         logged_reason: Why the task fails, for the log; empty to keep that to the task.
     """
 
-    def __init__(self, core: Core, task: Task) -> None:
+    def __init__(self, core: Core[Any], task: Task) -> None:
         self.task = task
         self.claim = task.claim
         self.settled = False

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
-from apressure.concurrency.deadline import with_deadline, within
+from apressure.concurrency.deadline import with_deadline
+from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
 from apressure.core.leases.arguments import lease_of
-from apressure.core.waiting import Wait
-from apressure.items import Items, Progress
-from apressure.tasks.codec import TaskCodec, UTF8Codec
+from apressure.tasks.codec import TaskCodec
+from apressure.tasks.contents import Contents
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.engine.lanes import Put
-from apressure.tasks.engine.steps import MAX_TASKS, New
+from apressure.tasks.engine.steps import MAX_DELETED, MAX_TASKS
 from apressure.tasks.nodes.consumer import TaskConsumer
 from apressure.tasks.options import DEFAULT_RESULT_TTL, refuse_unfit, time_of, ttl_of
-from apressure.tasks.producer import TaskProducer
-from apressure.tasks.taking import Taking
+from apressure.tasks.task import new_id
 
 T = TypeVar("T")
-A = TypeVar("A")
 
 POLICIES: Final = ("retry", "fail")
 
+Purgeable = Literal["pending", "scheduled", "complete", "failed"]
+"""The statuses of tasks that `purge` can delete."""
 
-class TaskQueue(Taking[T]):
+PURGEABLE: Final = ("pending", "scheduled", "complete", "failed")
+
+
+class TaskQueue(Contents[T]):
     """A queue of tasks for any number of nodes, on a Redis or Valkey server, in the format of Blueque.
 
     A task has parameters, runs for as long as it takes, and ends with a result or an error, which stay on the server.
@@ -109,59 +110,14 @@ class TaskQueue(Taking[T]):
             validation.whole(max_attempts, "max_attempts")
         if on_orphan not in POLICIES:
             raise ValueError(f"on_orphan must be one of {', '.join(map(repr, POLICIES))}, not {on_orphan!r}")
-        self.lease = lease_of(lease)
         refuse_unfit(chosen)
-        super().__init__(chosen, client is None, name, max_attempts, on_orphan, ttl_of(result_ttl))
         used: Codec[Any] = TaskCodec() if codec is None else codec_for(codec)
-        self._items = Items(name, UTF8Codec(used), chosen.settings.max_message_size)
+        super().__init__(
+            chosen, client is None, name, used, max_attempts, lease_of(lease), on_orphan, ttl_of(result_ttl)
+        )
 
-    async def enqueue(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> str:
-        """Enqueue a task, waiting while the queue is full (specification: Submission).
-
-        Args:
-            item: The parameters, what the task is to do: a string, or anything that JSON knows, or what the codec
-                takes.
-            timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
-            deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
-                it where a caller must be answered in time.
-
-        Returns:
-            The task's id, a UUID.
-
-        Raises:
-            QueueFullError: The queue stayed full until the timeout. Nothing was enqueued.
-            QueueClosedError: It is closed. Nothing was enqueued.
-            QueueDoesNotExistError: It was created and deleted. Nothing was enqueued.
-            OutcomeUnknownError: The connection broke and could not be restored in time.
-            DeadlineError: The deadline passed. Nothing was enqueued, unless it is a DeadlineOutcomeUnknownError: then
-                the task may be in the queue, or may be later.
-            TypeError, ValueError: The parameters cannot be encoded, or are too large. Nothing was enqueued.
-
-        Cancelled while it waits, nothing was enqueued. Cancelled while the step is on its way, it waits for the answer,
-        then raises: the task is in the queue, or not. `timeout=` gives a certain answer.
-        """
-        if deadline is not None:
-            return await within(deadline, self.name, self.enqueue(item, timeout))
-        task_id = new_id()
-        await self._put(Put([(task_id, self._items.encode(item), b"")], self._expected), timeout)
-        return task_id.decode()
-
-    put = enqueue
-    """`enqueue`, by the name that it has in every kind of queue."""
-
-    async def put_nowait(self, item: T, *, deadline: float | None = None) -> str:
-        """Enqueue a task without waiting for room; `deadline` is as for `enqueue`.
-
-        Returns:
-            The task's id.
-
-        Raises:
-            QueueFullError: The queue is full. Nothing was enqueued.
-            PressureError, TypeError, ValueError: As for `enqueue`.
-
-        Cancelled, the task is in the queue, or not.
-        """
-        return await self.enqueue(item, 0, deadline=deadline)
+    enqueue = Contents.put
+    """`put`, by the name that Blueque has for it."""
 
     @with_deadline()
     async def schedule(self, parameters: T, eta: datetime | float, *, deadline: float | None = None) -> str:
@@ -188,49 +144,50 @@ class TaskQueue(Taking[T]):
         return task_id.decode()
 
     @with_deadline()
-    async def put_many(
-        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
+    async def purge(
+        self,
+        status: Purgeable = "pending",
+        *,
+        older_than: float | None = None,
+        on_progress: Callable[[int], object] | None = None,
+        deadline: float | None = None,
     ) -> int:
-        """Enqueue any number of tasks in order, as many in a step as there is room for.
+        """Delete the tasks that have this status when it begins, in steps of up to 250.
 
         Args:
-            items: Parameters: an iterable or an asynchronous one. It is read ahead by up to a chunk (1,000 tasks or
-                1 MiB), and what was read and not enqueued is lost when this fails. A consumer is refused.
-            timeout: Seconds for all of them.
+            status: `"pending"`, `"scheduled"`, `"complete"` or `"failed"`. Tasks in hand stay.
+            older_than: Only tasks that have not changed for so many seconds, by the server's clock; None for all. A
+                task without a valid time of its latest change counts as old.
+            on_progress: Called after each step with how many were deleted so far.
             deadline: Seconds for the whole operation, with connecting and repeating; see `enqueue`.
 
         Returns:
-            How many were enqueued.
+            How many were deleted.
 
         Raises:
-            QueueFullError: The timeout passed.
-            QueueClosedError, QueueDoesNotExistError, OutcomeUnknownError, TypeError, ValueError: As for `enqueue`.
-                A note on any error says how many were enqueued before, and so does `accepted` of a PressureError.
+            QueueDoesNotExistError: This object has created the queue, and it was deleted.
+            TypeError, ValueError: An argument is invalid.
 
-        Cancelled, the first of the tasks are in the queue, in order, and the others are not.
+        Cancelled, the oldest tasks are deleted, and the others stay.
         """
-        validation.timeout(timeout)
-        loop = asyncio.get_running_loop()
-        until = None if timeout is None else loop.time() + timeout
-
-        async def put_chunk(chunk: list[bytes], progress: Progress) -> None:
-            remaining = None if until is None else max(0.0, until - loop.time())
-            tasks: list[New] = [(new_id(), parameters, b"") for parameters in chunk]
-            put = Put(tasks, self._expected)
-            try:
-                await self._put(put, remaining)
-            finally:
-                progress.accepted += put.done
-
-        return await self._items.put_chunks(items, put_chunk, MAX_TASKS, ahead=True)
-
-    def producer(self, close: bool = True) -> TaskProducer[T]:
-        """Return the producing end of the queue, for `async with`.
-
-        Args:
-            close: Close the queue at the end of the block, unless it raises. Producers that share a queue pass False.
-        """
-        return TaskProducer(self, close)
+        if status not in PURGEABLE:
+            raise ValueError(f"status must be one of {', '.join(map(repr, PURGEABLE))}, not {status!r}")
+        if older_than is not None:
+            validation.seconds(older_than, "older_than", most=float("inf"), none=True)
+        found = await self._existing()
+        left, deleted = found.waiting if status == "pending" else getattr(found, status), 0
+        while left > 0:
+            step, looked = await self.steps.purge(status, min(left, MAX_DELETED), older_than, self._expected)
+            deleted += step
+            note_sent()
+            if status in ("pending", "scheduled"):
+                self.steps.counts.deleted_count += step
+            left -= looked
+            if not looked:
+                break
+            if on_progress is not None:
+                on_progress(deleted)
+        return deleted
 
     @overload
     def consumer(
@@ -269,24 +226,3 @@ class TaskQueue(Taking[T]):
             validation.seconds(max_hold, "max_hold", above=True, none=True)
         seconds = self.lease if lease is None else lease_of(lease)
         return TaskConsumer(self, ack == "manual", delete, prefetch, seconds, max_hold)
-
-    @property
-    def expected(self) -> bool:
-        """Whether this object has created the queue."""
-        return self._expected
-
-    async def until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
-        """Try a step, wait while it says so, try again."""
-        return await self._waits.until(step, timeout, self.name)
-
-    async def _put(self, put: Put, timeout: float | None) -> None:
-        validation.timeout(timeout)
-        self.check()
-        await self._puts.run(put, timeout, False)
-
-
-def new_id() -> bytes:
-    """Return a random id, a UUID of version 4."""
-    raw = os.urandom(16).hex()
-    variant = "89ab"[int(raw[16], 16) & 3]
-    return f"{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{variant}{raw[17:20]}-{raw[20:]}".encode()

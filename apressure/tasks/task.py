@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -237,3 +238,10 @@ async def fetch(client: Client, task_id: str) -> Task:
         raise TaskDoesNotExistError(f"there is no task {task_id}: it was deleted or has expired, or never was",
                                     id=task_id)  # fmt: skip
     return Task(client, task_id, fields)
+
+
+def new_id() -> bytes:
+    """Return a random id, a UUID of version 4."""
+    raw = os.urandom(16).hex()
+    variant = "89ab"[int(raw[16], 16) & 3]
+    return f"{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{variant}{raw[17:20]}-{raw[20:]}".encode()

@@ -123,7 +123,7 @@ async def nodes_die(url: str, kills: int, rng: random.Random, folder: Path) -> R
         await queue.delete()
     finished = Counter(task_id.decode() for task_id in complete)
     notes = Counter(line.split()[0] for log in work.glob("*.log") for line in log.read_text().splitlines())
-    assert stuck or (left.pending, left.started, left.leased, left.reserved) == (0, 0, 0, 0), left
+    assert stuck or (left.waiting, left.started, left.leased, left.reserved) == (0, 0, 0, 0), left
     row = Row(tried=kills, acknowledged=len(ids), stuck=stuck)
     row.lost = len(set(ids) - set(finished))
     row.doubled = notes["overlap"] + sum(count - 1 for count in finished.values()) + len(set(finished) - set(ids))

@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 
-from apressure import Delivery, EventDelivery, EventProducer, FileDelivery, RemoteEventDelivery, protocols
-from apressure.files.roles import FileProducer
+from apressure import (
+    Delivery,
+    EventDelivery,
+    EventProducer,
+    FileDelivery,
+    QueueProducer,
+    RemoteEventDelivery,
+    protocols,
+)
 from apressure.pressure.producer import Producer
 from apressure.tasks.delivery import TaskDelivery
-from apressure.tasks.producer import TaskProducer
 from tests.contract import test_matrix
 from tests.contract.matrix import ALSO, GAPS, KINDS, OTHER_DEFAULTS, VERBS, check_arguments, expect_gap, shape, table
 
@@ -25,7 +31,7 @@ MORE = {(FileDelivery, "extend"): "seconds may be left out: the protocol asks fo
 """Methods that take more than the others', and why."""
 
 PRODUCERS: dict[str, type[Any]] = {
-    "AsyncQueue": Producer, "EventQueue": EventProducer, "TaskQueue": TaskProducer, "FileQueue": FileProducer,
+    "AsyncQueue": Producer, "EventQueue": EventProducer, "TaskQueue": QueueProducer, "FileQueue": QueueProducer,
 }  # fmt: skip
 
 CELLS = [(kind, verb) for kind in KINDS for verb in VERBS]

@@ -19,17 +19,17 @@ from apressure import (
     EventQueue,
     FileDelivery,
     FileQueue,
+    QueueProducer,
     RemoteEventConsumer,
     RemoteEventDelivery,
     RemoteEventQueue,
     TaskQueue,
     sync,
 )
-from apressure.files.roles import FileConsumer, FileProducer
-from apressure.sync import events, files, pressure, tasks
+from apressure.files.roles import FileConsumer
+from apressure.sync import competing, events, pressure
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.nodes.consumer import TaskConsumer
-from apressure.tasks.producer import TaskProducer
 
 PAIRS: Final[tuple[tuple[type[Any], type[Any]], ...]] = (
     (AsyncQueue, sync.BlockingQueue),
@@ -50,8 +50,7 @@ PAIRS: Final[tuple[tuple[type[Any], type[Any]], ...]] = (
     (EventConsumers, sync.EventConsumers),
     (apressure.pressure.producer.Producer, pressure.BlockingProducer),
     (EventProducer, events.BlockingEventProducer),
-    (FileProducer, files.BlockingFileProducer),
-    (TaskProducer, tasks.BlockingTaskProducer),
+    (QueueProducer, competing.BlockingQueueProducer),
 )
 
 _PARTS = "other parts of the library call it: no page of the documentation has it"
@@ -66,6 +65,7 @@ ABSENT: Final = {
     # TaskQueue and TaskDelivery
     "delivery": _PARTS,
     "expected": _PARTS,
+    "prepare": _PARTS,
     "forget": _PARTS,
     "listener": _PARTS,
     "want": _PARTS,

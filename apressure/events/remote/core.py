@@ -1,49 +1,64 @@
-"""The life of a queue object: its client, what waits in it, and how everything ends."""
+"""What is behind the verbs of `RemoteEventQueue`: its client, its commands, its waits, and how everything ends."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import copy
+import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import Any, ClassVar, Generic, TypeVar
 
-from apressure import validation
+from apressure import logs, validation
+from apressure.codecs import Codec, codec_for
 from apressure.concurrency.backoff import Backoff
 from apressure.concurrency.blocked import Blocked
 from apressure.concurrency.deadline import with_deadline
+from apressure.concurrency.handover import note_taken
 from apressure.connection.settings import MAX_NAME
 from apressure.core import counts as done
 from apressure.core.leases.clock import since_boot
 from apressure.core.objects import Block, QueueObject
+from apressure.core.waiting import Wait
+from apressure.dead_letters import DeadLetter
+from apressure.events.engine.letters import Revived, letters, read, revived
+from apressure.events.engine.steps import MAX_EVENTS
+from apressure.events.identified import Identified
+from apressure.events.ids import new_id
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Counts, Pair, encoded
-from apressure.events.remote.delivery import Seen
+from apressure.events.remote.delivery import DEFAULT_LEASE, Hand, RemoteEventDelivery, Seen, lease_of
 from apressure.events.remote.notices import Misses, Notices
 from apressure.events.remote.ours import Look, Ours
 from apressure.events.remote.statistics import RemoteEventStatistics
 from apressure.exceptions import (
     ClientClosedError,
     PressureError,
-    QueueDoesNotExistError,
+    QueueClosedError,
     QueueEmptyError,
     QueueFullError,
     Role,
     ServerTooOldError,
 )
-from apressure.items import Progress
+from apressure.items import Items, Progress
 
-_ROOM = Backoff(first=0.005, most=0.25)
-"""The pauses between two tries to push into a full queue: a push that waits on the server cannot be taken back."""
+T = TypeVar("T")
+A = TypeVar("A")
+
+_LOOKS = Backoff(first=0.005, most=0.25)
+"""The pauses between two looks of an operation that waits: the server tells nobody of room, or of the end; and a push
+that waits on the server cannot be taken back."""
 
 
-class RemoteCore(QueueObject[OkqClient, Block]):
-    """The part of `RemoteEventQueue` that knows no items.
+class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDelivery[T]], Generic[T]):
+    """The part of `RemoteEventQueue` that no program calls.
 
     Args:
         client: The client whose connections it uses.
         owns_client: Close it together with the queue object.
         name: The queue's name.
+        codec: What items are.
 
     Attributes:
         max_attempts: Always None: okq has no dead letters.
@@ -51,37 +66,37 @@ class RemoteCore(QueueObject[OkqClient, Block]):
 
     max_attempts: int | None = None
 
-    def __init__(self, client: OkqClient, owns_client: bool, name: str) -> None:
+    _put_most: ClassVar[int] = MAX_EVENTS
+
+    def __init__(
+        self, client: OkqClient, owns_client: bool, name: str, codec: Codec[Any] | type[Any] | str | None
+    ) -> None:
         validation.text(name, "name")
         if not 1 <= len(encoded(name)) <= MAX_NAME:
             raise ValueError(f"the queue's name must have between 1 and {MAX_NAME} bytes, not {len(encoded(name))}")
         super().__init__(client, owns_client, name)
+        self._items: Items[T] = Items(name, codec_for(codec), client.settings.max_message_size)
         self._notices = Notices(client.node, [name])
         self._waiting: set[asyncio.Future[None]] = set()
         self._busy: Counter[Role] = Counter()  # operations under way
         self._blocked = Blocked()
         self._done = done.Counts()
         self._seen = Seen(self._done)
-        self._ours = Ours(client.commands, name)
+        self._ours = Ours(client, name)
 
     def __repr__(self) -> str:
         return f"<RemoteEventQueue {self.name!r} at {self._client.commands.server.address}>"
-
-    @with_deadline(reads=True)
-    async def qsize(self, *, deadline: float | None = None) -> int:
-        """Return how many events wait; those in flight do not count. It raises as `statistics` does."""
-        counts = await self._counts()
-        return counts.total - counts.processing
 
     @with_deadline(reads=True)
     async def statistics(self, *, deadline: float | None = None) -> RemoteEventStatistics:
         """Return a snapshot of the queue (specification: QSTATUS).
 
         Raises:
+            QueueDoesNotExistError: This object has created the queue, and it was deleted.
             PressureError: The server cannot be reached, or refuses.
         """
         try:
-            look = await self._look()
+            look: Look = await self._existing()
         except ServerTooOldError:
             counts = await self._counts()
             look = Look(1, 0, 0, 0, 0, counts.total - counts.processing, counts.processing, counts.consumers, 0)
@@ -112,16 +127,81 @@ class RemoteCore(QueueObject[OkqClient, Block]):
         self._end(ClientClosedError("the queue object was closed (aclose) while the operation waited"))
         await super().aclose()
 
-    async def _counts(self) -> Counts:
-        self.check()
-        return await self._client.commands.counts(self.name)
+    # What is behind the operations on the queue as a whole. A released okq knows none of them.
+
+    @property
+    def _administration(self) -> Ours:
+        return self._ours
 
     async def _look(self) -> Look:
         self.check()
         return await self._ours.look()
 
-    def _gone(self) -> QueueDoesNotExistError:
-        return QueueDoesNotExistError(f"the queue {self.name!r} was deleted", name=self.name)
+    async def _exists(self) -> bool:
+        try:
+            return bool((await self._look()).exists)
+        except ServerTooOldError:
+            await self._counts()
+            return True
+
+    async def _waiting_now(self) -> int:
+        try:
+            return await super()._waiting_now()
+        except ServerTooOldError:
+            counts = await self._counts()
+            return counts.total - counts.processing
+
+    async def _purge(self, most: int) -> int:
+        try:
+            purged = await self._ours.purge(min(most, MAX_EVENTS))
+        except ServerTooOldError:
+            purged = await self._client.step(self._purge_step(min(most, MAX_EVENTS)))
+        self._done.deleted_count += purged
+        return purged
+
+    async def _purge_step(self, most: int) -> int:
+        """Purge a queue on a released okq: by gets."""
+        try:
+            return len(await self._client.commands.pop(self.name, most, 0))
+        except QueueClosedError:
+            return 0
+
+    @contextlib.asynccontextmanager
+    async def _revival(
+        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
+    ) -> AsyncIterator[Revived]:
+        dead = (await self._existing()).dead
+        yield await revived(self._ours, lambda: None, False, dead, max_items, ids)
+
+    async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
+        return [read(letter, self._items.decode) async for letter in letters(self._ours, limit)]
+
+    async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
+        loop = asyncio.get_running_loop()
+        end = None if timeout is None else loop.time() + timeout
+        failures = 0
+        while isinstance(outcome := await step(), Wait):
+            remaining = None if end is None else end - loop.time()
+            if remaining is not None and remaining <= 0:
+                raise outcome.error(self.name)
+            failures += 1
+            pause = _LOOKS.pause(failures)
+            await self._wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
+        return outcome
+
+    async def _counts(self) -> Counts:
+        self.check()
+        return await self._client.commands.counts(self.name)
+
+    # What is behind puts.
+
+    async def _put_event(
+        self, event_id: bytes, message: bytes, timeout: float | None, front: bool, given: bool
+    ) -> None:
+        await self._push([(event_id, message)], timeout, front, given)
+
+    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
+        await self._push([(new_id(), message) for message in chunk], timeout, progress=progress)
 
     async def _push(
         self, pairs: list[Pair], timeout: float | None, front: bool = False, given: bool = False,
@@ -162,9 +242,54 @@ class RemoteCore(QueueObject[OkqClient, Block]):
             remaining = None if deadline is None else deadline - loop.time()
             if remaining is not None and remaining <= 0:
                 raise QueueFullError(f"the queue {self.name!r} is full", name=self.name, accepted=done)
-            pause = _ROOM.pause(failures)
+            pause = _LOOKS.pause(failures)
             with self._blocked.by("full"):
                 await self._wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
+
+    # What is behind receiving and getting.
+
+    async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[RemoteEventDelivery[T]]:
+        events, until = await self._take(most, timeout, lease_of(lease))
+        return [self._delivery(event, until, self._notices) for event in events]
+
+    async def _get(self, most: int, timeout: float | None) -> list[T]:
+        while True:
+            events, _ = await self._take(most, timeout, DEFAULT_LEASE)
+            items, broken = self._items.decode_first([contents for _, contents in events])
+            taken = max(1, len(items))  # a first item that cannot be decoded is in the error
+            ours = await self._client.step(self._confirm(events, taken), self._return)
+            self._done.deleted_count += len(ours)
+            if ours:
+                note_taken(functools.partial(self._return, ours))
+            if ours and broken is not None:
+                raise broken
+            if ours:  # otherwise the leases have ended already, and others get the events
+                return [item for item, event in zip(items, events, strict=False) if event in ours]
+
+    async def _confirm(self, events: list[Pair], taken: int) -> list[Pair]:
+        """Acknowledge the first events, and give back the others. Return those that were acknowledged."""
+        if events[taken:]:
+            await self._put_back(events[taken:])
+        confirmed = await self._client.commands.confirm(self.name, [event for event, _ in events[:taken]])
+        return [event for event, done in zip(events, confirmed, strict=False) if done]
+
+    async def _return(self, events: list[Pair]) -> None:
+        """Put events that were acknowledged into the queue again, first in line and in order."""
+        with contextlib.suppress(PressureError):
+            await self._client.commands.push(self.name, events[::-1], front=True, given=False)
+
+    async def _peek(self, newest: bool) -> bytes | None:
+        event = await self._client.commands.peek(self.name, newest)
+        return None if event is None else event[1]
+
+    def _delivery(
+        self, event: Pair, until: float, notices: Notices, hand: Hand | None = None
+    ) -> RemoteEventDelivery[T]:
+        decode, seen = self._items.decode, self._seen
+        delivery = RemoteEventDelivery(self._client, self.name, event, decode, seen, until, notices, hand)
+        if delivery.redelivered:
+            logs.redelivered("RemoteEventQueue", self.name, delivery.id, delivery.attempts, delivery.raw)
+        return delivery
 
     async def _pop(self, most: int, lease: float) -> list[Pair]:
         """Pop events, without waiting. Cancelled, nothing was taken, or it goes back."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from apressure.events.remote.commands import Commands
-from apressure.exceptions import OutcomeUnknownError, QueueAlreadyExistsError, QueueClosedError, QueueDoesNotExistError
+from apressure.connection.wire.command import Argument
+from apressure.events.remote.client import OkqClient
+from apressure.exceptions import QueueClosedError, QueueDoesNotExistError
 
 
 class Look(NamedTuple):
@@ -26,65 +27,60 @@ class Look(NamedTuple):
 class Ours:
     """The commands. Each raises ServerTooOldError on a released okq, and PressureError if the server cannot be reached.
 
-    One whose repeat would do more is not repeated when its reply was lost: that raises OutcomeUnknownError.
+    One whose repeat would do more is not repeated when its reply was lost: that raises OutcomeUnknownError. Cancelled,
+    a command that changes something ends all the same; see `OkqClient.step`.
 
     Args:
-        commands: All commands of the server.
+        client: The client of the server.
         name: The queue's name.
-
-    Attributes:
-        name: As given.
     """
 
-    def __init__(self, commands: Commands, name: str) -> None:
-        self.name = name
-        self._commands = commands
+    def __init__(self, client: OkqClient, name: str) -> None:
+        self._name = name
+        self._client = client
 
     async def look(self) -> Look:
         """Look at the queue."""
-        reply, _ = await self._commands.ask_ours(self.name, "QLOOK")
+        reply, _ = await self._client.commands.ask_ours(self._name, "QLOOK")
         return Look(*reply[: len(Look._fields)])
 
-    async def create(self, bound: int, exist_ok: bool) -> bool:
-        """Create the queue. Return whether it is new; after a lost reply it counts as new if `exist_ok` is set."""
-        new, lost = await self._commands.ask_ours(self.name, "QCREATE", bound)
-        if not new and lost and not exist_ok:
-            raise OutcomeUnknownError(
-                f"the connection broke, and now the queue {self.name!r} exists: this create, or another one, created it"
-            )
-        if not new and not exist_ok:
-            raise QueueAlreadyExistsError(f"the queue {self.name!r} exists already", name=self.name)
-        return bool(new) or lost
+    async def create(self, bound: int) -> bool | None:
+        """Create the queue, unless it exists. Returns whether it is new; None if a lost reply may have said so."""
+        new, lost = await self._change("QCREATE", bound)
+        return True if new else None if lost else False
 
     async def delete(self) -> None:
         """Delete the queue with everything in it."""
         try:
-            await self._commands.ask_ours(self.name, "QDELETE", again=False)
+            await self._change("QDELETE", again=False)
         except QueueDoesNotExistError:
-            raise QueueDoesNotExistError(f"the queue {self.name!r} does not exist", name=self.name) from None
+            raise QueueDoesNotExistError(f"the queue {self._name!r} does not exist", name=self._name) from None
 
-    async def close(self) -> None:
+    async def close(self, expected: bool = False) -> None:  # noqa: ARG002
         """Close the queue."""
-        done, lost = await self._commands.ask_ours(self.name, "QCLOSE")
+        done, lost = await self._change("QCLOSE")
         if not done and not lost:
-            raise QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
+            raise QueueClosedError(f"the queue {self._name!r} is closed", name=self._name)
 
-    async def pause(self, pausing: bool) -> bool:
+    async def pause(self, pausing: bool, expected: bool = False) -> bool:  # noqa: ARG002
         """Pause the queue, or resume it. Return whether that is new; after a lost reply it counts as new."""
-        done, lost = await self._commands.ask_ours(self.name, "QPAUSE" if pausing else "QRESUME")
+        done, lost = await self._change("QPAUSE" if pausing else "QRESUME")
         return bool(done) or lost
 
     async def purge(self, most: int) -> int:
         """Delete up to so many events that wait. Return how many."""
-        deleted, _ = await self._commands.ask_ours(self.name, "QPURGE", most, again=False)
+        deleted, _ = await self._change("QPURGE", most, again=False)
         return int(deleted)
 
     async def dead_letters(self, passed: int, most: int) -> list[bytes]:
         """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
-        letters, _ = await self._commands.ask_ours(self.name, "QDEAD", passed, most)
+        letters, _ = await self._client.commands.ask_ours(self._name, "QDEAD", passed, most)
         return list(letters)
 
     async def requeue(self, most: int, chosen: Sequence[bytes] = (), expected: bool = False) -> bytes:  # noqa: ARG002
         """Move dead letters back; see `EventSteps.requeue`."""
-        letters, _ = await self._commands.ask_ours(self.name, "QREQUEUE", most, *chosen, again=False)
+        letters, _ = await self._change("QREQUEUE", most, *chosen, again=False)
         return bytes(letters)
+
+    async def _change(self, verb: str, *arguments: Argument, again: bool = True) -> tuple[Any, bool]:
+        return await self._client.step(self._client.commands.ask_ours(self._name, verb, *arguments, again=again))

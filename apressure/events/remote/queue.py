@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec
-from apressure.concurrency.deadline import with_deadline, within
 from apressure.connection.settings import ClientOptions
 from apressure.core.leases.arguments import max_hold_of
-from apressure.events.ids import checked, new_id
-from apressure.events.producer import EventProducer
 from apressure.events.remote.address import NO_DEAD_LETTERS, is_okq, settings_of
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.consumer import RemoteEventConsumer
+from apressure.events.remote.core import RemoteCore
 from apressure.events.remote.delivery import RemoteEventDelivery, lease_of
 from apressure.events.remote.notices import Notices
-from apressure.events.remote.taking import RemoteTaking
-from apressure.items import Progress
 
 T = TypeVar("T")
 
-_CHUNK = 2000
-"""The most events of one push."""
 
-
-class RemoteEventQueue(RemoteTaking[T]):
+class RemoteEventQueue(RemoteCore[T]):
     """A queue of events on an okq server: the released one, or apressure's (`apressure events serve`).
 
     `EventQueue("orders", url="okq://host:4777")` returns one. It uses okq's commands, and needs no Redis of its own. It
@@ -85,105 +77,7 @@ class RemoteEventQueue(RemoteTaking[T]):
     ) -> None:
         if max_attempts is not None:
             raise ValueError(NO_DEAD_LETTERS)
-        self._set_up(_client_of(options), True, name, codec)
-
-    async def put(
-        self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
-        deadline: float | None = None,
-    ) -> str:  # fmt: skip
-        """Put an item, waiting while the queue is full (specification: QLPUSH, QRPUSH).
-
-        Only a server of ours has queues with a bound. Waiting for room means to try again after up to 0.25 s.
-
-        If the reply is lost, the item is put again. It may then be in the queue twice, one after the other: if it was
-        put, received and acknowledged before the second try. So an item that `put` has put may come twice, as any item
-        may that is delivered at-least-once.
-
-        Args:
-            item: The item; bytes, or what the codec takes.
-            timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
-            id: The event's id, which must not be in the queue; None for a random one (a UUID).
-            front: Put it first in line.
-            deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit.
-
-        Returns:
-            The event's id.
-
-        Raises:
-            QueueFullError: The queue stayed full until the timeout. Nothing was put.
-            DuplicateEventError: An event with this id waits or is in flight. Nothing was put.
-            QueueClosedError: It is closed. Nothing was put.
-            OutcomeUnknownError: The connection broke and could not be restored in time. Or it broke, and now there is
-                an event with the id that was given: from this put, or from one before.
-            ServerUnavailableError: The server cannot be reached. Nothing was put.
-            DeadlineError: The deadline passed. Nothing was put, unless it is a DeadlineOutcomeUnknownError: then the
-                item was sent, and may still be put.
-            TypeError, ValueError: The item cannot be encoded, or is too large, or the id is invalid. Nothing was put.
-
-        Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
-        then raises: the item is in the queue, or not.
-        """
-        if deadline is not None:
-            return await within(deadline, self.name, self.put(item, timeout, id=id, front=front))
-        event = new_id() if id is None else checked(id)
-        await self._push([(event, self._items.encode(item))], timeout, front, id is not None)
-        return event.decode(errors="surrogateescape")
-
-    async def put_nowait(
-        self, item: T, *, id: str | None = None, front: bool = False, deadline: float | None = None
-    ) -> str:
-        """Put an item without waiting for room.
-
-        Returns:
-            The event's id.
-
-        Raises:
-            QueueFullError: The queue is full. Nothing was put.
-            PressureError, TypeError, ValueError: As for `put`.
-
-        Cancelled, the item is in the queue, or not.
-        """
-        return await self.put(item, 0, id=id, front=front, deadline=deadline)
-
-    @with_deadline()
-    async def put_many(
-        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
-    ) -> int:
-        """Put any number of items in order, with random ids.
-
-        Args:
-            items: An iterable or an asynchronous one. It is read ahead by up to a chunk (2,000 items or 1 MiB), and
-                items that were read and not put are lost when this fails. A consumer is refused.
-            timeout: Seconds to wait for room at most, for each chunk.
-            deadline: Seconds for the whole operation; see `put`.
-
-        Returns:
-            How many were put.
-
-        Raises:
-            QueueFullError: The timeout passed.
-            QueueClosedError, OutcomeUnknownError, ServerUnavailableError, TypeError, ValueError: As for `put`. A note
-                on any error says how many were put before, and so does `accepted` of a PressureError. On a released
-                okq, up to 99 items behind those may be in the queue, too: it takes one in each command.
-
-        Cancelled, the first of the items are in the queue, in order, and the others are not.
-        """
-        validation.timeout(timeout)
-
-        async def put_chunk(chunk: list[bytes], progress: Progress) -> None:
-            pairs = [(new_id(), message) for message in chunk]
-            await self._push(pairs, timeout, progress=progress)
-
-        return await self._items.put_chunks(items, put_chunk, _CHUNK, ahead=True)
-
-    def producer(self, close: bool = True) -> EventProducer[T]:
-        """Return the producing end of the queue, for `async with`.
-
-        Args:
-            close: Close the queue at the end of the block, unless it raises. Producers that share a queue pass False.
-                A released okq cannot close it: there, the end of the block raises ServerTooOldError.
-        """
-        return EventProducer(self, close)
+        super().__init__(_client_of(options), True, name, codec)
 
     @overload
     def consumer(
@@ -240,7 +134,7 @@ class RemoteEventQueue(RemoteTaking[T]):
         queues: list[RemoteEventQueue[Any]] = []
         for name in dict.fromkeys(names):
             queue: RemoteEventQueue[Any] = cls.__new__(cls)
-            queue._set_up(client, False, name, codec)
+            RemoteCore.__init__(queue, client, False, name, codec)
             queues.append(queue)
         notices = Notices(client.node, [queue.name for queue in queues])
         return RemoteEventConsumer(queues, notices, client, True, 1, seconds, max_hold_of(None))

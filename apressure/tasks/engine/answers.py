@@ -81,7 +81,7 @@ class Status(NamedTuple):
         created: Whether it was created: Blueque's queues are not.
         closed: Whether it is closed.
         paused: Whether it is paused.
-        pending: Tasks that wait.
+        waiting: Tasks that wait.
         scheduled: Tasks that wait for their time.
         started: Tasks that run.
         complete: Tasks that completed, and whose results are kept.
@@ -97,7 +97,7 @@ class Status(NamedTuple):
     created: bool
     closed: bool
     paused: bool
-    pending: int
+    waiting: int
     scheduled: int
     started: int
     complete: int
@@ -111,7 +111,7 @@ class Status(NamedTuple):
     @property
     def exists(self) -> bool:
         """Whether there is such a queue: it was created, or has tasks or listeners, or had some."""
-        return self.created or self.listed or bool(self.pending or self.scheduled or self.complete or self.failed)
+        return self.created or self.listed or bool(self.waiting or self.scheduled or self.complete or self.failed)
 
 
 class Tended(NamedTuple):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from apressure import logs
-from apressure.concurrency.settle import set_result_once
+from apressure.concurrency.settle import note_sent, set_result_once
 from apressure.connection.client import Client
 from apressure.connection.sender import StepSender
 from apressure.connection.wire.command import Argument
@@ -22,7 +22,7 @@ from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.waiting import Wait
-from apressure.exceptions import DurabilityError, QueueAlreadyExistsError, QueueClosedError, ServerError
+from apressure.exceptions import DurabilityError, QueueClosedError, ServerError
 from apressure.tasks.engine.answers import Claim, Fields, Reserved, Status, Tended, fields_of, read
 from apressure.tasks.engine.keys import QUEUES, TaskKeys, task_key
 from apressure.tasks.engine.sending import NOT_DURABLE, changed, script
@@ -199,16 +199,9 @@ class TaskSteps(StepSender):
         """Note that a block of a listener is gone. Returns how many listeners there are."""
         return await self._run("register", b"1", listener, block, 0)  # type: ignore[no-any-return]
 
-    async def create(self, bound: int, exist_ok: bool = False) -> bool:
-        """Create the queue. Returns whether it is new.
-
-        Raises:
-            QueueAlreadyExistsError: It was created before.
-        """
-        new: bool = (await self._run("create", bound))[0] == b"created"
-        if not new and not exist_ok:
-            raise QueueAlreadyExistsError(f"the queue {self.name!r} exists already", name=self.name)
-        return new
+    async def create(self, bound: int) -> bool:
+        """Create the queue, unless it exists. Returns whether it is new."""
+        return (await self._run("create", bound))[0] == b"created"  # type: ignore[no-any-return]
 
     async def close(self, expected: bool = False) -> None:
         """Close the queue.
@@ -279,16 +272,17 @@ class TaskSteps(StepSender):
         moved, _, kept = answer.partition(":")
         return int(moved), int(kept)
 
-    async def end_queue(self) -> None:
-        """Begin to delete the queue: waiting clients learn that it is gone.
+    async def delete(self) -> None:
+        """Delete the queue with all its tasks, in steps. Waiting clients learn at the first one that it is gone.
 
         Raises:
             QueueDoesNotExistError: There is no such queue.
         """
         await self._run("delete", b"1")
-
-    async def forget_queue(self) -> None:
-        """Forget a queue whose tasks were deleted."""
+        note_sent()
+        for what in ("pending", "scheduled", "held", "complete", "failed"):
+            while (await self.purge(what, MAX_DELETED))[1]:
+                pass
         await self._run("delete", b"0")
 
 

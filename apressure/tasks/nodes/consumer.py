@@ -118,7 +118,7 @@ class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
 
     async def _delete_drained(self) -> None:
         status = await self._queue.steps.status()
-        if status.closed and not (status.pending or status.scheduled or status.leased):
+        if status.closed and not (status.waiting or status.scheduled or status.leased):
             await self._queue.delete()
 
     async def _receive(self) -> None:

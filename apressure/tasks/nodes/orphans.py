@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from apressure.exceptions import ServerError
 from apressure.tasks.core import Core
@@ -40,7 +40,7 @@ class Orphans:
         core: The queue.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core[Any]) -> None:
         self._core = core
         self._known: set[bytes] = set()
         self._damaged: set[bytes] = set()

@@ -33,7 +33,7 @@ class Renewing(LeasesInHand[Claim, TaskDelivery[Any]]):
 
     def __init__(
         self,
-        core: Core,
+        core: Core[Any],
         hand: Hand,
         seconds: float,
         max_hold: float,

@@ -1,0 +1,60 @@
+"""The producing end of a queue, for every kind, as an `async with` block."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from apressure.exceptions import QueueClosedError
+
+if TYPE_CHECKING:
+    from apressure.core.queue import Queue
+
+T = TypeVar("T")
+
+
+class QueueProducer(Generic[T]):
+    """The producing end of a queue; made by `producer` of the queue.
+
+    The end of the block closes the queue (unless `close=False`), and consumers end when it is drained. If the block
+    raises or is cancelled, the queue stays open, so that another producer can go on.
+    """
+
+    def __init__(self, queue: Queue[T, Any], close: bool) -> None:
+        self._queue = queue
+        self._close = close
+        self._entered = False
+
+    async def __aenter__(self) -> Self:
+        await self._queue.prepare()
+        self._entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._entered = False
+        if self._close and kind is None:
+            with contextlib.suppress(QueueClosedError):  # another producer was first
+                await self._queue.close()
+
+    async def put(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> str:
+        """Put an item, as the queue's `put` does."""
+        return await self._entered_queue().put(item, timeout, deadline=deadline)
+
+    async def put_nowait(self, item: T, *, deadline: float | None = None) -> str:
+        """Put an item, as the queue's `put_nowait` does."""
+        return await self._entered_queue().put_nowait(item, deadline=deadline)
+
+    async def put_many(
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
+    ) -> int:
+        """Put items in order, as the queue's `put_many` does."""
+        return await self._entered_queue().put_many(items, timeout, deadline=deadline)
+
+    def _entered_queue(self) -> Queue[T, Any]:
+        if not self._entered:
+            raise RuntimeError("put inside the producer's block: async with queue.producer() as producer")
+        return self._queue
