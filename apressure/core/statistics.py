@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable
-from typing import Final, Protocol
+from typing import Final
 
 from apressure.concurrency.blocked import NOT_BLOCKED, BlockedSeconds
 
@@ -51,33 +50,6 @@ class BoundedStatistics(Statistics):
     closed: bool
     paused: bool
     dead_lettered_count: int = 0
-
-
-class _Looks(Protocol):
-    def statistics(self, *, deadline: float | None = None) -> Awaitable[BoundedStatistics]: ...
-
-
-class Looking:
-    """A queue whose single figures are those of `statistics`."""
-
-    async def bound(self: _Looks, *, deadline: float | None = None) -> int:
-        """Return the most messages that may wait; 0 for no bound. For a `FileQueue` with a `bound=`, that is its own.
-
-        It raises as `statistics` does, and so do `qsize`, `closed` and `paused`.
-        """
-        return (await self.statistics(deadline=deadline)).bound
-
-    async def qsize(self: _Looks, *, deadline: float | None = None) -> int:
-        """Return how many messages wait; those in flight do not count."""
-        return (await self.statistics(deadline=deadline)).length
-
-    async def closed(self: _Looks, *, deadline: float | None = None) -> bool:
-        """Return whether the queue is closed; it stays so."""
-        return (await self.statistics(deadline=deadline)).closed
-
-    async def paused(self: _Looks, *, deadline: float | None = None) -> bool:
-        """Return whether the queue is paused."""
-        return (await self.statistics(deadline=deadline)).paused
 
 
 OWN: Final = (

@@ -44,8 +44,8 @@ CALLS: dict[str, Callable[[EventSteps], Any]] = {
     "requeue": lambda steps: steps.requeue(3, [b"+1:a0:"], expected=True),
     "dead_letters": lambda steps: steps.dead_letters(3, 4),
     "move": lambda steps: steps.move(steps.series(), EventKeys("source"), [(EVENTS, EVENTS)], True),
-    "pause": lambda steps: steps.pause(expected=True),
-    "resume": lambda steps: steps.resume(expected=True),
+    "pause": lambda steps: steps.pause(True, expected=True),
+    "resume": lambda steps: steps.pause(False, expected=True),
     "resign": lambda steps: steps.resign(b"me", True),
 }
 each = pytest.mark.parametrize("name", sorted(CALLS))

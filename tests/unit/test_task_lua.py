@@ -42,7 +42,7 @@ CALLS: dict[str, Callable[[TaskSteps], Any]] = {
     "close": lambda steps: steps.close(expected=True),
     "pause": lambda steps: steps.pause(True, expected=True),
     "purge": lambda steps: steps.purge("failed", 3, 5.0, expected=True),
-    "delete": lambda steps: steps.end_queue(),
+    "delete": lambda steps: steps.delete(),
     "tend": lambda steps: steps.tend(5.0, 6.0),
     "requeue": lambda steps: steps.requeue(3, expected=True),
     "cancel": lambda steps: steps.cancel(b"id"),
