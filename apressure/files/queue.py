@@ -11,6 +11,7 @@ from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.getting import Getting
 from apressure.concurrency.handover import note_taken
+from apressure.core.leases.arguments import max_hold_of
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import QueueEmptyError, StorageError
 from apressure.files.administration import Administration
@@ -278,12 +279,12 @@ class FileQueue(Administration, Getting[T], Generic[T]):
     @overload
     def consumer(
         self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
-        timeout: float | None = ..., shared: bool = ...,
+        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
     ) -> FileConsumer[T]: ...  # fmt: skip
     @overload
     def consumer(
         self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
-        timeout: float | None = ..., shared: bool = ...,
+        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
     ) -> FileConsumer[FileDelivery[T]]: ...  # fmt: skip
     def consumer(
         self,
@@ -292,6 +293,7 @@ class FileQueue(Administration, Getting[T], Generic[T]):
         prefetch: int | None = None,
         lease: float | None = None,
         timeout: float | None = None,
+        max_hold: float | None = None,
         shared: bool = True,
     ) -> FileConsumer[Any]:
         """Return a consuming end of the queue, for `async with` and `async for`: at-least-once, and one of several.
@@ -305,6 +307,8 @@ class FileQueue(Administration, Getting[T], Generic[T]):
             lease: Seconds after which other consumers get the messages if this process dies; a timer renews it. None
                 for the queue's `lease`.
             timeout: As for `AsyncQueue.consumer`, which waits for the role. Here nothing waits.
+            max_hold: Seconds after which the leases of a handler that is stuck are given up: nothing was handed out
+                meanwhile. None for an hour.
             shared: Always True: any number of consumers share a directory. False is refused.
         """
         validation.shared(shared, "a FileQueue")
@@ -312,7 +316,8 @@ class FileQueue(Administration, Getting[T], Generic[T]):
         if lease is not None:
             check_lease(lease, none=True)
         seconds = self._store.settings.lease if lease is None else lease
-        return FileConsumer(self, ack == "manual", delete, 1 if prefetch is None else prefetch, seconds)
+        most = _PREFETCH if prefetch is None else prefetch
+        return FileConsumer(self, ack == "manual", delete, most, seconds, max_hold_of(max_hold))
 
     @with_deadline(reads=True)
     async def peek(self, *, deadline: float | None = None) -> T:
