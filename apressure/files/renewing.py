@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from apressure.concurrency import background
@@ -35,9 +35,6 @@ class Renewing(LeasesInHand[FileDelivery[Any], FileDelivery[Any]]):
         max_hold: As for `LeasesInHand`.
         on_lost: As for `LeasesInHand`.
         look: Awaited before each renewal.
-
-    Attributes:
-        under_way: Renewals, and what gives messages back.
     """
 
     kind = "FileQueue"
@@ -53,10 +50,10 @@ class Renewing(LeasesInHand[FileDelivery[Any], FileDelivery[Any]]):
     ) -> None:
         super().__init__(hand, Timer(), (), "messages", queue.name, seconds, max_hold, on_lost)
         self.clock = queue._store.time
-        self.under_way: set[asyncio.Task[None]] = set()
         self._queue = queue
         self._look = look
         self._renaming = asyncio.Lock()
+        self._running: asyncio.Task[None] | None = None
         hand.extended = self.term.extend
 
     async def assure(self) -> None:
@@ -66,11 +63,11 @@ class Renewing(LeasesInHand[FileDelivery[Any], FileDelivery[Any]]):
 
     def give_back_soon(self, deliveries: Iterable[FileDelivery[Any]]) -> asyncio.Task[None]:
         """Give deliveries back, first in line, in a task that ends though others are cancelled."""
-        return self._start(self.give_back(deliveries), f"giving back messages of the queue {self.name!r}")
+        return background.start(self.give_back(deliveries), f"giving back messages of the queue {self.name!r}")
 
     async def give_back(self, deliveries: Iterable[FileDelivery[Any]]) -> None:
-        """Give deliveries back, first in line. Those that were settled are left out."""
-        async with self._renaming:  # or they would have other names
+        """Give deliveries back, first in line, but those that were settled. What goes back already does so first."""
+        async with self._renaming:  # or a renewal could rename them meanwhile
             back = [one.given_back() for one in deliveries if not one.settled]
             if back:
                 with self._queue._operation():
@@ -86,8 +83,9 @@ class Renewing(LeasesInHand[FileDelivery[Any], FileDelivery[Any]]):
         on_answer: Callable[[Any], None],  # noqa: ARG002
         connection: Connection | None,  # noqa: ARG002
     ) -> None:
-        if not self.under_way:  # a disk may be slow
-            self._start(self._renew_all(), f"renewing a consumer's leases in the queue {self.name!r}")
+        if self._running is None or self._running.done():  # a disk may be slow
+            name = f"renewing a consumer's leases in the queue {self.name!r}"
+            self._running = background.start(self._renew_all(), name)
 
     async def _renew_all(self) -> None:
         await self._look()
@@ -107,9 +105,3 @@ class Renewing(LeasesInHand[FileDelivery[Any], FileDelivery[Any]]):
                 await delivery.renew(seconds)
             except LeaseLostError:
                 self._renewed([(delivery, False)], 0.0)
-
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = background.start(work, name)
-        self.under_way.add(task)
-        task.add_done_callback(self.under_way.discard)
-        return task

@@ -111,9 +111,7 @@ class FileConsumer(Consuming[T, FileDelivery[Any]]):
         self._current = None
 
     async def _flush(self) -> None:
-        """Wait for what goes back after `max_hold`, and for renewals."""
-        if self._renewing.under_way:
-            await asyncio.wait(self._renewing.under_way)
+        """Each acknowledgement has been waited for."""
 
     async def _receive(self) -> None:
         queue, index = self._queue, self._queue._store.index

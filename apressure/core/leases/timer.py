@@ -53,8 +53,9 @@ class Timer:
         self.turned_at = time.monotonic()
         if self.home is None:
             self.home, self.home_thread = asyncio.get_running_loop(), threading.current_thread()
-        when = self.home.time() + renewal.pause()
-        if self._next is None or when < self._next.when():
+        if self._next is None:
+            self._look_next(self.home.time())  # which says when to look again
+        elif (when := self.home.time() + renewal.pause()) < self._next.when():
             self._look_next(when)
 
     def discard(self, renewal: Renewal) -> None:
