@@ -29,6 +29,7 @@ from apressure.connection.wire.channel import no_room
 from apressure.connection.wire.outages import Outages
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.core.leases.renewal import RETRY, Renewal
+from apressure.core.leases.timer import look_at
 from apressure.exceptions import (
     AuthenticationError,
     ConnectionLimitError,
@@ -42,11 +43,8 @@ logger = logging.getLogger("apressure")
 _PATIENCE: Final = 3.0
 """Seconds without a reply after which another connection is tried: this one idles for long, and may be half-open."""
 
-_IDLE: Final = 2.0
-"""Seconds between two looks while there is no lease, so that a new one need not wake the thread."""
-
 _PAUSED: Final = 0.25
-"""The same while the client's event loop does not run, but may run again."""
+"""Seconds between two looks while the client's event loop does not run, but may run again."""
 
 _REFUSALS = (AuthenticationError, ConnectionLimitError, PermissionDeniedError, ScriptingRefusedError)
 
@@ -154,17 +152,11 @@ class Renewer:
     def look_at_all(self, renew: Callable[[Renewal], None] | None = None) -> float:
         """Renew what is due, and return in how many seconds to look again; 0 where it is due and cannot be renewed."""
         self._wake_at = math.inf  # what is added from here on asks for another look
-        pause = _IDLE
-        if self._home_runs():
-            for renewal in list(self._renewals):
-                next_look = renewal.look()
-                if next_look <= 0:
-                    if renew is None:
-                        return 0.0
-                    renew(renewal)
-                    next_look = renewal.look()
-                pause = min(pause, max(next_look, 0.001))
-        elif self._renewals:
+        runs = self._home_runs()
+        pause = look_at(self._renewals if runs else (), renew)
+        if pause <= 0:
+            return 0.0
+        if self._renewals and not runs:
             pause = _PAUSED
         self._wake_at = time.monotonic() + pause
         return pause

@@ -37,9 +37,6 @@ class Leased(Protocol):
     def item(self) -> Any:
         """What the program gets."""
 
-    def ack_soon(self) -> None:
-        """Settle it with the next step that leaves."""
-
     def note_error(self, error: BaseException | str) -> None:
         """Keep why this attempt failed."""
 
@@ -213,7 +210,7 @@ class Consuming(ABC, Generic[T, D]):
             if isinstance(error, Exception) and self._current is not None:
                 self._current.note_error(error)  # a cancellation is no failure
             if kind is None:
-                self._acknowledge()
+                await self._acknowledge()
                 await self._flush()
                 self._failures.check()
             finished = self._drained and not self.hand
@@ -289,10 +286,12 @@ class Consuming(ABC, Generic[T, D]):
         task = self._task
         if task is None or asyncio.current_task(self._loop) is not task or self._failures.noted is not None:
             self._begin()
+            await self._acknowledge()
+            self._failures.check()
         elif (current := self._current) is not None:
             self._current = None
             if not current.settled:
-                current.ack_soon()
+                current.ack_soon()  # type: ignore[attr-defined]  # see `_acknowledge`
         buffer = self._buffer
         while True:
             while buffer:
@@ -349,20 +348,22 @@ class Consuming(ABC, Generic[T, D]):
         return self.attempts > 1
 
     def _begin(self) -> None:
-        """An iteration begins: acknowledge the item before."""
+        """An iteration begins: check that it may."""
         self._check()
         if not self._inside:
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
         if self._iterating.check():
             self._renewing.note_task()
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        self._acknowledge()
-        self._failures.check()
 
-    def _acknowledge(self) -> None:
+    async def _acknowledge(self) -> None:
+        """Acknowledge the current item: with the next step that leaves, so a failure is noted when it is known.
+
+        A kind whose acknowledgements do not travel together waits for each one here, and leaves `_task` None.
+        """
         current, self._current = self._current, None
         if current is not None and not current.settled:
-            current.ack_soon()
+            current.ack_soon()  # type: ignore[attr-defined]
 
     async def _next_of_buffer(self) -> D | None:
         """Take the next delivery from the buffer; None if its lease has ended meanwhile."""

@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from apressure import dead_letters
+from apressure.core.leases.in_hand import InHand
 from apressure.exceptions import LeaseLostError
 from apressure.files.options import check_lease
 from apressure.files.receiving import Got
@@ -28,6 +31,8 @@ class FileDelivery(Generic[T]):
         raw: The message's bytes.
         attempts: How often it has been delivered, this time included.
         settled: Whether `ack` or `nack` has been called.
+        certain_until: When its lease ends, in seconds since 1970.
+        handed_out: Its consumer has given it to the program.
 
     Args:
         queue: The queue object that received it.
@@ -35,15 +40,19 @@ class FileDelivery(Generic[T]):
         in_hand: A consumer's deliveries that are neither settled nor lost; None for `receive`.
     """
 
-    __slots__ = ("_error", "_expires", "_filename", "_in_hand", "_key", "_queue", "attempts", "id", "raw", "settled")
+    __slots__ = (
+        "_error", "_filename", "_in_hand", "_key", "_queue", "attempts", "certain_until", "handed_out", "id", "raw",
+        "settled",
+    )  # fmt: skip
 
-    def __init__(self, queue: FileQueue[T], got: Got, in_hand: dict[FileDelivery[T], None] | None = None) -> None:
+    def __init__(self, queue: FileQueue[T], got: Got, in_hand: Hand | None = None) -> None:
         self._queue = queue
         self._error: bytes | None = None
         self._in_hand = in_hand
         self._key = got.key
         self._filename = got.filename
-        self._expires = got.expires
+        self.certain_until = got.expires
+        self.handed_out = False
         self.id = names.id_of(got.key)
         self.raw = got.data
         self.attempts = got.attempts
@@ -69,7 +78,12 @@ class FileDelivery(Generic[T]):
     @property
     def expires(self) -> datetime:
         """When its lease ends; from then on another client may get it."""
-        return datetime.fromtimestamp(self._expires, UTC)
+        return datetime.fromtimestamp(self.certain_until, UTC)
+
+    @property
+    def claim(self) -> FileDelivery[T]:
+        """What names it in its consumer's hand: itself. The same message may come again."""
+        return self
 
     @property
     def put_at(self) -> datetime:
@@ -120,7 +134,7 @@ class FileDelivery(Generic[T]):
         await self._settle(self.id, "given back")
 
     async def extend(self, seconds: float | None = None) -> None:
-        """Start a new lease.
+        """Start a new lease. Its time does not count for the `max_hold` of a consumer.
 
         Args:
             seconds: How long it lasts from now on, also if the old one was longer; None for the queue's `lease`.
@@ -131,23 +145,32 @@ class FileDelivery(Generic[T]):
         Cancelled, it is extended or not, and can be settled.
         """
         self._check("extended")
-        until = self._queue._receiver.until(seconds if seconds is None else check_lease(seconds, "seconds"))
+        lease = self._queue._store.settings.lease if seconds is None else check_lease(seconds, "seconds")
+        await self.renew(lease)
+        if self._in_hand is not None:
+            self._in_hand.extended(lease)
+
+    async def renew(self, seconds: float) -> None:
+        """Start a new lease, which lasts for so long from now on; see `extend`."""
+        until = self._queue._receiver.until(seconds)
         if self._error is not None:
             await self._keep_error()
         filename = names.taken_name(self._key, until)
         if filename == self._filename:  # only a rename to another name shows whether it is still ours
             until += 0.001
             filename = names.taken_name(self._key, until)
-        if not await self._rename(self._filename, filename):
-            if not self.settled:
-                raise self._lost("extended")
-            return  # it was settled meanwhile
-        self._filename, self._expires = filename, until
+        if await self._rename(filename):
+            self._filename, self.certain_until = filename, until
+        elif not self.settled:  # meanwhile
+            raise self._lost("extended")
 
-    def given_back(self, seen: bool) -> Back:
-        """Settle it, and return the argument for `Receiver.give_back`. `seen`: whether the program has seen it."""
-        self.settled = True
-        return Back(self._filename, self._key, self.attempts - (not seen), self._error)
+    def excused(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block in which its consumer is not taken for stuck: it waits for another queue."""
+        return contextlib.nullcontext() if self._in_hand is None else self._in_hand.excused()
+
+    def given_back(self) -> Back:
+        """Return the argument for `Receiver.give_back`. What the program has not seen does not count as delivered."""
+        return Back(self._filename, self._key, self.attempts - (not self.handed_out), self._error)
 
     async def _settle(self, after: str | None, what: str) -> None:
         self._check(what)
@@ -155,22 +178,25 @@ class FileDelivery(Generic[T]):
         try:
             if after is not None and self._error is not None:
                 await self._keep_error()
-            there = await self._rename(filename := self._filename, after)
-            if not there and filename != self._filename:  # it was being extended
-                there = await self._rename(self._filename, after)
+            there = await self._rename(after)
         except Exception:
             self.settled = False  # another try may succeed
             raise
-        if self._in_hand is not None:
-            self._in_hand.pop(self, None)
+        finally:
+            if self.settled and self._in_hand is not None:  # also if cancelled
+                self._in_hand.pop(self, None)
         if not there:
             raise self._lost(what)
 
-    async def _rename(self, before: str, after: str | None) -> bool:
+    async def _rename(self, after: str | None) -> bool:
         """Rename the message's file, or delete it (None). False where another client has renamed or deleted it."""
         with self._queue._operation():
             receiver = self._queue._receiver
-            return await (receiver.remove(before) if after is None else receiver.rename(before, after))
+            while True:
+                before = self._filename
+                done = await (receiver.remove(before) if after is None else receiver.rename(before, after))
+                if done or before == self._filename:  # otherwise it was being extended
+                    return done
 
     async def _keep_error(self) -> None:
         error, self._error = self._error, None
@@ -189,3 +215,13 @@ class FileDelivery(Generic[T]):
             name=self._queue.name,
             role="consumer",
         )
+
+
+class Hand(InHand[FileDelivery[Any], FileDelivery[Any]]):
+    """A consumer's deliveries.
+
+    Attributes:
+        extended: Told for how many seconds the program has extended a lease.
+    """
+
+    extended: Callable[[float], None]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, Literal, TypeVar, Unpack, overload
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.handover import note_taken
+from apressure.core.leases.arguments import max_hold_of
 from apressure.exceptions import StorageError
 from apressure.files.administration import Administration
 from apressure.files.delivery import FileDelivery
@@ -85,12 +86,12 @@ class FileQueue(Administration[T]):
     @overload
     def consumer(
         self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
-        timeout: float | None = ..., shared: bool = ...,
+        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
     ) -> FileConsumer[T]: ...  # fmt: skip
     @overload
     def consumer(
         self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
-        timeout: float | None = ..., shared: bool = ...,
+        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
     ) -> FileConsumer[FileDelivery[T]]: ...  # fmt: skip
     def consumer(
         self,
@@ -99,6 +100,7 @@ class FileQueue(Administration[T]):
         prefetch: int | None = None,
         lease: float | None = None,
         timeout: float | None = None,
+        max_hold: float | None = None,
         shared: bool = True,
     ) -> FileConsumer[Any]:
         """Return a consuming end of the queue, for `async with` and `async for`: at-least-once, and one of several.
@@ -112,6 +114,8 @@ class FileQueue(Administration[T]):
             lease: Seconds after which other consumers get the messages if this process dies; a timer renews it. None
                 for the queue's `lease`.
             timeout: As for `AsyncQueue.consumer`, which waits for the role. Here nothing waits.
+            max_hold: Seconds after which the leases of a handler that is stuck are given up: nothing was handed out
+                meanwhile. None for an hour.
             shared: Always True: any number of consumers share a directory. False is refused.
         """
         validation.shared(shared, "a FileQueue")
@@ -119,7 +123,8 @@ class FileQueue(Administration[T]):
         if lease is not None:
             check_lease(lease, none=True)
         seconds = self._store.settings.lease if lease is None else lease
-        return FileConsumer(self, ack == "manual", delete, 1 if prefetch is None else prefetch, seconds)
+        most = _PREFETCH if prefetch is None else prefetch
+        return FileConsumer(self, ack == "manual", delete, most, seconds, max_hold_of(max_hold))
 
     # What is behind puts.
 

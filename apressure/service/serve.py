@@ -141,7 +141,7 @@ async def serve(
         lease: Seconds after which another service gets the items when this process dies; None for the queue's default.
         max_hold: Seconds after which a service whose handlers are all stuck loses its items: no item was received or
             settled meanwhile. The log has the stacks, the handlers are cancelled, and the service begins anew. None for
-            the queue's default, which is one hour for an `AsyncQueue`; a `FileQueue` takes no `max_hold`.
+            the queue's default, which is one hour.
         shared: Work on the queue together with other services, each message in one of them. False for the strict order
             of one service, with the others as standbys; all other kinds than an `AsyncQueue` are always shared. By
             default, a service with `key` does not share, and any other one does.

@@ -83,10 +83,12 @@ ABSENT: Final = {
     "excused": _PARTS,
     "failure": _PARTS,
     "given_back": _PARTS,
+    "handed_out": _PARTS,
     "in_hand": _PARTS,
     "lost": _PARTS,
     "moved": _PARTS,
     "queue": _PARTS,
+    "renew": _PARTS,
 }
 """What `apressure.sync` has not, and why."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure import logs
@@ -122,14 +122,18 @@ class LeasesInHand(ABC, Generic[K, D]):
         """Note the current task of the event loop, which iterates, for the log."""
         self._renewal.note_task()
 
-    def arrived(self, deliveries: Iterable[tuple[K, D]], sent: float) -> None:
+    def arrived(self, deliveries: Sequence[tuple[K, D]], sent: float) -> None:
         """Take deliveries in hand, by their claims, that a step has claimed which was sent then, by the clock."""
-        hand, until = self._hand, sent + self.term.seconds
-        begin = not hand
-        for claim, delivery in deliveries:
+        until = sent + self.term.seconds
+        for _, delivery in deliveries:
             delivery.certain_until = until
-            hand[claim] = delivery
-        if hand and (begin or self._renewal not in self._renewer):
+        self.took(deliveries)
+
+    def took(self, deliveries: Sequence[tuple[K, D]]) -> None:
+        """Take deliveries in hand, by their claims, that know until when their leases last."""
+        begin = not self._hand
+        self._hand.update(deliveries)
+        if self._hand and (begin or self._renewal not in self._renewer):
             self._renewal.begin()
 
     def certain(self, delivery: D) -> bool:

@@ -21,7 +21,7 @@ MODES: dict[str, dict[str, Any]] = {
 USUAL_MODES = {
     "notified": None,
     "fsync": {"test_hazards", "test_messages"},
-    "threads": {"test_closing", "test_consumers", "test_hazards", "test_races", "test_waiting"},
+    "threads": {"test_closing", "test_consumers", "test_hazards", "test_leases", "test_races", "test_waiting"},
     "listed": {"test_consumers", "test_pause", "test_strangers", "test_waiting"},
 }
 """The files whose tests a mode concerns; None is all. The contract runs in each mode."""
