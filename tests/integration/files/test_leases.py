@@ -253,7 +253,7 @@ async def test_a_pause_while_a_lease_is_renewed(
     renaming, paused = Held(monkeypatch, "rename"), asyncio.Event()
 
     async def consume() -> None:
-        async with queue.consumer("manual", prefetch=2, lease=3) as consumer:
+        async with queue.consumer("manual", prefetch=2, lease=6) as consumer:
             await (await anext(consumer)).ack()
             await paused.wait()
             await anext(consumer)
