@@ -129,7 +129,7 @@ async def test_the_time_that_a_program_asks_for_does_not_count(make: Make) -> No
         delivery, another = await anext(consumer), await anext(consumer)
         await delivery.extend(600)
         await another.extend(0.1)
-        async with stuck.consumer("manual", max_hold=0.5) as late:
+        async with stuck.consumer("manual", max_hold=1) as late:
             lost: list[Exception] = []
             late.on_lost(lost.append)
             await anext(late)
