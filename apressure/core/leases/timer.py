@@ -49,14 +49,12 @@ class Timer:
 
     def add(self, renewal: Renewal) -> None:
         """Renew a lease until `discard`. It may have been added before."""
+        if renewal in self._renewals:
+            return  # it is looked at three times a lease
         self._renewals[renewal] = None
-        self.turned_at = time.monotonic()
         if self.home is None:
             self.home, self.home_thread = asyncio.get_running_loop(), threading.current_thread()
-        if self._next is None:
-            self._look_next(self.home.time())  # which says when to look again
-        elif (when := self.home.time() + renewal.pause()) < self._next.when():
-            self._look_next(when)
+        self._look_next(0.0)  # at once: this says when to look again
 
     def discard(self, renewal: Renewal) -> None:
         """Renew a lease no more."""
@@ -73,15 +71,14 @@ class Timer:
         if self.home is not None:
             self.home.call_soon(function)
 
-    def _look_next(self, when: float) -> None:
+    def _look_next(self, pause: float) -> None:
         assert self.home is not None
         if self._next is not None:
             self._next.cancel()
-        self._next = self.home.call_at(when, self._look)
+        self._next = self.home.call_later(pause, self._look)
 
     def _look(self) -> None:
-        assert self.home is not None
         self.turned_at = time.monotonic()
         pause = look_at(self._renewals, Renewal.renew_here)
         if self._renewals:
-            self._look_next(self.home.time() + pause)
+            self._look_next(pause)

@@ -123,17 +123,19 @@ async def test_who_waits_or_makes_progress_is_not_stuck(make: Make, caplog: pyte
 async def test_the_time_that_a_program_asks_for_does_not_count(make: Make) -> None:
     """Another consumer, which begins later, has asked for none."""
     queue, stuck = make(), make("stuck")
-    await queue.put(b"a")
-    await stuck.put(b"b")
+    await queue.put_many([b"a", b"b"])
+    await stuck.put(b"c")
     async with queue.consumer("manual", max_hold=0.5) as consumer:
-        delivery = await anext(consumer)
+        delivery, another = await anext(consumer), await anext(consumer)
         await delivery.extend(600)
-        async with stuck.consumer("manual", max_hold=0.5) as late:
+        await another.extend(0.1)
+        async with stuck.consumer("manual", max_hold=1) as late:
             lost: list[Exception] = []
             late.on_lost(lost.append)
             await anext(late)
             await until(lambda: lost)
         await delivery.ack()
+        await another.ack()
     assert files(queue) == []
 
 
@@ -253,7 +255,7 @@ async def test_a_pause_while_a_lease_is_renewed(
     renaming, paused = Held(monkeypatch, "rename"), asyncio.Event()
 
     async def consume() -> None:
-        async with queue.consumer("manual", prefetch=2, lease=3) as consumer:
+        async with queue.consumer("manual", prefetch=2, lease=6) as consumer:
             await (await anext(consumer)).ack()
             await paused.wait()
             await anext(consumer)
