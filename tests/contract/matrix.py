@@ -85,8 +85,6 @@ OTHER_DEFAULTS: Final = {
 
 _GAPS: Final = (
     ("FileQueue", "no max_hold: its timer is on the event loop", "consumer"),
-    ("RemoteEventQueue", "no delete: other consumers would not learn of it, and wait for ever", "consumer"),
-    ("RemoteEventQueue", "a put makes the queue again", "test_a_put_does_not_make_a_deleted_queue_again"),
     ("RemoteEventQueue", "its deliveries have no limit of attempts", "test_dead_letters_say_why_and_come_back"),
 )
 GAPS: Final = {(kind, what): reason for kind, reason, names in _GAPS for what in names.split()}

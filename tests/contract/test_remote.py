@@ -15,13 +15,8 @@ from tests.okq_server import OkqServer
 
 
 class TestServerOfOurs(QueueContract, PauseContract):
-    # A put makes a deleted queue again, what waits does not learn of that, and consumers count no attempts. The server
-    # says of a paused queue that it is empty, and does not tell consumers: what they have prefetched stays with them.
-    test_deleting_ends_what_waits = None  # type: ignore[assignment]
-    test_deleting_a_paused_queue_ends_what_waits = None  # type: ignore[assignment]
-    test_a_paused_queue_is_otherwise_as_usual = None  # type: ignore[assignment]
+    # Consumers count no attempts, and what they have prefetched stays with them during a pause.
     test_what_was_prefetched_goes_back_when_the_queue_is_paused = None  # type: ignore[assignment]
-    test_a_queue_exists_from_create_to_delete = None  # type: ignore[assignment]
     test_a_message_that_fails_too_often_becomes_a_dead_letter = None  # type: ignore[assignment]
 
     @pytest.fixture

@@ -35,6 +35,8 @@ class RemoteAdministration(RemoteCore):
     async def create(self, bound: int = 0, exist_ok: bool = False, *, deadline: float | None = None) -> bool:
         """Create the queue with a bound. A queue without a bound needs no `create`: the first put makes it.
 
+        From then on, this object's operations raise QueueDoesNotExistError once the queue was deleted.
+
         Args:
             bound: The most events that may wait; 0 for no bound.
             exist_ok: Leave a queue that was created before as it is, with its bound, and return False.
@@ -54,6 +56,7 @@ class RemoteAdministration(RemoteCore):
         validation.whole(bound, "bound", 0, MAX_BOUND, "events")
         self.check()
         new = await self._client.step(self._ours.create(bound, exist_ok))
+        self._expected = True
         if not new:
             await logs.kept_bound(self, bound)
         return new
@@ -110,13 +113,14 @@ class RemoteAdministration(RemoteCore):
 
         Raises:
             QueueClosedError: It was closed before.
+            QueueDoesNotExistError: This object has created the queue, and it was deleted.
             ServerTooOldError: It is a released okq.
 
         Cancelled, the queue is closed or open.
         """
         validation.timeout(timeout)
         self.check()
-        await self._client.step(self._ours.close())
+        await self._client.step(self._ours.close(self._expected))
 
     @with_deadline(reads=True)
     async def wait_closed(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
@@ -130,7 +134,7 @@ class RemoteAdministration(RemoteCore):
         Cancelled, nothing has changed.
         """
         validation.timeout(timeout)
-        created = False
+        created = self._expected
 
         async def look() -> bool | Wait:
             nonlocal created
@@ -144,7 +148,9 @@ class RemoteAdministration(RemoteCore):
 
     @with_deadline()
     async def delete(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
-        """Delete the queue with all events, those in flight and dead letters included. The next put makes it again.
+        """Delete the queue with all events, those in flight and dead letters included.
+
+        Tasks that wait for it get QueueDoesNotExistError, if the queue was created.
 
         Args:
             timeout: As for `AsyncQueue.delete`, which waits for the queue's roles. Here nothing waits.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from apressure.connection.settings import Settings
@@ -16,6 +16,7 @@ from apressure.connection.wire.channel import ConnectionLost
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.core.driver import Connection
+from apressure.core.waiting import EMPTY, Wait
 from apressure.events.remote.connection import Attempts, Command, OkqServer, replies
 from apressure.exceptions import (
     DuplicateEventError,
@@ -30,6 +31,19 @@ from apressure.exceptions import (
 
 Pair = tuple[bytes, bytes]
 """An event's id and its contents."""
+
+
+class Popped(list[Pair]):
+    """Events that were popped.
+
+    Attributes:
+        wait: Why there are none, if the server is one of ours.
+    """
+
+    def __init__(self, events: Iterable[Pair] = (), wait: Wait = EMPTY) -> None:
+        super().__init__(events)
+        self.wait = wait
+
 
 AT_A_TIME: Final = 100
 """How many commands for single events are sent together."""
@@ -69,7 +83,7 @@ class Commands:
         self.server = OkqServer(settings)
         self.connection = ReconnectingConnection(self.server.node_of(()))
 
-    async def push(self, name: str, pairs: Sequence[Pair], front: bool, given: bool) -> int:
+    async def push(self, name: str, pairs: Sequence[Pair], front: bool, given: bool, expected: bool = False) -> int:
         """Push events in order, without waiting for room (QLPUSH, QRPUSH).
 
         After a lost reply they are pushed again. "Duplicate" then means that the first try was carried out, unless
@@ -80,6 +94,7 @@ class Commands:
             pairs: The events.
             front: Push them to the front.
             given: The program chose the id of the only event.
+            expected: The queue must have been created.
 
         Returns:
             How many of the first events are in the queue; fewer than all if a server of ours says that it is full.
@@ -87,6 +102,7 @@ class Commands:
         Raises:
             DuplicateEventError: The id is in use. Nothing was pushed.
             QueueClosedError: The server is one of ours, and the queue is closed. Nothing was pushed.
+            QueueDoesNotExistError: It is expected, and missing. Nothing was pushed.
             OutcomeUnknownError: The connection broke and could not be restored in time; or it broke, and now the given
                 id is in use.
             PressureError: The server refused, or cannot be reached. `accepted` says how many of the first events are
@@ -94,13 +110,14 @@ class Commands:
         """
         attempts, done = self._attempts(), 0
         verb, queue = b"QRPUSH" if front else b"QLPUSH", encoded(name)
+        option = b"CREATED" if expected else b"NOWAIT"
         try:
             while done < len(pairs):
                 channel, extended = await attempts.channel()
                 left = pairs[done:]
                 if extended:
                     flat = [word for pair in left for word in pair]
-                    commands: list[Command] = [(verb, queue, *flat, b"NOWAIT")]
+                    commands: list[Command] = [(verb, queue, *flat, option)]
                 else:
                     commands = [(verb, queue, *pair) for pair in left[:AT_A_TIME]]
                 for reply in await replies(channel, commands):
@@ -121,7 +138,7 @@ class Commands:
             raise
         return done
 
-    async def pop(self, name: str, most: int, lease: float) -> list[Pair]:
+    async def pop(self, name: str, most: int, lease: float, expected: bool = False) -> Popped:
         """Pop up to `most` events, without waiting (QRPOP).
 
         Args:
@@ -129,25 +146,33 @@ class Commands:
             most: How many.
             lease: Seconds for the acknowledgement; 0 acknowledges them at once. The released okq takes whole seconds,
                 so it gets the next larger number.
+            expected: The queue must have been created.
 
         Raises:
             QueueClosedError: The server is one of ours, and the queue is closed and empty.
+            QueueDoesNotExistError: It is expected, and missing.
             OutcomeUnknownError: A reply was lost, and `lease` is 0: events may be lost. With a lease they come again
                 when it ends, and the pop is repeated.
             PressureError: The server refused, or cannot be reached.
         """
         attempts, queue = self._attempts(), encoded(name)
+        options = (b"TELL", b"CREATED") if expected else (b"TELL",)
         while True:
             channel, extended = await attempts.channel()
             if extended:
                 count = min(most, MOST)
-                commands: list[Command] = [(b"QRPOP", queue, b"EX", str(lease), b"WAIT", 0, b"COUNT", count)]
+                commands: list[Command] = [
+                    (b"QRPOP", queue, b"EX", str(lease), b"WAIT", 0, b"COUNT", count, *options)
+                ]  # fmt: skip
             else:
                 commands = [(b"QRPOP", queue, b"EX", math.ceil(lease))] * min(most, AT_A_TIME)
             answers = await replies(channel, commands)
+            if extended and isinstance(answers[0], bytes):
+                reason, *created = answers[0].split()
+                return Popped(wait=Wait("paused" if reason == b"paused" else "empty", created=bool(created)))
             if extended and isinstance(answers[0], list):
                 answers = answers[0]
-            events: list[Pair] = [(one[0], one[1]) for one in answers if isinstance(one, list)]
+            events = Popped((one[0], one[1]) for one in answers if isinstance(one, list))
             errors = [one for one in answers if isinstance(one, Exception)]
             if events or not errors:
                 return events

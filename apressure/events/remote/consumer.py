@@ -17,7 +17,7 @@ from apressure.events.remote.client import OkqClient
 from apressure.events.remote.delivery import Hand, RemoteEventDelivery
 from apressure.events.remote.notices import Misses, Notices
 from apressure.events.remote.renewing import Renewing
-from apressure.exceptions import QueueClosedError
+from apressure.exceptions import QueueClosedError, ServerTooOldError
 
 if TYPE_CHECKING:
     from apressure.events.remote.queue import RemoteEventQueue
@@ -57,16 +57,18 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
         notices: Notices,
         owned: OkqClient | None,
         manual: bool,
+        delete: bool,
         prefetch: int | None,
         lease: float,
         max_hold: float,
     ) -> None:
         hand, client = Hand(self._failed), queues[0]._client
         blocks, timeout = [queue.blocks for queue in queues], client.settings.settle_timeout
-        super().__init__(self._check_queues, blocks, timeout, manual=manual, delete=False, hand=hand)
+        super().__init__(self._check_queues, blocks, timeout, manual=manual, delete=delete, hand=hand)
         self.name = ""
         self._queues = queues
         self._not_drained = list(queues)
+        self._created = {queue for queue in queues if queue._expected}
         self._client = client
         self._owned = owned
         self._notices = notices
@@ -84,6 +86,11 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
                 await stack.enter_async_context(self._owned)
             self._check_queues()
             self._extended = await self._client.commands.extends()
+            if self._delete and not self._extended:
+                raise ServerTooOldError(
+                    f"a consumer of the queue {self._queues[0].name!r} cannot delete it: the released okq knows no end "
+                    "of a queue. Leave out delete=, or use apressure's server (apressure events serve)"
+                )
             await self._notices.hold()
             stack.pop_all()
         if not self._extended:
@@ -150,6 +157,7 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
             try:
                 await self._client.step(self._pop(queue))
             except QueueClosedError:
+                self._created.add(queue)
                 if await self._is_drained(queue):
                     self._not_drained.remove(queue)
                     if not self._not_drained:
@@ -168,7 +176,10 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
     async def _pop(self, queue: RemoteEventQueue[Any]) -> None:
         """Pop events into the buffer; those that come when the block has ended go back."""
         sent = since_boot()
-        events = await self._client.commands.pop(queue.name, self._chunk.size, self._lease)
+        expected = queue in self._created
+        events = await self._client.commands.pop(queue.name, self._chunk.size, self._lease, expected)
+        if events.wait.created:
+            self._created.add(queue)
         queue._done.received_count += len(events)
         if self._left:
             await queue._put_back(events)
@@ -179,6 +190,12 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
             self._renewing.arrived([(one, one) for one in deliveries], sent)
         else:
             self.hand.update((one, one) for one in deliveries)
+
+    async def _delete_drained(self) -> None:
+        for queue in self._queues:
+            look = await queue._look()
+            if look.closed and not (look.waiting or look.claimed):
+                await self._client.step(queue._ours.delete())
 
     async def _is_drained(self, queue: RemoteEventQueue[Any]) -> bool:
         """Whether nobody else has an event of a closed queue, which may come back."""

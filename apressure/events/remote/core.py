@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import copy
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from apressure import validation
 from apressure.concurrency.backoff import Backoff
@@ -17,7 +17,7 @@ from apressure.core import counts as done
 from apressure.core.leases.clock import since_boot
 from apressure.core.objects import Block, QueueObject
 from apressure.events.remote.client import OkqClient
-from apressure.events.remote.commands import Counts, Pair, encoded
+from apressure.events.remote.commands import Counts, Pair, Popped, encoded
 from apressure.events.remote.delivery import Seen
 from apressure.events.remote.notices import Misses, Notices
 from apressure.events.remote.ours import Look, Ours
@@ -63,6 +63,7 @@ class RemoteCore(QueueObject[OkqClient, Block]):
         self._done = done.Counts()
         self._seen = Seen(self._done)
         self._ours = Ours(client.commands, name)
+        self._expected = False  # this object has created the queue: if it is gone, it was deleted
 
     def __repr__(self) -> str:
         return f"<RemoteEventQueue {self.name!r} at {self._client.commands.server.address}>"
@@ -142,10 +143,11 @@ class RemoteCore(QueueObject[OkqClient, Block]):
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         done = failures = 0
+        expected = self._expected
 
         async def attempt() -> int:
             try:
-                count = await self._client.commands.push(self.name, pairs[done:], front, given)
+                count = await self._client.commands.push(self.name, pairs[done:], front, given, expected)
             except PressureError as error:
                 self._done.put_count += error.accepted
                 progress.accepted += error.accepted
@@ -162,17 +164,19 @@ class RemoteCore(QueueObject[OkqClient, Block]):
             remaining = None if deadline is None else deadline - loop.time()
             if remaining is not None and remaining <= 0:
                 raise QueueFullError(f"the queue {self.name!r} is full", name=self.name, accepted=done)
+            expected = True  # it has a bound
             pause = _ROOM.pause(failures)
             with self._blocked.by("full"):
                 await self._wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
 
-    async def _pop(self, most: int, lease: float) -> list[Pair]:
+    async def _pop(self, most: int, lease: float, expected: bool) -> Popped:
         """Pop events, without waiting. Cancelled, nothing was taken, or it goes back."""
-        events = await self._client.step(self._client.commands.pop(self.name, most, lease), self._put_back)
+        popping = self._client.commands.pop(self.name, most, lease, expected)
+        events = await self._client.step(popping, self._put_back)
         self._done.received_count += len(events)
         return events
 
-    async def _put_back(self, events: list[Pair]) -> None:
+    async def _put_back(self, events: Sequence[Pair]) -> None:
         with contextlib.suppress(PressureError):  # they come again when their leases end
             await self._client.commands.put_back(self.name, [event for event, _ in events])
 
@@ -190,19 +194,20 @@ class RemoteCore(QueueObject[OkqClient, Block]):
     async def _take_some(self, most: int, timeout: float | None, lease: float) -> tuple[list[Pair], float]:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
-        misses = Misses()
+        misses, expected = Misses(), self._expected
         while True:
             generation, until = self._notices.generation, since_boot() + lease
-            if events := await self._pop(most, lease):
+            if events := await self._pop(most, lease, expected):
                 return events, until
+            expected = expected or events.wait.created
             began = loop.time()
             remaining = None if deadline is None else deadline - began
             if remaining is not None and remaining <= 0:
-                raise self._empty()
-            with self._blocked.by("empty"):
+                raise events.wait.error(self.name)
+            with self._blocked.by("paused" if events.wait.reason == "paused" else "empty"):
                 woken = await self._wait(self._notices.park(generation), remaining)
             if not woken:
-                raise self._empty()
+                raise events.wait.error(self.name)
             await misses.note(loop.time() - began)
 
     @contextlib.contextmanager

@@ -63,9 +63,9 @@ class Ours:
         except QueueDoesNotExistError:
             raise QueueDoesNotExistError(f"the queue {self.name!r} does not exist", name=self.name) from None
 
-    async def close(self) -> None:
-        """Close the queue."""
-        done, lost = await self._commands.ask_ours(self.name, "QCLOSE")
+    async def close(self, expected: bool) -> None:
+        """Close the queue; `expected`: it must have been created."""
+        done, lost = await self._commands.ask_ours(self.name, "QCLOSE", *([b"CREATED"] if expected else ()))
         if not done and not lost:
             raise QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
 

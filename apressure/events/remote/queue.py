@@ -187,16 +187,16 @@ class RemoteEventQueue(RemoteTaking[T]):
 
     @overload
     def consumer(
-        self, ack: Literal["auto"] = ..., prefetch: int | None = ..., lease: float | None = ...,
+        self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
         timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
     ) -> RemoteEventConsumer[T]: ...  # fmt: skip
     @overload
     def consumer(
-        self, ack: Literal["manual"], prefetch: int | None = ..., lease: float | None = ...,
+        self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
         timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
     ) -> RemoteEventConsumer[RemoteEventDelivery[T]]: ...  # fmt: skip
     def consumer(
-        self, ack: Literal["auto", "manual"] = "auto", prefetch: int | None = None,
+        self, ack: Literal["auto", "manual"] = "auto", delete: bool = False, prefetch: int | None = None,
         lease: float | None = None, timeout: float | None = None, max_hold: float | None = None, shared: bool = True,
     ) -> RemoteEventConsumer[Any]:  # fmt: skip
         """Return a consuming end of the queue, for `async with` and `async for`: at-least-once, and one of several.
@@ -204,6 +204,8 @@ class RemoteEventQueue(RemoteTaking[T]):
         Args:
             ack: `"auto"`: an item is acknowledged when the loop asks for the next one, and at the end of the block
                 unless it raises. `"manual"`: the loop gets deliveries, to be acknowledged by hand.
+            delete: Delete the queue at the end of the block, unless it raises, if the queue was closed and everything
+                was acknowledged. On a released okq, the beginning of the block raises ServerTooOldError.
             prefetch: How many events to receive at a time. None adapts to how quickly the body works; on a released
                 okq it is one event at a time, since the leases of others would run out meanwhile.
             lease: Seconds after which other consumers get the events if this process dies; None for 30. With a server
@@ -216,7 +218,7 @@ class RemoteEventQueue(RemoteTaking[T]):
         validation.shared(shared, "an EventQueue")
         validation.consumer(ack, prefetch, timeout)
         return RemoteEventConsumer(
-            [self], self._notices, None, ack == "manual", prefetch, lease_of(lease), max_hold_of(max_hold)
+            [self], self._notices, None, ack == "manual", delete, prefetch, lease_of(lease), max_hold_of(max_hold)
         )
 
     @classmethod
@@ -243,7 +245,7 @@ class RemoteEventQueue(RemoteTaking[T]):
             queue._set_up(client, False, name, codec)
             queues.append(queue)
         notices = Notices(client.node, [queue.name for queue in queues])
-        return RemoteEventConsumer(queues, notices, client, True, 1, seconds, max_hold_of(None))
+        return RemoteEventConsumer(queues, notices, client, True, False, 1, seconds, max_hold_of(None))
 
 
 def _client_of(options: ClientOptions) -> OkqClient:

@@ -155,18 +155,18 @@ _ANY: Final = None
 def _table(handshake: Handshake, queues: Operations, whole: Administration) -> dict[bytes, Command]:
     every = [
         Command(
-            "QLPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT]", 3, _ANY, None,
+            "QLPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]", 3, _ANY, None,
             "Adds events at the left end, the last ones in line", queues.push,
         ),
         Command(
-            "QRPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT]", 3, _ANY, None,
+            "QRPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]", 3, _ANY, None,
             "Adds events at the right end, the next ones in line", functools.partial(queues.push, front=True),
         ),
         Command("QLPEEK queue", 1, 1, queues.peek_left, "Shows the event that was pushed last"),
         Command("QRPEEK queue", 1, 1, queues.peek_right, "Shows the event that is next"),
         Command(
-            "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number] [NOACK]", 1, 8, None, "Takes the next event",
-            queues.pop,
+            "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number] [NOACK] [CREATED] [TELL]", 1, 10, None,
+            "Takes the next event", queues.pop,
         ),
         Command(
             "QACK queue id [id ...] [REDO]", 2, _ANY, None, "Acknowledges events, or gives them back",
@@ -180,7 +180,7 @@ def _table(handshake: Handshake, queues: Operations, whole: Administration) -> d
         Command("QINFO [queue ...]", 0, _ANY, queues.info, "Counts events and consumers, for people"),
         Command("QCREATE queue bound", 2, 2, whole.create, "Creates a queue; 0 is no bound"),
         Command("QDELETE queue", 1, 1, whole.delete, "Deletes a queue with all its events"),
-        Command("QCLOSE queue", 1, 1, whole.close, "Closes a queue: nothing more can be pushed"),
+        Command("QCLOSE queue [CREATED]", 1, 2, whole.close, "Closes a queue: nothing more can be pushed"),
         Command("QPAUSE queue", 1, 1, whole.pause, "Stops the consumers of a queue"),
         Command("QRESUME queue", 1, 1, whole.resume, "Ends a pause"),
         Command("QPURGE queue count", 2, 2, whole.purge, "Removes events that wait, and none in flight"),
