@@ -15,8 +15,7 @@ from tests.okq_server import OkqServer
 
 
 class TestServerOfOurs(QueueContract, PauseContract):
-    # Consumers count no attempts, and what they have prefetched stays with them during a pause.
-    test_what_was_prefetched_goes_back_when_the_queue_is_paused = None  # type: ignore[assignment]
+    # Consumers have no limit of attempts.
     test_a_message_that_fails_too_often_becomes_a_dead_letter = None  # type: ignore[assignment]
 
     @pytest.fixture

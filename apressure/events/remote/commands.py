@@ -37,8 +37,11 @@ class Popped(list[Pair]):
     """Events that were popped.
 
     Attributes:
+        attempts: How often each was delivered, this time included, if the server is one of ours.
         wait: Why there are none, if the server is one of ours.
     """
+
+    attempts: Sequence[int] = ()
 
     def __init__(self, events: Iterable[Pair] = (), wait: Wait = EMPTY) -> None:
         super().__init__(events)
@@ -172,7 +175,9 @@ class Commands:
                 return Popped(wait=Wait("paused" if reason == b"paused" else "empty", created=bool(created)))
             if extended and isinstance(answers[0], list):
                 answers = answers[0]
-            events = Popped((one[0], one[1]) for one in answers if isinstance(one, list))
+            arrived = [one for one in answers if isinstance(one, list)]
+            events = Popped((one[0], one[1]) for one in arrived)
+            events.attempts = [one[2] for one in arrived if extended]
             errors = [one for one in answers if isinstance(one, Exception)]
             if events or not errors:
                 return events
@@ -222,8 +227,13 @@ class Commands:
             raise attempts.unknown(f"the connection broke while events of {name!r} were acknowledged: they may be lost")
         return confirmed
 
-    async def put_back(self, name: str, events: Sequence[bytes]) -> None:
-        """Put events back, first in line and in this order (QACK with REDO).
+    async def put_back(self, name: str, events: Sequence[bytes], seen: bool = False) -> None:
+        """Put events back, first in line and in this order (QACK with REDO, QRETURN).
+
+        Args:
+            name: The queue's name.
+            events: Their ids.
+            seen: The program has seen them, so that was an attempt. (A released okq counts none.)
 
         Raises:
             PressureError: The server refused, or cannot be reached. They come again when their leases end.
@@ -233,7 +243,9 @@ class Commands:
             channel, extended = await attempts.channel()
             if extended:
                 count = len(left)
-                commands: list[Command] = [(b"QACK", queue, *left, b"REDO")]
+                commands: list[Command] = [
+                    (b"QACK", queue, *left, b"REDO") if seen else (b"QRETURN", queue, *left)
+                ]  # fmt: skip
             else:  # the one that goes back last is the first in line
                 count = 1
                 commands = [(b"QACK", queue, one, b"REDO") for one in reversed(left[-AT_A_TIME:])]
@@ -283,6 +295,24 @@ class Commands:
             PressureError: It cannot be reached.
         """
         return (await self._attempts().channel())[1]
+
+    async def is_paused(self, name: str, connection: Connection) -> bool:
+        """Whether a queue of a server of ours is paused (QLOOK).
+
+        Args:
+            name: The queue's name.
+            connection: Another connection than the usual one, or that.
+
+        Raises:
+            PressureError: The server refused, or cannot be reached.
+        """
+        channel = await connection.connected()
+        (reply,) = await replies(channel, [(b"QLOOK", encoded(name))])
+        if isinstance(reply, ConnectionLost):
+            raise ServerUnavailableError(str(reply))
+        if isinstance(reply, Exception):
+            raise error_of(reply, name)
+        return bool(reply[4])
 
     async def peek(self, name: str, newest: bool) -> Pair | None:
         """Return the event that is next, or the one that was put last (QRPEEK, QLPEEK).

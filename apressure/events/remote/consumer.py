@@ -76,7 +76,7 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
         self._chunk = Chunk(prefetch, MAX_PREFETCH)
         self._lease = lease
         names = ", ".join(queue.name for queue in queues)
-        self._renewing = Renewing(client, hand, names, lease, max_hold, self._lost)
+        self._renewing = Renewing(client, hand, names, lease, max_hold, self._lost, self._return_paused)
         self._extended = False
 
     async def __aenter__(self) -> Self:
@@ -118,10 +118,24 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
             for one in unseen:
                 if one.queue == queue.name:
                     queue._seen.unseen(one.event)
-            # What has gone back by itself may be in the hands of others.
-            mine = [one.event for one in (*seen, *unseen) if one.queue == queue.name and one.certain]
-            if mine:
-                await self._client.step(self._client.commands.put_back(queue.name, mine))
+            # What the program has not seen goes back first: what goes back later comes before it.
+            for some in (unseen, seen):
+                # What has gone back by itself may be in the hands of others.
+                mine = [one.event for one in some if one.queue == queue.name and one.certain]
+                if mine:
+                    await self._client.step(self._client.commands.put_back(queue.name, mine, some is seen))
+
+    def _return_paused(self, name: str) -> None:
+        """Give back what came from a queue that is paused now, and was not handed out: that was no attempt."""
+        prefetched = list(self._buffer)
+        unseen = [one for one in prefetched if one.queue == name]
+        self._buffer.clear()
+        self._buffer.extend(one for one in prefetched if one.queue != name)
+        for one in unseen:
+            self.hand.pop(one, None)
+        mine = [one.event for one in unseen if one.certain]
+        if mine:
+            self._client.soon(self._client.commands.put_back(name, mine))
 
     def _check_queues(self) -> None:
         for queue in self._queues:
@@ -180,7 +194,7 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
         events = await self._client.commands.pop(queue.name, self._chunk.size, self._lease, expected)
         if events.wait.created:
             self._created.add(queue)
-        queue._done.received_count += len(events)
+        queue._seen.popped(events)
         if self._left:
             await queue._put_back(events)
             return

@@ -173,7 +173,7 @@ class RemoteCore(QueueObject[OkqClient, Block]):
         """Pop events, without waiting. Cancelled, nothing was taken, or it goes back."""
         popping = self._client.commands.pop(self.name, most, lease, expected)
         events = await self._client.step(popping, self._put_back)
-        self._done.received_count += len(events)
+        self._seen.popped(events)
         return events
 
     async def _put_back(self, events: Sequence[Pair]) -> None:

@@ -14,7 +14,7 @@ from apressure.core.leases import arguments
 from apressure.core.leases.clock import since_boot
 from apressure.core.leases.in_hand import InHand
 from apressure.events.remote.client import OkqClient
-from apressure.events.remote.commands import no_extend
+from apressure.events.remote.commands import Popped, no_extend
 from apressure.events.remote.notices import Notices
 from apressure.exceptions import LeaseLostError
 
@@ -32,7 +32,9 @@ def lease_of(lease: float | None, name: str = "lease") -> float:
 
 
 class Seen:
-    """Counts how often each event was delivered to this object: okq does not count. The latest 10,000 are known.
+    """How often each event was delivered, as our server tells. A released okq does not count: then, to this object.
+
+    The latest 10,000 events are known.
 
     Args:
         counts: What the object has done so far.
@@ -42,9 +44,18 @@ class Seen:
         self._done = counts
         self._counts: OrderedDict[bytes, int] = OrderedDict()
 
+    def popped(self, events: Popped) -> None:
+        """Events were popped. If the server says how often, that counts."""
+        self._done.received_count += len(events)
+        for (event, _), attempts in zip(events, events.attempts, strict=False):
+            self._note(event, attempts - 1)
+
     def delivered(self, event: bytes) -> int:
         """An event was delivered; return how often, this time included."""
-        count = self._counts.pop(event, 0) + 1
+        return self._note(event, self._counts.get(event, 0) + 1)
+
+    def _note(self, event: bytes, count: int) -> int:
+        self._counts.pop(event, None)
         self._counts[event] = count
         if len(self._counts) > _REMEMBERED:
             self._counts.popitem(last=False)
@@ -73,8 +84,8 @@ class RemoteEventDelivery(Generic[T]):
         queue: The queue's name.
         id: The event's id.
         raw: The event's contents.
-        attempts: How often this queue object has received it, this time included. okq does not count deliveries, so
-            those to others are not known.
+        attempts: How often it has been delivered, this time included. A released okq does not count: there, it is how
+            often this queue object has received it.
         settled: Whether `ack` or `nack` has been called.
     """
 
@@ -120,7 +131,7 @@ class RemoteEventDelivery(Generic[T]):
 
     @property
     def redelivered(self) -> bool:
-        """Whether this queue object received it before. False does not mean that no other client did."""
+        """Whether it was delivered before, and not acknowledged; on a released okq, to this queue object."""
         return self.attempts > 1
 
     @property

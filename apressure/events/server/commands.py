@@ -172,6 +172,7 @@ def _table(handshake: Handshake, queues: Operations, whole: Administration) -> d
             "QACK queue id [id ...] [REDO]", 2, _ANY, None, "Acknowledges events, or gives them back",
             queues.ack,
         ),
+        Command("QRETURN queue id [id ...]", 2, _ANY, queues.give_back, "Gives back events that nobody has seen"),
         Command("QEXTEND queue id seconds", 3, 3, queues.extend, "Gives the consumer of an event more time"),
         Command("QREGISTER [queue ...]", 0, _ANY, queues.register_client, "Registers for these queues only"),
         Command("QNOTIFY timeout", 1, 1, queues.notify, "Waits until a registered queue has an event"),

@@ -229,6 +229,14 @@ class Operations:
             settled += (await lane.settle(chunk, "nack" if ack.redo else "ack")).count(b"1")
         return [settled]
 
+    async def give_back(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
+        """QRETURN queue id [id ...]"""
+        name, *ids = arguments
+        lane, returned = self._queues[name_of(name)].settling, 0
+        for chunk in reversed(_chunks(ids)):  # what goes back later comes first
+            returned += (await lane.settle(chunk, "unseen")).count(b"1")
+        return returned
+
     async def extend(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
         name, event, given = arguments
         lease = seconds(given, "seconds")

@@ -74,6 +74,7 @@ async def test_status_without_queues(wire: Wire) -> None:
         ("QRPOP", "ERR missing args"),
         ("QACK foo", "ERR missing args"),
         ("QEXTEND foo id", "ERR missing args"),
+        ("QRETURN foo", "ERR missing args"),
         ("QNOTIFY", "ERR missing args"),
         ("QFLUSH", "ERR missing args"),
         ("ECHO", "ERR missing args"),
@@ -174,6 +175,18 @@ async def test_extend_gives_more_time(wire: Wire, db: redis.Redis) -> None:
     assert await wire("QEXTEND", "foo", "a", "100.5") == 1
     assert 90_000 < db.pttl("queue:{foo}:lock:a") <= 100_500
     assert await wire("QACK", "foo", "a") == 1
+
+
+async def test_what_is_returned_was_no_attempt(wire: Wire) -> None:
+    ids = [str(n).encode() for n in range(3000)]  # more than one step takes
+    await wire("QLPUSH", "foo", *(word for event in ids for word in (event, b"x")))
+    for _ in range(3):
+        await wire("QRPOP", "foo", "COUNT", 1000)
+    assert await wire("QRETURN", "foo", "nosuch") == 0
+    assert await wire("QRETURN", "foo", *ids) == 3000
+    assert await wire("QRETURN", "foo", 1) == 0  # it waits
+    again = [one for _ in range(3) for one in await wire("QRPOP", "foo", "COUNT", 1000, "TELL", "EX", 0)]
+    assert again == [[event, b"x", 1] for event in ids]
 
 
 async def test_acknowledges_an_event_that_has_gone_back(wire: Wire) -> None:

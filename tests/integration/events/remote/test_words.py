@@ -283,8 +283,8 @@ async def test_the_released_okq_gets_its_own_commands_only(released: OkqServer, 
     await queue.purge()
     await queue.qsize()
     # Each connection asks once for a command that it does not have.
-    assert set(released.calls) - SPECIFICATION == {"QEXTEND"}
-    assert released.calls["QEXTEND"] <= 3
+    assert set(released.calls) - SPECIFICATION == {"QRETURN"}
+    assert released.calls["QRETURN"] <= 3
 
 
 async def test_the_released_okq_cannot_extend_a_lease(open_released: Open) -> None:
