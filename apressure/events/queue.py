@@ -18,7 +18,7 @@ from apressure.events.engine.batching import Pair, Push
 from apressure.events.engine.steps import MAX_EVENTS
 from apressure.events.ids import checked, new_id
 from apressure.events.producer import EventProducer
-from apressure.events.remote.address import NO_DEAD_LETTERS, is_okq
+from apressure.events.remote.address import is_okq
 from apressure.events.several import EventConsumers
 from apressure.events.taking import Taking
 from apressure.items import Progress
@@ -278,9 +278,9 @@ class EventQueue(Taking[T]):
         if client is None and is_okq(options.get("url")):
             from apressure.events.remote.queue import RemoteEventQueue
 
-            if max_attempts is not None:
-                raise ValueError(NO_DEAD_LETTERS)
-            return RemoteEventQueue.consume(*names, codec=codec, lease=lease, **options)  # type: ignore[return-value]
+            return RemoteEventQueue.consume(  # type: ignore[return-value]
+                *names, codec=codec, max_attempts=max_attempts, keep_errors=keep_errors, lease=lease, **options
+            )
         shared = client_of(EventQueue, client, options)
         queues = [
             EventQueue(name, client=shared, codec=codec, max_attempts=max_attempts, keep_errors=keep_errors)

@@ -83,10 +83,7 @@ OTHER_DEFAULTS: Final = {
 }
 """Defaults that differ, and why."""
 
-_GAPS: Final = (
-    ("FileQueue", "no max_hold: its timer is on the event loop", "consumer"),
-    ("RemoteEventQueue", "its deliveries have no limit of attempts", "test_dead_letters_say_why_and_come_back"),
-)
+_GAPS: Final = (("FileQueue", "no max_hold: its timer is on the event loop", "consumer"),)
 GAPS: Final = {(kind, what): reason for kind, reason, names in _GAPS for what in names.split()}
 """What is missing of issue 27, by kind and verb, or by kind and the name of the test of `test_matrix` that fails."""
 

@@ -1,4 +1,4 @@
-"""A queue on an okq server keeps the contract, as far as okq's commands can."""
+"""A queue on a server of ours keeps the contract, and one on a released okq as far as okq's commands can."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ from typing import Any
 import pytest
 
 from apressure import EventQueue, QueueDoesNotExistError
-from apressure.testing.contract import Opener, PauseContract, QueueContract
+from apressure.testing.contract import DeadLetterContract, Opener, PauseContract, QueueContract
 from tests.integration.events.remote.conftest import serving
 from tests.okq_server import OkqServer
 
 
-class TestServerOfOurs(QueueContract, PauseContract):
-    # Consumers have no limit of attempts.
-    test_a_message_that_fails_too_often_becomes_a_dead_letter = None  # type: ignore[assignment]
-
+class TestServerOfOurs(QueueContract, DeadLetterContract, PauseContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with serving(url) as address, contextlib.AsyncExitStack() as stack:
 
-            async def open_queue() -> Any:
-                return await stack.enter_async_context(EventQueue("jobs", url=address))
+            async def open_queue(**options: Any) -> Any:
+                return await stack.enter_async_context(EventQueue("jobs", url=address, **options))
 
             yield open_queue
             with contextlib.suppress(QueueDoesNotExistError):

@@ -234,7 +234,7 @@ class RemoteAdministration(RemoteCore):
         ids: Iterable[str] | None = None,
         deadline: float | None = None,
     ) -> Requeued:
-        """Move dead letters of `EventQueue`s on the server's Redis back to the end of the queue, the oldest first.
+        """Move dead letters back to the end of the queue, the oldest first.
 
         Args:
             max_items: How many at most; None for all that are there when it begins.

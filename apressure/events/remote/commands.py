@@ -6,6 +6,7 @@ command, says that a queue is full or closed, and extends claims: then fewer com
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -18,12 +19,10 @@ from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.core.driver import Connection
 from apressure.core.waiting import EMPTY, Wait
 from apressure.events.remote.connection import Attempts, Command, OkqServer, replies
+from apressure.events.remote.errors import duplicate, error_of, no_extend, no_limit
 from apressure.exceptions import (
-    DuplicateEventError,
     OutcomeUnknownError,
     PressureError,
-    QueueClosedError,
-    QueueDoesNotExistError,
     ServerError,
     ServerTooOldError,
     ServerUnavailableError,
@@ -130,7 +129,7 @@ class Commands:
                         break
                     text = str(reply) if isinstance(reply, ServerError) else ""
                     if text.startswith(_DUPLICATE) and given:
-                        raise _duplicate(name, left[0][0], attempts.lost)
+                        raise duplicate(name, left[0][0], attempts.lost)
                     if full := re.match(_FULL, text):
                         return done + int(full[1])
                     if text and not text.startswith(_DUPLICATE):
@@ -141,7 +140,7 @@ class Commands:
             raise
         return done
 
-    async def pop(self, name: str, most: int, lease: float, expected: bool = False) -> Popped:
+    async def pop(self, name: str, most: int, lease: float, expected: bool = False, limit: int = 0) -> Popped:
         """Pop up to `most` events, without waiting (QRPOP).
 
         Args:
@@ -150,18 +149,22 @@ class Commands:
             lease: Seconds for the acknowledgement; 0 acknowledges them at once. The released okq takes whole seconds,
                 so it gets the next larger number.
             expected: The queue must have been created.
+            limit: How often an event is delivered at most; 0 for no limit.
 
         Raises:
             QueueClosedError: The server is one of ours, and the queue is closed and empty.
             QueueDoesNotExistError: It is expected, and missing.
+            ServerTooOldError: There is a limit, and it is a released okq.
             OutcomeUnknownError: A reply was lost, and `lease` is 0: events may be lost. With a lease they come again
                 when it ends, and the pop is repeated.
             PressureError: The server refused, or cannot be reached.
         """
         attempts, queue = self._attempts(), encoded(name)
-        options = (b"TELL", b"CREATED") if expected else (b"TELL",)
+        options: list[Argument] = [b"TELL", *([b"CREATED"] if expected else ()), *((b"LIMIT", limit) if limit else ())]
         while True:
             channel, extended = await attempts.channel()
+            if limit and not extended:
+                raise no_limit(name)
             if extended:
                 count = min(most, MOST)
                 commands: list[Command] = [
@@ -190,8 +193,14 @@ class Commands:
                     "(receive, consumer) loses none"
                 )
 
-    async def settle(self, name: str, event: bytes, redo: bool) -> bool:
-        """Acknowledge an event, or put it back, first in line (QACK).
+    async def settle(self, name: str, event: bytes, redo: bool, error: bytes = b"") -> bool:
+        """Acknowledge an event, or put it back, first in line (QACK, QFAIL).
+
+        Args:
+            name: The queue's name.
+            event: Its id.
+            redo: Put it back.
+            error: Why, for a server of ours to keep.
 
         Returns:
             Whether it was in the queue, waiting or in flight. After a lost reply it counts as settled by the first try.
@@ -199,7 +208,9 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        command = (b"QACK", encoded(name), event, *((b"REDO",) if redo else ()))
+        command: Command = (b"QACK", encoded(name), event, *((b"REDO",) if redo else ()))
+        if error:
+            command = (b"QFAIL", encoded(name), event, error)
         settled, lost = await self._ask(name, command)
         return bool(settled) or lost
 
@@ -227,13 +238,14 @@ class Commands:
             raise attempts.unknown(f"the connection broke while events of {name!r} were acknowledged: they may be lost")
         return confirmed
 
-    async def put_back(self, name: str, events: Sequence[bytes], seen: bool = False) -> None:
-        """Put events back, first in line and in this order (QACK with REDO, QRETURN).
+    async def put_back(self, name: str, events: Sequence[bytes], errors: Sequence[bytes] | None = None) -> None:
+        """Put events back, first in line and in this order (QFAIL, QRETURN; on a released okq QACK with REDO).
 
         Args:
             name: The queue's name.
             events: Their ids.
-            seen: The program has seen them, so that was an attempt. (A released okq counts none.)
+            errors: Why each attempt has failed, or nothing; None if the program has not seen the events, so that was no
+                attempt.
 
         Raises:
             PressureError: The server refused, or cannot be reached. They come again when their leases end.
@@ -243,9 +255,9 @@ class Commands:
             channel, extended = await attempts.channel()
             if extended:
                 count = len(left)
-                commands: list[Command] = [
-                    (b"QACK", queue, *left, b"REDO") if seen else (b"QRETURN", queue, *left)
-                ]  # fmt: skip
+                commands: list[Command] = [(b"QRETURN", queue, *left)]
+                if errors is not None:
+                    commands = [(b"QFAIL", queue, *itertools.chain.from_iterable(zip(left, errors, strict=False)))]
             else:  # the one that goes back last is the first in line
                 count = 1
                 commands = [(b"QACK", queue, one, b"REDO") for one in reversed(left[-AT_A_TIME:])]
@@ -388,46 +400,3 @@ class Commands:
 def encoded(name: str) -> bytes:
     """Return a queue's name as the server gets it."""
     return name.encode(errors="surrogateescape")
-
-
-def no_extend(name: str) -> ServerTooOldError:
-    """Return the error for a claim that cannot be extended."""
-    return ServerTooOldError(
-        f"the lease of an event of {name!r} cannot be extended: the released okq has no such command. Receive with a "
-        "longer lease=, or use apressure's server (apressure events serve)"
-    )
-
-
-def error_of(error: Exception, name: str) -> Exception:
-    """Return what an error reply means for a program.
-
-    Args:
-        error: The error.
-        name: The queue's name.
-    """
-    if not isinstance(error, ServerError):
-        return error
-    text = str(error)
-    if text == "ERR queue closed":
-        return QueueClosedError(f"the queue {name!r} is closed", name=name)
-    if text == "ERR no such queue":
-        return QueueDoesNotExistError(
-            f"the queue {name!r} does not exist: create it first, or check the URL", name=name
-        )
-    if "may have been carried out" in text or text.startswith("ERR server-side:"):
-        return OutcomeUnknownError(f"the okq server failed: {text}. The operation may have been carried out, or not")
-    if text.startswith("ERR cannot reach"):
-        return ServerUnavailableError(f"the okq server has lost its Redis: {text.removeprefix('ERR ')}")
-    return error
-
-
-def _duplicate(name: str, event: bytes, lost: bool) -> PressureError:
-    event_id = event.decode(errors="surrogateescape")
-    if lost:
-        return OutcomeUnknownError(
-            f"the connection broke, and now the queue {name!r} has an event with the id {event_id!r}: this put, or one "
-            "before it, put it there"
-        )
-    return DuplicateEventError(
-        f"the queue {name!r} has an event with the id {event_id!r} already: nothing was put", name=name, id=event_id
-    )

@@ -15,6 +15,7 @@ from apressure.core.leases.clock import since_boot
 from apressure.core.prefetch import Chunk
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.delivery import Hand, RemoteEventDelivery
+from apressure.events.remote.errors import no_limit
 from apressure.events.remote.notices import Misses, Notices
 from apressure.events.remote.renewing import Renewing
 from apressure.exceptions import QueueClosedError, ServerTooOldError
@@ -86,6 +87,9 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
                 await stack.enter_async_context(self._owned)
             self._check_queues()
             self._extended = await self._client.commands.extends()
+            limited = next((queue for queue in self._queues if queue.max_attempts is not None), None)
+            if limited is not None and not self._extended:
+                raise no_limit(limited.name)
             if self._delete and not self._extended:
                 raise ServerTooOldError(
                     f"a consumer of the queue {self._queues[0].name!r} cannot delete it: the released okq knows no end "
@@ -121,9 +125,10 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
             # What the program has not seen goes back first: what goes back later comes before it.
             for some in (unseen, seen):
                 # What has gone back by itself may be in the hands of others.
-                mine = [one.event for one in some if one.queue == queue.name and one.certain]
+                mine = [one for one in some if one.queue == queue.name and one.certain]
+                events, errors = [one.event for one in mine], [one.failure for one in mine] if some is seen else None
                 if mine:
-                    await self._client.step(self._client.commands.put_back(queue.name, mine, some is seen))
+                    await self._client.step(self._client.commands.put_back(queue.name, events, errors))
 
     def _return_paused(self, name: str) -> None:
         """Give back what came from a queue that is paused now, and was not handed out: that was no attempt."""
@@ -190,8 +195,8 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
     async def _pop(self, queue: RemoteEventQueue[Any]) -> None:
         """Pop events into the buffer; those that come when the block has ended go back."""
         sent = since_boot()
-        expected = queue in self._created
-        events = await self._client.commands.pop(queue.name, self._chunk.size, self._lease, expected)
+        expected, limit = queue in self._created, queue.max_attempts or 0
+        events = await self._client.commands.pop(queue.name, self._chunk.size, self._lease, expected, limit)
         if events.wait.created:
             self._created.add(queue)
         queue._seen.popped(events)

@@ -46,7 +46,7 @@ class RemoteCore(QueueObject[OkqClient, Block]):
         name: The queue's name.
 
     Attributes:
-        max_attempts: Always None: okq has no dead letters.
+        max_attempts: How often an event is delivered at most; None for no limit.
     """
 
     max_attempts: int | None = None
@@ -171,7 +171,7 @@ class RemoteCore(QueueObject[OkqClient, Block]):
 
     async def _pop(self, most: int, lease: float, expected: bool) -> Popped:
         """Pop events, without waiting. Cancelled, nothing was taken, or it goes back."""
-        popping = self._client.commands.pop(self.name, most, lease, expected)
+        popping = self._client.commands.pop(self.name, most, lease, expected, self.max_attempts or 0)
         events = await self._client.step(popping, self._put_back)
         self._seen.popped(events)
         return events

@@ -14,7 +14,8 @@ from apressure.core.leases import arguments
 from apressure.core.leases.clock import since_boot
 from apressure.core.leases.in_hand import InHand
 from apressure.events.remote.client import OkqClient
-from apressure.events.remote.commands import Popped, no_extend
+from apressure.events.remote.commands import Popped
+from apressure.events.remote.errors import no_extend
 from apressure.events.remote.notices import Notices
 from apressure.exceptions import LeaseLostError
 
@@ -38,7 +39,12 @@ class Seen:
 
     Args:
         counts: What the object has done so far.
+
+    Attributes:
+        keep_errors: Have the server keep the errors of events that go back.
     """
+
+    keep_errors = False
 
     def __init__(self, counts: Counts) -> None:
         self._done = counts
@@ -90,8 +96,8 @@ class RemoteEventDelivery(Generic[T]):
     """
 
     __slots__ = (
-        "_client", "_decode", "_in_hand", "_notices", "_seen", "attempts", "certain_until", "event", "id", "queue",
-        "raw", "settled",
+        "_client", "_decode", "_in_hand", "_notices", "_seen", "attempts", "certain_until", "event", "failure", "id",
+        "queue", "raw", "settled",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +116,7 @@ class RemoteEventDelivery(Generic[T]):
         self.id = self.event.decode(errors="surrogateescape")
         self.attempts = seen.delivered(self.event)
         self.settled = False
+        self.failure = b""  # why this attempt failed, as it is kept
         self.certain_until = until  # the lease has certainly not ended before that, by the clock `since_boot`
         self._client = client
         self._decode = decode
@@ -158,18 +165,22 @@ class RemoteEventDelivery(Generic[T]):
         await self._settle(redo=False)
 
     def note_error(self, error: BaseException | str) -> None:
-        """Check the error, and drop it: okq has neither dead letters nor a place for errors.
+        """Keep why this attempt failed, however the event goes back: a dead letter shows its latest error.
+
+        Without `max_attempts` it is dropped.
 
         Raises:
             TypeError: The error is neither an exception nor a text.
         """
-        dead_letters.encode(error)
+        text = dead_letters.encode(error)
+        if self._seen.keep_errors:
+            self.failure = text
 
     async def nack(self, error: BaseException | str | None = None) -> None:
-        """Give the event back, first in line (specification: QACK with REDO).
+        """Give the event back, first in line (specification: QACK with REDO; with an error, QFAIL of our servers).
 
         Args:
-            error: Why, as on the other kinds of queue. okq keeps no errors, so this one is dropped.
+            error: Why; see `EventQueue.dead_letters`. None keeps no error of this attempt.
 
         Raises:
             LeaseLostError: Its lease has ended, so it has gone back by itself.
@@ -237,7 +248,8 @@ class RemoteEventDelivery(Generic[T]):
 
     async def _settle(self, redo: bool) -> None:
         try:
-            done = await self._client.step(self._client.commands.settle(self.queue, self.event, redo))
+            error = self.failure if redo else b""
+            done = await self._client.step(self._client.commands.settle(self.queue, self.event, redo, error))
         except Exception:
             self.settled = False  # another try may succeed
             if self._in_hand is not None:

@@ -12,7 +12,7 @@ from apressure.connection.settings import ClientOptions
 from apressure.core.leases.arguments import max_hold_of
 from apressure.events.ids import checked, new_id
 from apressure.events.producer import EventProducer
-from apressure.events.remote.address import NO_DEAD_LETTERS, is_okq, settings_of
+from apressure.events.remote.address import is_okq, settings_of
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.consumer import RemoteEventConsumer
 from apressure.events.remote.delivery import RemoteEventDelivery, lease_of
@@ -36,13 +36,15 @@ class RemoteEventQueue(RemoteTaking[T]):
     Args:
         name: The queue's name.
         codec: What items are: None for bytes, `"text"`, `"json"`, `"msgpack"`, a class or pydantic model, or a codec.
-        max_attempts: Must be None: okq has no dead letters.
+        max_attempts: How often an event is delivered at most; then it becomes a dead letter. None for no limit. A
+            released okq knows no limit: there, the first `receive`, `get` or `consumer` raises ServerTooOldError.
+        keep_errors: With `max_attempts`, keep the errors of events that go back, for `dead_letters`.
         **options: `url="okq://[user:password@]host[:port]"`, or `okqs://` with TLS; `username`, `password`, and the
             timeouts and limits of `ClientOptions`.
 
     Attributes:
         name: The queue's name.
-        max_attempts: Always None.
+        max_attempts: As given.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -58,22 +60,22 @@ class RemoteEventQueue(RemoteTaking[T]):
     @overload
     def __init__(
         self: RemoteEventQueue[bytes], name: str, *, codec: Literal["raw"] | None = ...,
-        max_attempts: None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., keep_errors: bool = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: RemoteEventQueue[str], name: str, *, codec: Literal["text"],
-        max_attempts: None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., keep_errors: bool = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: RemoteEventQueue[Any], name: str, *, codec: UntypedCodec,
-        max_attempts: None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., keep_errors: bool = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: RemoteEventQueue[T], name: str, *, codec: Codec[T] | type[T],
-        max_attempts: None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., keep_errors: bool = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     def __init__(
         self,
@@ -81,11 +83,16 @@ class RemoteEventQueue(RemoteTaking[T]):
         *,
         codec: Codec[Any] | type[Any] | str | None = None,
         max_attempts: int | None = None,
+        keep_errors: bool = True,
         **options: Unpack[ClientOptions],
     ) -> None:
-        if max_attempts is not None:
-            raise ValueError(NO_DEAD_LETTERS)
         self._set_up(_client_of(options), True, name, codec)
+        self._limit(max_attempts, keep_errors)
+
+    def _limit(self, max_attempts: int | None, keep_errors: bool) -> None:
+        if max_attempts is not None:
+            validation.whole(max_attempts, "max_attempts")
+            self.max_attempts, self._seen.keep_errors = max_attempts, keep_errors
 
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
@@ -223,8 +230,9 @@ class RemoteEventQueue(RemoteTaking[T]):
 
     @classmethod
     def consume(
-        cls, *names: str, codec: Any = None, lease: float | None = None, **options: Unpack[ClientOptions]
-    ) -> RemoteEventConsumer[RemoteEventDelivery[Any]]:
+        cls, *names: str, codec: Any = None, max_attempts: int | None = None, keep_errors: bool = True,
+        lease: float | None = None, **options: Unpack[ClientOptions],
+    ) -> RemoteEventConsumer[RemoteEventDelivery[Any]]:  # fmt: skip
         """Return a consumer of several queues at once, for `async with` and `async for`: at-least-once.
 
         It hands out `RemoteEventDelivery`s; `name` of the consumer says which queue the latest one is from.
@@ -232,6 +240,8 @@ class RemoteEventQueue(RemoteTaking[T]):
         Args:
             *names: The names of the queues.
             codec: As for `RemoteEventQueue`.
+            max_attempts: As for `RemoteEventQueue`.
+            keep_errors: As for `RemoteEventQueue`.
             lease: As for `consumer`.
             **options: As for `RemoteEventQueue`.
         """
@@ -243,6 +253,7 @@ class RemoteEventQueue(RemoteTaking[T]):
         for name in dict.fromkeys(names):
             queue: RemoteEventQueue[Any] = cls.__new__(cls)
             queue._set_up(client, False, name, codec)
+            queue._limit(max_attempts, keep_errors)
             queues.append(queue)
         notices = Notices(client.node, [queue.name for queue in queues])
         return RemoteEventConsumer(queues, notices, client, True, False, 1, seconds, max_hold_of(None))

@@ -55,7 +55,8 @@ class Renewing(LeasesInHand[RemoteEventDelivery[Any], RemoteEventDelivery[Any]])
 
     def _give_back(self, lost: list[RemoteEventDelivery[Any]]) -> None:
         for name, deliveries in _by_queue(lost):
-            self._client.soon(self._client.commands.put_back(name, [one.event for one in deliveries], seen=True))
+            events, errors = [one.event for one in deliveries], [one.failure for one in deliveries]
+            self._client.soon(self._client.commands.put_back(name, events, errors))
 
     def _renew(
         self,

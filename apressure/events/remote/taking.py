@@ -166,7 +166,7 @@ class RemoteTaking(RemoteAdministration, Iterating[T], Generic[T]):
 
     @with_deadline(reads=True)
     async def dead_letters(self, limit: int | None = 100, *, deadline: float | None = None) -> list[DeadLetter[T]]:
-        """Return dead letters of `EventQueue`s on the server's Redis, the oldest first, with the reason of each.
+        """Return dead letters, the oldest first, with the reason of each.
 
         Args:
             limit: How many at most; None for all.

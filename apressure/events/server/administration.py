@@ -57,7 +57,7 @@ class Administration:
         created = (await queue.steps.status()).created
         yield queue.steps
         if created:
-            queue.ring()
+            queue.note_end()
 
     async def pause(self, session: Session, arguments: Arguments) -> Reply:
         """QPAUSE queue"""

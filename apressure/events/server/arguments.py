@@ -15,6 +15,9 @@ LONGEST: Final = 10 * 365 * 86400.0
 """Seconds: the longest EX, WAIT, timeout or extension."""
 MOST: Final = 1_000
 """The most events of one QRPOP with COUNT."""
+MOST_ATTEMPTS: Final = 10**12
+LONGEST_ERROR: Final = 1_000
+"""Bytes of an error of QFAIL."""
 
 
 Arguments = Sequence[bytes]
@@ -67,6 +70,7 @@ class Pop(NamedTuple):
         wait: Seconds to wait for an event, and to say that the queue is closed; None for neither.
         created: The queue must have been created.
         tell: Say how often each event was delivered, or why there is none.
+        limit: How often an event is delivered at most; 0 for no limit.
     """
 
     queue: str
@@ -75,15 +79,16 @@ class Pop(NamedTuple):
     wait: float | None = None
     created: bool = False
     tell: bool = False
+    limit: int = 0
 
     @property
     def want(self) -> Want:
         """What the step is told."""
-        return Want(int(self.lease * 1000), expected=self.created)
+        return Want(int(self.lease * 1000), self.limit, self.created)
 
     @classmethod
     def read(cls, arguments: Sequence[bytes]) -> Pop:
-        """Read `queue [EX seconds] [WAIT seconds] [COUNT number] [NOACK] [CREATED] [TELL]`, options in any order.
+        """Read `queue` and the options EX, WAIT, COUNT and LIMIT with a number, NOACK, CREATED and TELL, in any order.
 
         NOACK, a word of older okqs that released clients send, is EX 0. The first PHP client sends the seconds
         without EX: that number is ignored, as okq ignores it.
@@ -93,7 +98,7 @@ class Pop(NamedTuple):
         """
         if len(arguments) == 1:
             return cls(name_of(arguments[0]))
-        lease, most = DEFAULT_LEASE, None
+        lease, most, limit = DEFAULT_LEASE, None, 0
         wait: float | None = None
         flags = dict.fromkeys((b"NOACK", b"CREATED", b"TELL"), False)
         rest = list(arguments[1:])
@@ -104,9 +109,9 @@ class Pop(NamedTuple):
             if option in flags:
                 flags[option] = True
                 continue
-            if option not in (b"EX", b"WAIT", b"COUNT"):
+            if option not in (b"EX", b"WAIT", b"COUNT", b"LIMIT"):
                 raise ErrorReply(
-                    "ERR syntax error: QRPOP has the options EX, WAIT, COUNT, NOACK, CREATED and TELL, not "
+                    "ERR syntax error: QRPOP has the options EX, WAIT, COUNT, LIMIT, NOACK, CREATED and TELL, not "
                     f"{quoted(option)}"
                 )
             if not rest:
@@ -116,10 +121,12 @@ class Pop(NamedTuple):
                 lease = seconds(given, "expires")
             elif option == b"WAIT":
                 wait = seconds(given, "wait")
+            elif option == b"LIMIT":
+                limit = number(given, "limit", MOST_ATTEMPTS, least=0)
             else:
                 most = number(given, "count", MOST)
         no_ack, created, tell = flags.values()
-        return cls(name_of(arguments[0]), 0.0 if no_ack else lease, most, wait, created, tell)
+        return cls(name_of(arguments[0]), 0.0 if no_ack else lease, most, wait, created, tell, limit)
 
 
 class Ack(NamedTuple):

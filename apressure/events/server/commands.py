@@ -165,13 +165,14 @@ def _table(handshake: Handshake, queues: Operations, whole: Administration) -> d
         Command("QLPEEK queue", 1, 1, queues.peek_left, "Shows the event that was pushed last"),
         Command("QRPEEK queue", 1, 1, queues.peek_right, "Shows the event that is next"),
         Command(
-            "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number] [NOACK] [CREATED] [TELL]", 1, 10, None,
-            "Takes the next event", queues.pop,
+            "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number] [LIMIT number] [NOACK] [CREATED] [TELL]", 1, 12,
+            None, "Takes the next event", queues.pop,
         ),
         Command(
             "QACK queue id [id ...] [REDO]", 2, _ANY, None, "Acknowledges events, or gives them back",
             queues.ack,
         ),
+        Command("QFAIL queue id error [id error ...]", 3, _ANY, queues.fail, "Gives back events, and says why"),
         Command("QRETURN queue id [id ...]", 2, _ANY, queues.give_back, "Gives back events that nobody has seen"),
         Command("QEXTEND queue id seconds", 3, 3, queues.extend, "Gives the consumer of an event more time"),
         Command("QREGISTER [queue ...]", 0, _ANY, queues.register_client, "Registers for these queues only"),

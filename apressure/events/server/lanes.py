@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from apressure import logs
 from apressure.connection.waiting.waiter import Waiter, park
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
@@ -297,6 +298,7 @@ class PopLane(Lane[Taking, Found]):
     def _settle(self, jobs: Sequence[PopJob], answer: Any) -> list[tuple[PopJob, Found]]:
         if not isinstance(answer, Popped):
             return [(job, Found(wait=answer)) for job in jobs]
+        logs.dead_letters("EventQueue", self._steps.name, answer.dead)
         events = answer.events
         settled: list[tuple[PopJob, Found]] = []
         again: list[PopJob] = []
@@ -322,10 +324,12 @@ class Settling(NamedTuple):
     Attributes:
         ids: The events.
         how: As `EventSteps.settle` takes it.
+        errors: Why each attempt has failed, or nothing; for `"fail"`.
     """
 
     ids: Sequence[bytes]
     how: str
+    errors: Sequence[bytes] = ()
 
 
 SettleJob = Job[Settling, bytes]
@@ -334,20 +338,22 @@ SettleJob = Job[Settling, bytes]
 class SettleLane(Lane[Settling, bytes]):
     """Acknowledgements of a queue, and events that are given back."""
 
-    def settle(self, ids: Sequence[bytes], how: str) -> Outcome[bytes]:
+    def settle(self, ids: Sequence[bytes], how: str, errors: Sequence[bytes] = ()) -> Outcome[bytes]:
         """Settle events, no matter which client claimed them.
 
         Returns:
             A letter for each: `1` if it was settled. Cancelled, they are settled or not.
         """
-        return self._submit(Settling(ids, how), len(ids))
+        return self._submit(Settling(ids, how, errors), len(ids))
 
     def _fits(self, first: SettleJob, job: SettleJob) -> bool:
         return first.work.how == job.work.how == "ack"  # of what is given back, the last one is the first again
 
     def _send(self, series: Series, jobs: Sequence[SettleJob]) -> Request:
-        claims = [(one, b"") for job in jobs for one in job.work.ids]
+        claims: list[Sequence[bytes]] = [(one, b"") for job in jobs for one in job.work.ids]
         how = jobs[0].work.how
+        if how == "fail":  # each such command has a step of its own
+            claims = [(one, b"", why) for one, why in zip(jobs[0].work.ids, jobs[0].work.errors, strict=True)]
         return self._steps.send_settle(series, how, claims, how == "ack", self._answered)
 
     def _settle(self, jobs: Sequence[SettleJob], answer: bytes) -> list[tuple[SettleJob, bytes]]:

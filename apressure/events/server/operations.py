@@ -15,7 +15,7 @@ from apressure.concurrency import background
 from apressure.connection.client import Client
 from apressure.events.engine.answers import Event
 from apressure.events.engine.steps import MAX_EVENTS, active_queues
-from apressure.events.server.arguments import Ack, Arguments, Pop, Push, name_of, seconds
+from apressure.events.server.arguments import LONGEST_ERROR, Ack, Arguments, Pop, Push, name_of, seconds
 from apressure.events.server.connection import Answer, Replies, in_task
 from apressure.events.server.lanes import Found, PushLane, SettleLane
 from apressure.events.server.outcomes import Outcome
@@ -29,6 +29,9 @@ logger = logging.getLogger("apressure.events.server")
 Calls = Iterable[Arguments]
 """The arguments of the same command for the same queue that came behind a command. Those that an operation does not
 answer are tried again."""
+
+Failure = tuple[bytes, bytes]
+"""The id of an event, and why the attempt failed, or nothing."""
 
 PUSHED: Final = ord("k")
 
@@ -232,10 +235,22 @@ class Operations:
     async def give_back(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
         """QRETURN queue id [id ...]"""
         name, *ids = arguments
-        lane, returned = self._queues[name_of(name)].settling, 0
-        for chunk in reversed(_chunks(ids)):  # what goes back later comes first
-            returned += (await lane.settle(chunk, "unseen")).count(b"1")
-        return returned
+        return await self._put_back(name, [(one, b"") for one in ids], "unseen")
+
+    async def fail(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
+        """QFAIL queue id error [id error ...]"""
+        name, *rest = arguments
+        if len(rest) % 2:
+            raise ErrorReply("ERR missing args")
+        if (longest := max(map(len, rest[1::2]))) > LONGEST_ERROR:
+            raise ErrorReply(f"ERR bad error value: it has {longest} bytes, and the most is {LONGEST_ERROR}")
+        return await self._put_back(name, list(zip(rest[::2], rest[1::2], strict=True)), "fail")
+
+    async def _put_back(self, name: bytes, failures: Sequence[Failure], how: str) -> int:
+        lane, done = self._queues[name_of(name)].settling, 0
+        for chunk in reversed(_chunks(failures)):  # what goes back later comes first
+            done += (await lane.settle([event for event, _ in chunk], how, [why for _, why in chunk])).count(b"1")
+        return done
 
     async def extend(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
         name, event, given = arguments

@@ -82,6 +82,11 @@ class ServedQueue:
             set_result_once(future, self.steps.name)
         self.wake_one()
 
+    def note_end(self) -> None:
+        """The queue was closed or deleted here: tell all who wait."""
+        self._stage = 0
+        self.ring()  # each client in QRPOP tells the next one
+
     @property
     def is_awaited(self) -> bool:
         """Whether a client waits for an event, in QNOTIFY or in QRPOP."""
@@ -97,17 +102,18 @@ class ServedQueue:
     async def look(self) -> None:
         """Wake as many clients as there are events, and all when the queue has ended: nobody may have told of that."""
         with contextlib.suppress(PressureError):  # after the next connection all clients catch up
-            events, ended = await asyncio.gather(self.count_events(), self._has_ended())
-            if events or ended:
-                self.ring()  # of its end, each client in QRPOP tells the next one
+            events, _ = await asyncio.gather(self.count_events(), self._look_for_end())
+            if events:
+                self.ring()
                 for _ in range(min(events - 1, len(self._line))):
                     self.wake_one()
 
-    async def _has_ended(self) -> bool:
-        """Whether the queue had been created at the latest look, and was closed or deleted since."""
+    async def _look_for_end(self) -> None:
+        """Tell all who wait if the queue had been created at the latest look, and was closed or deleted since."""
         keys, before = self.steps.keys, self._stage
         self._stage = await self.steps.connection.ask(b"EXISTS", keys.bound, keys.closed, reads=True)
-        return before > 0 and before != self._stage
+        if 0 < before != self._stage:
+            self.ring()  # each client in QRPOP tells the next one
 
     def wake_one(self) -> None:
         """Have the next client in QRPOP try."""

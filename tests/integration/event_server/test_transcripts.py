@@ -10,8 +10,8 @@ from tests.integration.event_server.conftest import Served, Wire, packed
 NIL = b"$-1\r\n"
 SYNTAX = "ERR syntax error"
 NO_OPTION = "the last argument is neither NOBLOCK, nor NOWAIT, nor CREATED, nor the contents of an event"
-OPTIONS = "ERR syntax error: QRPOP has the options EX, WAIT, COUNT, NOACK, CREATED and TELL, not"
-QRPOP = "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number] [NOACK] [CREATED] [TELL]"
+OPTIONS = "ERR syntax error: QRPOP has the options EX, WAIT, COUNT, LIMIT, NOACK, CREATED and TELL, not"
+QRPOP = "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number] [LIMIT number] [NOACK] [CREATED] [TELL]"
 CLIENT = "ERR unknown subcommand or wrong arguments for CLIENT 'KILL'. There are ID, INFO, GETNAME, SETNAME and SETINFO"
 
 
@@ -75,6 +75,9 @@ async def test_status_without_queues(wire: Wire) -> None:
         ("QACK foo", "ERR missing args"),
         ("QEXTEND foo id", "ERR missing args"),
         ("QRETURN foo", "ERR missing args"),
+        ("QFAIL foo id", "ERR missing args"),
+        ("QFAIL foo id why id", "ERR missing args"),
+        ("QRPOP foo LIMIT x", 'ERR bad limit value: "x" is not a whole number between 0 and 1000000000000'),
         ("QNOTIFY", "ERR missing args"),
         ("QFLUSH", "ERR missing args"),
         ("ECHO", "ERR missing args"),
@@ -85,7 +88,7 @@ async def test_status_without_queues(wire: Wire) -> None:
         ("QRPOP foo EX 3 PX", f'{OPTIONS} "PX"'),
         ("QRPOP foo EX 3 4", f'{OPTIONS} "4"'),
         ("QRPOP foo EX NOACK", 'ERR bad expires value: "NOACK" is not a number of seconds between 0 and 315360000'),
-        ("QRPOP foo EX 1 WAIT 0 COUNT 1 NOACK CREATED TELL x", f"ERR too many args: {QRPOP}"),
+        ("QRPOP foo EX 1 WAIT 0 COUNT 1 LIMIT 1 NOACK CREATED TELL x", f"ERR too many args: {QRPOP}"),
         ("QRPOP foo COUNT 0", 'ERR bad count value: "0" is not a whole number between 1 and 1000'),
         ("QNOTIFY x", 'ERR bad timeout value: "x" is not a number of seconds between 0 and 315360000'),
         ("QEXTEND foo id inf", 'ERR bad seconds value: "inf" is not a number of seconds between 0 and 315360000'),
