@@ -12,7 +12,7 @@ from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.events.consumer import EventConsumer
 from apressure.events.core import Core
 from apressure.events.delivery import EventDelivery
-from apressure.events.remote.address import NO_DEAD_LETTERS, is_okq
+from apressure.events.remote.address import is_okq
 from apressure.events.several import EventConsumers
 from apressure.protocols import Mover
 
@@ -172,9 +172,9 @@ class EventQueue(Core[T]):
         if client is None and is_okq(options.get("url")):
             from apressure.events.remote.queue import RemoteEventQueue
 
-            if max_attempts is not None:
-                raise ValueError(NO_DEAD_LETTERS)
-            return RemoteEventQueue.consume(*names, codec=codec, lease=lease, **options)  # type: ignore[return-value]
+            return RemoteEventQueue.consume(  # type: ignore[return-value]
+                *names, codec=codec, max_attempts=max_attempts, keep_errors=keep_errors, lease=lease, **options
+            )
         shared = client_of(EventQueue, client, options)
         queues = [
             EventQueue(name, client=shared, codec=codec, max_attempts=max_attempts, keep_errors=keep_errors)

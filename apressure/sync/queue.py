@@ -251,7 +251,7 @@ class Queue(Opening, Generic[T]):
     ) -> Consumer[Any]:  # fmt: skip
         """Return a block that gets items, at-least-once: `with queue.consumer() as items: for item in items`.
 
-        An argument that the kind of queue does not know is refused if it is given: okq cannot `delete`.
+        An argument that the kind of queue does not know is refused if it is given.
 
         Args:
             ack: `"auto"`: an item is acknowledged when the loop asks for the next one, and at the end of the block

@@ -1,4 +1,4 @@
-"""A queue on an okq server keeps the contract, as far as okq's commands can."""
+"""A queue on a server of ours keeps the contract, and one on a released okq as far as okq's commands can."""
 
 from __future__ import annotations
 
@@ -9,27 +9,18 @@ from typing import Any
 import pytest
 
 from apressure import EventQueue, QueueDoesNotExistError
-from apressure.testing.contract import Opener, PauseContract, QueueContract
+from apressure.testing.contract import DeadLetterContract, Opener, PauseContract, QueueContract
 from tests.integration.events.remote.conftest import serving
 from tests.okq_server import OkqServer
 
 
-class TestServerOfOurs(QueueContract, PauseContract):
-    # A put makes a deleted queue again, what waits does not learn of that, and consumers count no attempts. The server
-    # says of a paused queue that it is empty, and does not tell consumers: what they have prefetched stays with them.
-    test_deleting_ends_what_waits = None  # type: ignore[assignment]
-    test_deleting_a_paused_queue_ends_what_waits = None  # type: ignore[assignment]
-    test_a_paused_queue_is_otherwise_as_usual = None  # type: ignore[assignment]
-    test_what_was_prefetched_goes_back_when_the_queue_is_paused = None  # type: ignore[assignment]
-    test_a_queue_exists_from_create_to_delete = None  # type: ignore[assignment]
-    test_a_message_that_fails_too_often_becomes_a_dead_letter = None  # type: ignore[assignment]
-
+class TestServerOfOurs(QueueContract, DeadLetterContract, PauseContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with serving(url) as address, contextlib.AsyncExitStack() as stack:
 
-            async def open_queue() -> Any:
-                return await stack.enter_async_context(EventQueue("jobs", url=address))
+            async def open_queue(**options: Any) -> Any:
+                return await stack.enter_async_context(EventQueue("jobs", url=address, **options))
 
             yield open_queue
             with contextlib.suppress(QueueDoesNotExistError):

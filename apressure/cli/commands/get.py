@@ -26,7 +26,6 @@ from apressure.cli.streams.drain import Drain
 from apressure.cli.streams.meter import Meter, is_shown
 from apressure.cli.streams.pipes import Output
 from apressure.cli.streams.texts import text_of
-from apressure.events.remote.address import is_okq
 
 
 async def get(
@@ -81,8 +80,6 @@ async def get(
         raise UsageError("--max-attempts excludes --at-most-once, where an item is delivered only once")
     if shared and at_most_once:
         raise UsageError("--shared excludes --at-most-once: without it, several commands can get from a queue anyway")
-    if delete and is_okq(address.url):
-        raise UsageError(f"--delete is not for a queue on an okq server: `apressure delete {address}` deletes it")
     settings = {
         "max_attempts": max_attempts,
         "dead_letters": dead_letters,

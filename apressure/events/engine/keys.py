@@ -46,6 +46,7 @@ class EventKeys:
         claimed: The list of the ids of events in flight.
         items: The hash from ids to contents.
         consumers: The sorted set of consumers, by the unix time of their last sign of life.
+        bound: Ours: the string that exists when the queue was created.
         closed: Ours: the list that is not empty when the queue is closed.
         turns: Ours: the list with a token for the next client that waits for events.
         room: Ours: the list with a token for the next client that waits for room.
@@ -75,7 +76,7 @@ class EventKeys:
         self.okq = tuple(base + ending.encode() for ending in _OKQ)
         self.ours = tuple(b"apressure:" + base + b":" + word.encode() for word in _OURS)
         self.unclaimed, self.claimed, self.items, self.consumers = self.okq
-        self.closed, self.turns, self.room = (self.ours[place] for place in (1, 5, 7))
+        self.bound, self.closed, self.turns, self.room = (self.ours[place] for place in (0, 1, 5, 7))
         self.end, self.paused, self.resumed = self.ours[10:13]
 
     def lock(self, event_id: bytes) -> bytes:

@@ -11,10 +11,6 @@ DEFAULT_PORT: Final = 4777
 PATIENCE: Final = 45.0
 """Seconds without a reply after which a connection is given up: a server of ours tries its Redis again for 30 s."""
 
-NO_DEAD_LETTERS: Final = (
-    "okq has no dead letters. Leave out max_attempts=, or give the URL of the server's Redis (redis://…)"
-)
-
 _SCHEMES: Final = {"okq": "redis", "okqs": "rediss", "okq+unix": "unix"}
 _TAKEN: Final = frozenset(
     {
@@ -22,7 +18,7 @@ _TAKEN: Final = frozenset(
         "retry_timeout", "settle_timeout", "max_message_size",
     }
 )  # fmt: skip
-_HARMLESS: Final = (("scripting", True), ("keep_errors", True))
+_HARMLESS: Final = (("scripting", True),)
 """Options of Redis that ask for nothing here."""
 
 

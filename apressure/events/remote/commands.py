@@ -6,9 +6,10 @@ command, says that a queue is full or closed, and extends claims: then fewer com
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from apressure.connection.settings import Settings
@@ -16,13 +17,12 @@ from apressure.connection.wire.channel import ConnectionLost
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.core.driver import Connection
+from apressure.core.waiting import EMPTY, Wait
 from apressure.events.remote.connection import Attempts, Command, OkqServer, replies
+from apressure.events.remote.errors import duplicate, error_of, no_extend, no_limit
 from apressure.exceptions import (
-    DuplicateEventError,
     OutcomeUnknownError,
     PressureError,
-    QueueClosedError,
-    QueueDoesNotExistError,
     ServerError,
     ServerTooOldError,
     ServerUnavailableError,
@@ -30,6 +30,22 @@ from apressure.exceptions import (
 
 Pair = tuple[bytes, bytes]
 """An event's id and its contents."""
+
+
+class Popped(list[Pair]):
+    """Events that were popped.
+
+    Attributes:
+        attempts: How often each was delivered, this time included, if the server is one of ours.
+        wait: Why there are none, if the server is one of ours.
+    """
+
+    attempts: Sequence[int] = ()
+
+    def __init__(self, events: Iterable[Pair] = (), wait: Wait = EMPTY) -> None:
+        super().__init__(events)
+        self.wait = wait
+
 
 AT_A_TIME: Final = 100
 """How many commands for single events are sent together."""
@@ -69,7 +85,7 @@ class Commands:
         self.server = OkqServer(settings)
         self.connection = ReconnectingConnection(self.server.node_of(()))
 
-    async def push(self, name: str, pairs: Sequence[Pair], front: bool, given: bool) -> int:
+    async def push(self, name: str, pairs: Sequence[Pair], front: bool, given: bool, expected: bool = False) -> int:
         """Push events in order, without waiting for room (QLPUSH, QRPUSH).
 
         After a lost reply they are pushed again. "Duplicate" then means that the first try was carried out, unless
@@ -80,6 +96,7 @@ class Commands:
             pairs: The events.
             front: Push them to the front.
             given: The program chose the id of the only event.
+            expected: The queue must have been created.
 
         Returns:
             How many of the first events are in the queue; fewer than all if a server of ours says that it is full.
@@ -87,6 +104,7 @@ class Commands:
         Raises:
             DuplicateEventError: The id is in use. Nothing was pushed.
             QueueClosedError: The server is one of ours, and the queue is closed. Nothing was pushed.
+            QueueDoesNotExistError: It is expected, and missing. Nothing was pushed.
             OutcomeUnknownError: The connection broke and could not be restored in time; or it broke, and now the given
                 id is in use.
             PressureError: The server refused, or cannot be reached. `accepted` says how many of the first events are
@@ -94,13 +112,14 @@ class Commands:
         """
         attempts, done = self._attempts(), 0
         verb, queue = b"QRPUSH" if front else b"QLPUSH", encoded(name)
+        option = b"CREATED" if expected else b"NOWAIT"
         try:
             while done < len(pairs):
                 channel, extended = await attempts.channel()
                 left = pairs[done:]
                 if extended:
                     flat = [word for pair in left for word in pair]
-                    commands: list[Command] = [(verb, queue, *flat, b"NOWAIT")]
+                    commands: list[Command] = [(verb, queue, *flat, option)]
                 else:
                     commands = [(verb, queue, *pair) for pair in left[:AT_A_TIME]]
                 for reply in await replies(channel, commands):
@@ -110,7 +129,7 @@ class Commands:
                         break
                     text = str(reply) if isinstance(reply, ServerError) else ""
                     if text.startswith(_DUPLICATE) and given:
-                        raise _duplicate(name, left[0][0], attempts.lost)
+                        raise duplicate(name, left[0][0], attempts.lost)
                     if full := re.match(_FULL, text):
                         return done + int(full[1])
                     if text and not text.startswith(_DUPLICATE):
@@ -121,7 +140,7 @@ class Commands:
             raise
         return done
 
-    async def pop(self, name: str, most: int, lease: float) -> list[Pair]:
+    async def pop(self, name: str, most: int, lease: float, expected: bool = False, limit: int = 0) -> Popped:
         """Pop up to `most` events, without waiting (QRPOP).
 
         Args:
@@ -129,25 +148,39 @@ class Commands:
             most: How many.
             lease: Seconds for the acknowledgement; 0 acknowledges them at once. The released okq takes whole seconds,
                 so it gets the next larger number.
+            expected: The queue must have been created.
+            limit: How often an event is delivered at most; 0 for no limit.
 
         Raises:
             QueueClosedError: The server is one of ours, and the queue is closed and empty.
+            QueueDoesNotExistError: It is expected, and missing.
+            ServerTooOldError: There is a limit, and it is a released okq.
             OutcomeUnknownError: A reply was lost, and `lease` is 0: events may be lost. With a lease they come again
                 when it ends, and the pop is repeated.
             PressureError: The server refused, or cannot be reached.
         """
         attempts, queue = self._attempts(), encoded(name)
+        options: list[Argument] = [b"TELL", *([b"CREATED"] if expected else ()), *((b"LIMIT", limit) if limit else ())]
         while True:
             channel, extended = await attempts.channel()
+            if limit and not extended:
+                raise no_limit(name)
             if extended:
                 count = min(most, MOST)
-                commands: list[Command] = [(b"QRPOP", queue, b"EX", str(lease), b"WAIT", 0, b"COUNT", count)]
+                commands: list[Command] = [
+                    (b"QRPOP", queue, b"EX", str(lease), b"WAIT", 0, b"COUNT", count, *options)
+                ]  # fmt: skip
             else:
                 commands = [(b"QRPOP", queue, b"EX", math.ceil(lease))] * min(most, AT_A_TIME)
             answers = await replies(channel, commands)
+            if extended and isinstance(answers[0], bytes):
+                reason, *created = answers[0].split()
+                return Popped(wait=Wait("paused" if reason == b"paused" else "empty", created=bool(created)))
             if extended and isinstance(answers[0], list):
                 answers = answers[0]
-            events: list[Pair] = [(one[0], one[1]) for one in answers if isinstance(one, list)]
+            arrived = [one for one in answers if isinstance(one, list)]
+            events = Popped((one[0], one[1]) for one in arrived)
+            events.attempts = [one[2] for one in arrived if extended]
             errors = [one for one in answers if isinstance(one, Exception)]
             if events or not errors:
                 return events
@@ -160,8 +193,14 @@ class Commands:
                     "(receive, consumer) loses none"
                 )
 
-    async def settle(self, name: str, event: bytes, redo: bool) -> bool:
-        """Acknowledge an event, or put it back, first in line (QACK).
+    async def settle(self, name: str, event: bytes, redo: bool, error: bytes = b"") -> bool:
+        """Acknowledge an event, or put it back, first in line (QACK, QFAIL).
+
+        Args:
+            name: The queue's name.
+            event: Its id.
+            redo: Put it back.
+            error: Why, for a server of ours to keep.
 
         Returns:
             Whether it was in the queue, waiting or in flight. After a lost reply it counts as settled by the first try.
@@ -169,7 +208,9 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        command = (b"QACK", encoded(name), event, *((b"REDO",) if redo else ()))
+        command: Command = (b"QACK", encoded(name), event, *((b"REDO",) if redo else ()))
+        if error:
+            command = (b"QFAIL", encoded(name), event, error)
         settled, lost = await self._ask(name, command)
         return bool(settled) or lost
 
@@ -197,8 +238,14 @@ class Commands:
             raise attempts.unknown(f"the connection broke while events of {name!r} were acknowledged: they may be lost")
         return confirmed
 
-    async def put_back(self, name: str, events: Sequence[bytes]) -> None:
-        """Put events back, first in line and in this order (QACK with REDO).
+    async def put_back(self, name: str, events: Sequence[bytes], errors: Sequence[bytes] | None = None) -> None:
+        """Put events back, first in line and in this order (QFAIL, QRETURN; on a released okq QACK with REDO).
+
+        Args:
+            name: The queue's name.
+            events: Their ids.
+            errors: Why each attempt has failed, or nothing; None if the program has not seen the events, so that was no
+                attempt.
 
         Raises:
             PressureError: The server refused, or cannot be reached. They come again when their leases end.
@@ -208,7 +255,9 @@ class Commands:
             channel, extended = await attempts.channel()
             if extended:
                 count = len(left)
-                commands: list[Command] = [(b"QACK", queue, *left, b"REDO")]
+                commands: list[Command] = [(b"QRETURN", queue, *left)]
+                if errors is not None:
+                    commands = [(b"QFAIL", queue, *itertools.chain.from_iterable(zip(left, errors, strict=False)))]
             else:  # the one that goes back last is the first in line
                 count = 1
                 commands = [(b"QACK", queue, one, b"REDO") for one in reversed(left[-AT_A_TIME:])]
@@ -258,6 +307,24 @@ class Commands:
             PressureError: It cannot be reached.
         """
         return (await self._attempts().channel())[1]
+
+    async def is_paused(self, name: str, connection: Connection) -> bool:
+        """Whether a queue of a server of ours is paused (QLOOK).
+
+        Args:
+            name: The queue's name.
+            connection: Another connection than the usual one, or that.
+
+        Raises:
+            PressureError: The server refused, or cannot be reached.
+        """
+        channel = await connection.connected()
+        (reply,) = await replies(channel, [(b"QLOOK", encoded(name))])
+        if isinstance(reply, ConnectionLost):
+            raise ServerUnavailableError(str(reply))
+        if isinstance(reply, Exception):
+            raise error_of(reply, name)
+        return bool(reply[4])
 
     async def peek(self, name: str, newest: bool) -> Pair | None:
         """Return the event that is next, or the one that was put last (QRPEEK, QLPEEK).
@@ -333,46 +400,3 @@ class Commands:
 def encoded(name: str) -> bytes:
     """Return a queue's name as the server gets it."""
     return name.encode(errors="surrogateescape")
-
-
-def no_extend(name: str) -> ServerTooOldError:
-    """Return the error for a claim that cannot be extended."""
-    return ServerTooOldError(
-        f"the lease of an event of {name!r} cannot be extended: the released okq has no such command. Receive with a "
-        "longer lease=, or use apressure's server (apressure events serve)"
-    )
-
-
-def error_of(error: Exception, name: str) -> Exception:
-    """Return what an error reply means for a program.
-
-    Args:
-        error: The error.
-        name: The queue's name.
-    """
-    if not isinstance(error, ServerError):
-        return error
-    text = str(error)
-    if text == "ERR queue closed":
-        return QueueClosedError(f"the queue {name!r} is closed", name=name)
-    if text == "ERR no such queue":
-        return QueueDoesNotExistError(
-            f"the queue {name!r} does not exist: create it first, or check the URL", name=name
-        )
-    if "may have been carried out" in text or text.startswith("ERR server-side:"):
-        return OutcomeUnknownError(f"the okq server failed: {text}. The operation may have been carried out, or not")
-    if text.startswith("ERR cannot reach"):
-        return ServerUnavailableError(f"the okq server has lost its Redis: {text.removeprefix('ERR ')}")
-    return error
-
-
-def _duplicate(name: str, event: bytes, lost: bool) -> PressureError:
-    event_id = event.decode(errors="surrogateescape")
-    if lost:
-        return OutcomeUnknownError(
-            f"the connection broke, and now the queue {name!r} has an event with the id {event_id!r}: this put, or one "
-            "before it, put it there"
-        )
-    return DuplicateEventError(
-        f"the queue {name!r} has an event with the id {event_id!r} already: nothing was put", name=name, id=event_id
-    )

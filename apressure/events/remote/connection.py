@@ -51,7 +51,7 @@ class OkqServer(Server):
             ServerUnavailableError: It has too many clients.
         """
         # Without arguments these commands do nothing: a server that knows them says so.
-        knows_okq, extends = await asyncio.gather(_knows(channel, b"QRPEEK"), _knows(channel, b"QEXTEND"))
+        knows_okq, extends = await asyncio.gather(_knows(channel, b"QRPEEK"), _knows(channel, b"QRETURN"))
         if not knows_okq:
             raise ServerError(
                 f"the server at {channel.address.text} is no okq server: it does not know QRPEEK. If it is a Redis or "

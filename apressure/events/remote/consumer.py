@@ -15,9 +15,10 @@ from apressure.core.leases.clock import since_boot
 from apressure.core.prefetch import Chunk
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.delivery import Hand, RemoteEventDelivery
+from apressure.events.remote.errors import no_limit
 from apressure.events.remote.notices import Misses, Notices
 from apressure.events.remote.renewing import Renewing
-from apressure.exceptions import QueueClosedError
+from apressure.exceptions import QueueClosedError, ServerTooOldError
 
 if TYPE_CHECKING:
     from apressure.events.remote.queue import RemoteEventQueue
@@ -57,16 +58,18 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
         notices: Notices,
         owned: OkqClient | None,
         manual: bool,
+        delete: bool,
         prefetch: int | None,
         lease: float,
         max_hold: float,
     ) -> None:
         hand, client = Hand(self._failed), queues[0]._client
         blocks, timeout = [queue.blocks for queue in queues], client.settings.settle_timeout
-        super().__init__(self._check_queues, blocks, timeout, manual=manual, delete=False, hand=hand)
+        super().__init__(self._check_queues, blocks, timeout, manual=manual, delete=delete, hand=hand)
         self.name = ""
         self._queues = queues
         self._not_drained = list(queues)
+        self._created = {queue for queue in queues if queue._expected}
         self._client = client
         self._owned = owned
         self._notices = notices
@@ -74,7 +77,7 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
         self._chunk = Chunk(prefetch, MAX_PREFETCH)
         self._lease = lease
         names = ", ".join(queue.name for queue in queues)
-        self._renewing = Renewing(client, hand, names, lease, max_hold, self._lost)
+        self._renewing = Renewing(client, hand, names, lease, max_hold, self._lost, self._return_paused)
         self._extended = False
 
     async def __aenter__(self) -> Self:
@@ -84,6 +87,14 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
                 await stack.enter_async_context(self._owned)
             self._check_queues()
             self._extended = await self._client.commands.extends()
+            limited = next((queue for queue in self._queues if queue.max_attempts is not None), None)
+            if limited is not None and not self._extended:
+                raise no_limit(limited.name)
+            if self._delete and not self._extended:
+                raise ServerTooOldError(
+                    f"a consumer of the queue {self._queues[0].name!r} cannot delete it: the released okq knows no end "
+                    "of a queue. Leave out delete=, or use apressure's server (apressure events serve)"
+                )
             await self._notices.hold()
             stack.pop_all()
         if not self._extended:
@@ -111,10 +122,25 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
             for one in unseen:
                 if one.queue == queue.name:
                     queue._seen.unseen(one.event)
-            # What has gone back by itself may be in the hands of others.
-            mine = [one.event for one in (*seen, *unseen) if one.queue == queue.name and one.certain]
-            if mine:
-                await self._client.step(self._client.commands.put_back(queue.name, mine))
+            # What the program has not seen goes back first: what goes back later comes before it.
+            for some in (unseen, seen):
+                # What has gone back by itself may be in the hands of others.
+                mine = [one for one in some if one.queue == queue.name and one.certain]
+                events, errors = [one.event for one in mine], [one.failure for one in mine] if some is seen else None
+                if mine:
+                    await self._client.step(self._client.commands.put_back(queue.name, events, errors))
+
+    def _return_paused(self, name: str) -> None:
+        """Give back what came from a queue that is paused now, and was not handed out: that was no attempt."""
+        prefetched = list(self._buffer)
+        unseen = [one for one in prefetched if one.queue == name]
+        self._buffer.clear()
+        self._buffer.extend(one for one in prefetched if one.queue != name)
+        for one in unseen:
+            self.hand.pop(one, None)
+        mine = [one.event for one in unseen if one.certain]
+        if mine:
+            self._client.soon(self._client.commands.put_back(name, mine))
 
     def _check_queues(self) -> None:
         for queue in self._queues:
@@ -150,6 +176,7 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
             try:
                 await self._client.step(self._pop(queue))
             except QueueClosedError:
+                self._created.add(queue)
                 if await self._is_drained(queue):
                     self._not_drained.remove(queue)
                     if not self._not_drained:
@@ -168,8 +195,11 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
     async def _pop(self, queue: RemoteEventQueue[Any]) -> None:
         """Pop events into the buffer; those that come when the block has ended go back."""
         sent = since_boot()
-        events = await self._client.commands.pop(queue.name, self._chunk.size, self._lease)
-        queue._done.received_count += len(events)
+        expected, limit = queue in self._created, queue.max_attempts or 0
+        events = await self._client.commands.pop(queue.name, self._chunk.size, self._lease, expected, limit)
+        if events.wait.created:
+            self._created.add(queue)
+        queue._seen.popped(events)
         if self._left:
             await queue._put_back(events)
             return
@@ -179,6 +209,12 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
             self._renewing.arrived([(one, one) for one in deliveries], sent)
         else:
             self.hand.update((one, one) for one in deliveries)
+
+    async def _delete_drained(self) -> None:
+        for queue in self._queues:
+            look = await queue._look()
+            if look.closed and not (look.waiting or look.claimed):
+                await self._client.step(queue._ours.delete())
 
     async def _is_drained(self, queue: RemoteEventQueue[Any]) -> bool:
         """Whether nobody else has an event of a closed queue, which may come back."""

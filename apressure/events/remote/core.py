@@ -7,7 +7,7 @@ import contextlib
 import copy
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from apressure import logs, validation
@@ -27,7 +27,7 @@ from apressure.events.engine.steps import MAX_EVENTS
 from apressure.events.identified import Identified
 from apressure.events.ids import new_id
 from apressure.events.remote.client import OkqClient
-from apressure.events.remote.commands import Counts, Pair, encoded
+from apressure.events.remote.commands import Counts, Pair, Popped, encoded
 from apressure.events.remote.delivery import DEFAULT_LEASE, Hand, RemoteEventDelivery, Seen, lease_of
 from apressure.events.remote.notices import Misses, Notices
 from apressure.events.remote.ours import Look, Ours
@@ -59,18 +59,26 @@ class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDeliver
         owns_client: Close it together with the queue object.
         name: The queue's name.
         codec: What items are.
+        max_attempts: How often an event is delivered at most; None for no limit.
+        keep_errors: Keep the errors of events that go back.
 
     Attributes:
-        max_attempts: Always None: okq has no dead letters.
+        max_attempts: As given.
     """
-
-    max_attempts: int | None = None
 
     _put_most: ClassVar[int] = MAX_EVENTS
 
     def __init__(
-        self, client: OkqClient, owns_client: bool, name: str, codec: Codec[Any] | type[Any] | str | None
+        self,
+        client: OkqClient,
+        owns_client: bool,
+        name: str,
+        codec: Codec[Any] | type[Any] | str | None,
+        max_attempts: int | None,
+        keep_errors: bool,
     ) -> None:
+        if max_attempts is not None:
+            validation.whole(max_attempts, "max_attempts")
         validation.text(name, "name")
         if not 1 <= len(encoded(name)) <= MAX_NAME:
             raise ValueError(f"the queue's name must have between 1 and {MAX_NAME} bytes, not {len(encoded(name))}")
@@ -81,7 +89,8 @@ class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDeliver
         self._busy: Counter[Role] = Counter()  # operations under way
         self._blocked = Blocked()
         self._done = done.Counts()
-        self._seen = Seen(self._done)
+        self.max_attempts = max_attempts
+        self._seen = Seen(self._done, keep_errors and max_attempts is not None)
         self._ours = Ours(client, name)
 
     def __repr__(self) -> str:
@@ -222,10 +231,11 @@ class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDeliver
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         done = failures = 0
+        expected = self._expected
 
         async def attempt() -> int:
             try:
-                count = await self._client.commands.push(self.name, pairs[done:], front, given)
+                count = await self._client.commands.push(self.name, pairs[done:], front, given, expected)
             except PressureError as error:
                 self._done.put_count += error.accepted
                 progress.accepted += error.accepted
@@ -242,6 +252,7 @@ class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDeliver
             remaining = None if deadline is None else deadline - loop.time()
             if remaining is not None and remaining <= 0:
                 raise QueueFullError(f"the queue {self.name!r} is full", name=self.name, accepted=done)
+            expected = True  # it has a bound
             pause = _LOOKS.pause(failures)
             with self._blocked.by("full"):
                 await self._wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
@@ -291,13 +302,14 @@ class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDeliver
             logs.redelivered("RemoteEventQueue", self.name, delivery.id, delivery.attempts, delivery.raw)
         return delivery
 
-    async def _pop(self, most: int, lease: float) -> list[Pair]:
+    async def _pop(self, most: int, lease: float, expected: bool) -> Popped:
         """Pop events, without waiting. Cancelled, nothing was taken, or it goes back."""
-        events = await self._client.step(self._client.commands.pop(self.name, most, lease), self._put_back)
-        self._done.received_count += len(events)
+        popping = self._client.commands.pop(self.name, most, lease, expected, self.max_attempts or 0)
+        events = await self._client.step(popping, self._put_back)
+        self._seen.popped(events)
         return events
 
-    async def _put_back(self, events: list[Pair]) -> None:
+    async def _put_back(self, events: Sequence[Pair]) -> None:
         with contextlib.suppress(PressureError):  # they come again when their leases end
             await self._client.commands.put_back(self.name, [event for event, _ in events])
 
@@ -315,19 +327,20 @@ class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDeliver
     async def _take_some(self, most: int, timeout: float | None, lease: float) -> tuple[list[Pair], float]:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
-        misses = Misses()
+        misses, expected = Misses(), self._expected
         while True:
             generation, until = self._notices.generation, since_boot() + lease
-            if events := await self._pop(most, lease):
+            if events := await self._pop(most, lease, expected):
                 return events, until
+            expected = expected or events.wait.created
             began = loop.time()
             remaining = None if deadline is None else deadline - began
             if remaining is not None and remaining <= 0:
-                raise self._empty()
-            with self._blocked.by("empty"):
+                raise events.wait.error(self.name)
+            with self._blocked.by("paused" if events.wait.reason == "paused" else "empty"):
                 woken = await self._wait(self._notices.park(generation), remaining)
             if not woken:
-                raise self._empty()
+                raise events.wait.error(self.name)
             await misses.note(loop.time() - began)
 
     @contextlib.contextmanager

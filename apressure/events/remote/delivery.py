@@ -14,7 +14,8 @@ from apressure.core.leases import arguments
 from apressure.core.leases.clock import since_boot
 from apressure.core.leases.in_hand import InHand
 from apressure.events.remote.client import OkqClient
-from apressure.events.remote.commands import no_extend
+from apressure.events.remote.commands import Popped
+from apressure.events.remote.errors import no_extend
 from apressure.events.remote.notices import Notices
 from apressure.exceptions import LeaseLostError
 
@@ -32,19 +33,35 @@ def lease_of(lease: float | None, name: str = "lease") -> float:
 
 
 class Seen:
-    """Counts how often each event was delivered to this object: okq does not count. The latest 10,000 are known.
+    """How often each event was delivered, as our server tells. A released okq does not count: then, to this object.
+
+    The latest 10,000 events are known.
 
     Args:
         counts: What the object has done so far.
+        keep_errors: Have the server keep the errors of events that go back.
+
+    Attributes:
+        keep_errors: As given.
     """
 
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self, counts: Counts, keep_errors: bool) -> None:
+        self.keep_errors = keep_errors
         self._done = counts
         self._counts: OrderedDict[bytes, int] = OrderedDict()
 
+    def popped(self, events: Popped) -> None:
+        """Events were popped. If the server says how often, that counts."""
+        self._done.received_count += len(events)
+        for (event, _), attempts in zip(events, events.attempts, strict=False):
+            self._note(event, attempts - 1)
+
     def delivered(self, event: bytes) -> int:
         """An event was delivered; return how often, this time included."""
-        count = self._counts.pop(event, 0) + 1
+        return self._note(event, self._counts.get(event, 0) + 1)
+
+    def _note(self, event: bytes, count: int) -> int:
+        self._counts.pop(event, None)
         self._counts[event] = count
         if len(self._counts) > _REMEMBERED:
             self._counts.popitem(last=False)
@@ -73,14 +90,14 @@ class RemoteEventDelivery(Generic[T]):
         queue: The queue's name.
         id: The event's id.
         raw: The event's contents.
-        attempts: How often this queue object has received it, this time included. okq does not count deliveries, so
-            those to others are not known.
+        attempts: How often it has been delivered, this time included. A released okq does not count: there, it is how
+            often this queue object has received it.
         settled: Whether `ack` or `nack` has been called.
     """
 
     __slots__ = (
-        "_client", "_decode", "_in_hand", "_notices", "_seen", "attempts", "certain_until", "event", "id", "queue",
-        "raw", "settled",
+        "_client", "_decode", "_in_hand", "_notices", "_seen", "attempts", "certain_until", "event", "failure", "id",
+        "queue", "raw", "settled",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +116,7 @@ class RemoteEventDelivery(Generic[T]):
         self.id = self.event.decode(errors="surrogateescape")
         self.attempts = seen.delivered(self.event)
         self.settled = False
+        self.failure = b""  # why this attempt failed, as it is kept
         self.certain_until = until  # the lease has certainly not ended before that, by the clock `since_boot`
         self._client = client
         self._decode = decode
@@ -120,7 +138,7 @@ class RemoteEventDelivery(Generic[T]):
 
     @property
     def redelivered(self) -> bool:
-        """Whether this queue object received it before. False does not mean that no other client did."""
+        """Whether it was delivered before, and not acknowledged; on a released okq, to this queue object."""
         return self.attempts > 1
 
     @property
@@ -147,18 +165,22 @@ class RemoteEventDelivery(Generic[T]):
         await self._settle(redo=False)
 
     def note_error(self, error: BaseException | str) -> None:
-        """Check the error, and drop it: okq has neither dead letters nor a place for errors.
+        """Keep why this attempt failed, however the event goes back: a dead letter shows its latest error.
+
+        Without `max_attempts` it is dropped.
 
         Raises:
             TypeError: The error is neither an exception nor a text.
         """
-        dead_letters.encode(error)
+        text = dead_letters.encode(error)
+        if self._seen.keep_errors:
+            self.failure = text
 
     async def nack(self, error: BaseException | str | None = None) -> None:
-        """Give the event back, first in line (specification: QACK with REDO).
+        """Give the event back, first in line (specification: QACK with REDO; with an error, QFAIL of our servers).
 
         Args:
-            error: Why, as on the other kinds of queue. okq keeps no errors, so this one is dropped.
+            error: Why; see `EventQueue.dead_letters`. None keeps no error of this attempt.
 
         Raises:
             LeaseLostError: Its lease has ended, so it has gone back by itself.
@@ -226,7 +248,8 @@ class RemoteEventDelivery(Generic[T]):
 
     async def _settle(self, redo: bool) -> None:
         try:
-            done = await self._client.step(self._client.commands.settle(self.queue, self.event, redo))
+            error = self.failure if redo else b""
+            done = await self._client.step(self._client.commands.settle(self.queue, self.event, redo, error))
         except Exception:
             self.settled = False  # another try may succeed
             if self._in_hand is not None:

@@ -56,9 +56,9 @@ class Ours:
         except QueueDoesNotExistError:
             raise QueueDoesNotExistError(f"the queue {self._name!r} does not exist", name=self._name) from None
 
-    async def close(self, expected: bool = False) -> None:  # noqa: ARG002
-        """Close the queue."""
-        done, lost = await self._change("QCLOSE")
+    async def close(self, expected: bool) -> None:
+        """Close the queue; `expected`: it must have been created."""
+        done, lost = await self._change("QCLOSE", *([b"CREATED"] if expected else ()))
         if not done and not lost:
             raise QueueClosedError(f"the queue {self._name!r} is closed", name=self._name)
 

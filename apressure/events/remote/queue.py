@@ -8,7 +8,7 @@ from apressure import validation
 from apressure.codecs import Codec, UntypedCodec
 from apressure.connection.settings import ClientOptions
 from apressure.core.leases.arguments import max_hold_of
-from apressure.events.remote.address import NO_DEAD_LETTERS, is_okq, settings_of
+from apressure.events.remote.address import is_okq, settings_of
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.consumer import RemoteEventConsumer
 from apressure.events.remote.core import RemoteCore
@@ -28,13 +28,15 @@ class RemoteEventQueue(RemoteCore[T]):
     Args:
         name: The queue's name.
         codec: What items are: None for bytes, `"text"`, `"json"`, `"msgpack"`, a class or pydantic model, or a codec.
-        max_attempts: Must be None: okq has no dead letters.
+        max_attempts: How often an event is delivered at most; then it becomes a dead letter. None for no limit. A
+            released okq knows no limit: there, the first `receive`, `get` or `consumer` raises ServerTooOldError.
+        keep_errors: With `max_attempts`, keep the errors of events that go back, for `dead_letters`.
         **options: `url="okq://[user:password@]host[:port]"`, or `okqs://` with TLS; `username`, `password`, and the
             timeouts and limits of `ClientOptions`.
 
     Attributes:
         name: The queue's name.
-        max_attempts: Always None.
+        max_attempts: As given.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -50,22 +52,22 @@ class RemoteEventQueue(RemoteCore[T]):
     @overload
     def __init__(
         self: RemoteEventQueue[bytes], name: str, *, codec: Literal["raw"] | None = ...,
-        max_attempts: None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., keep_errors: bool = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: RemoteEventQueue[str], name: str, *, codec: Literal["text"],
-        max_attempts: None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., keep_errors: bool = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: RemoteEventQueue[Any], name: str, *, codec: UntypedCodec,
-        max_attempts: None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., keep_errors: bool = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: RemoteEventQueue[T], name: str, *, codec: Codec[T] | type[T],
-        max_attempts: None = ..., **options: Unpack[ClientOptions],
+        max_attempts: int | None = ..., keep_errors: bool = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     def __init__(
         self,
@@ -73,24 +75,23 @@ class RemoteEventQueue(RemoteCore[T]):
         *,
         codec: Codec[Any] | type[Any] | str | None = None,
         max_attempts: int | None = None,
+        keep_errors: bool = True,
         **options: Unpack[ClientOptions],
     ) -> None:
-        if max_attempts is not None:
-            raise ValueError(NO_DEAD_LETTERS)
-        super().__init__(_client_of(options), True, name, codec)
+        super().__init__(_client_of(options), True, name, codec, max_attempts, keep_errors)
 
     @overload
     def consumer(
-        self, ack: Literal["auto"] = ..., prefetch: int | None = ..., lease: float | None = ...,
+        self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
         timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
     ) -> RemoteEventConsumer[T]: ...  # fmt: skip
     @overload
     def consumer(
-        self, ack: Literal["manual"], prefetch: int | None = ..., lease: float | None = ...,
+        self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
         timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
     ) -> RemoteEventConsumer[RemoteEventDelivery[T]]: ...  # fmt: skip
     def consumer(
-        self, ack: Literal["auto", "manual"] = "auto", prefetch: int | None = None,
+        self, ack: Literal["auto", "manual"] = "auto", delete: bool = False, prefetch: int | None = None,
         lease: float | None = None, timeout: float | None = None, max_hold: float | None = None, shared: bool = True,
     ) -> RemoteEventConsumer[Any]:  # fmt: skip
         """Return a consuming end of the queue, for `async with` and `async for`: at-least-once, and one of several.
@@ -98,6 +99,8 @@ class RemoteEventQueue(RemoteCore[T]):
         Args:
             ack: `"auto"`: an item is acknowledged when the loop asks for the next one, and at the end of the block
                 unless it raises. `"manual"`: the loop gets deliveries, to be acknowledged by hand.
+            delete: Delete the queue at the end of the block, unless it raises, if the queue was closed and everything
+                was acknowledged. On a released okq, the beginning of the block raises ServerTooOldError.
             prefetch: How many events to receive at a time. None adapts to how quickly the body works; on a released
                 okq it is one event at a time, since the leases of others would run out meanwhile.
             lease: Seconds after which other consumers get the events if this process dies; None for 30. With a server
@@ -110,13 +113,14 @@ class RemoteEventQueue(RemoteCore[T]):
         validation.shared(shared, "an EventQueue")
         validation.consumer(ack, prefetch, timeout)
         return RemoteEventConsumer(
-            [self], self._notices, None, ack == "manual", prefetch, lease_of(lease), max_hold_of(max_hold)
+            [self], self._notices, None, ack == "manual", delete, prefetch, lease_of(lease), max_hold_of(max_hold)
         )
 
     @classmethod
     def consume(
-        cls, *names: str, codec: Any = None, lease: float | None = None, **options: Unpack[ClientOptions]
-    ) -> RemoteEventConsumer[RemoteEventDelivery[Any]]:
+        cls, *names: str, codec: Any = None, max_attempts: int | None = None, keep_errors: bool = True,
+        lease: float | None = None, **options: Unpack[ClientOptions],
+    ) -> RemoteEventConsumer[RemoteEventDelivery[Any]]:  # fmt: skip
         """Return a consumer of several queues at once, for `async with` and `async for`: at-least-once.
 
         It hands out `RemoteEventDelivery`s; `name` of the consumer says which queue the latest one is from.
@@ -124,6 +128,8 @@ class RemoteEventQueue(RemoteCore[T]):
         Args:
             *names: The names of the queues.
             codec: As for `RemoteEventQueue`.
+            max_attempts: As for `RemoteEventQueue`.
+            keep_errors: As for `RemoteEventQueue`.
             lease: As for `consumer`.
             **options: As for `RemoteEventQueue`.
         """
@@ -134,10 +140,10 @@ class RemoteEventQueue(RemoteCore[T]):
         queues: list[RemoteEventQueue[Any]] = []
         for name in dict.fromkeys(names):
             queue: RemoteEventQueue[Any] = cls.__new__(cls)
-            RemoteCore.__init__(queue, client, False, name, codec)
+            RemoteCore.__init__(queue, client, False, name, codec, max_attempts, keep_errors)
             queues.append(queue)
         notices = Notices(client.node, [queue.name for queue in queues])
-        return RemoteEventConsumer(queues, notices, client, True, 1, seconds, max_hold_of(None))
+        return RemoteEventConsumer(queues, notices, client, True, False, 1, seconds, max_hold_of(None))
 
 
 def _client_of(options: ClientOptions) -> OkqClient:

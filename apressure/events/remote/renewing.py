@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ class Renewing(LeasesInHand[RemoteEventDelivery[Any], RemoteEventDelivery[Any]])
         seconds: As for `LeasesInHand`.
         max_hold: As for `LeasesInHand`.
         on_lost: As for `LeasesInHand`.
+        on_paused: Called with the name of a queue, on the event loop, when a renewal finds it paused.
     """
 
     kind = "RemoteEventQueue"
@@ -37,9 +39,11 @@ class Renewing(LeasesInHand[RemoteEventDelivery[Any], RemoteEventDelivery[Any]])
         seconds: float,
         max_hold: float,
         on_lost: Callable[[LeaseLostError, list[RemoteEventDelivery[Any]]], None],
+        on_paused: Callable[[str], None],
     ) -> None:
         super().__init__(hand, client.renewer, (), "events", name, seconds, max_hold, on_lost)
         self._client = client
+        self._on_paused = on_paused
 
     async def assure(self) -> None:
         """Renew all leases now, since some may have ended; what others have got is in hand no more."""
@@ -51,7 +55,8 @@ class Renewing(LeasesInHand[RemoteEventDelivery[Any], RemoteEventDelivery[Any]])
 
     def _give_back(self, lost: list[RemoteEventDelivery[Any]]) -> None:
         for name, deliveries in _by_queue(lost):
-            self._client.soon(self._client.commands.put_back(name, [one.event for one in deliveries]))
+            events, errors = [one.event for one in deliveries], [one.failure for one in deliveries]
+            self._client.soon(self._client.commands.put_back(name, events, errors))
 
     def _renew(
         self,
@@ -63,13 +68,18 @@ class Renewing(LeasesInHand[RemoteEventDelivery[Any], RemoteEventDelivery[Any]])
         background.start(self._extend(milliseconds / 1000, on_answer, connection), "renewing leases of events")
 
     async def _extend(self, seconds: float, on_answer: Callable[[Any], None], connection: Connection | None) -> None:
-        until = self.clock() + seconds
+        until, commands = self.clock() + seconds, self._client.commands
         try:
             for name, deliveries in _by_queue(list(self._hand)):
                 events = [one.event for one in deliveries]
-                outcomes = await self._client.commands.extend(name, events, seconds, connection)
+                outcomes, paused = await asyncio.gather(
+                    commands.extend(name, events, seconds, connection),
+                    commands.is_paused(name, connection or commands.connection),
+                )
                 renewed = zip(deliveries, outcomes, strict=True)
                 self._renewer.call_home(functools.partial(self._renewed, renewed, until))
+                if paused:
+                    self._renewer.call_home(functools.partial(self._on_paused, name))
         except PressureError as error:
             on_answer(error)
         else:

@@ -15,7 +15,7 @@ class RemoteEventStatistics(BoundedStatistics):
 
     Attributes:
         consumers: Clients that are registered.
-        dead_letters: Events that failed too often in the hands of `EventQueue`s on the server's Redis.
+        dead_letters: Events that failed too often.
         late_renewals: As in `EventQueueStatistics`.
     """
 

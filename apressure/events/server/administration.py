@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Final
 
-from apressure.events.engine.steps import MAX_EVENTS
-from apressure.events.server.arguments import Arguments, name_of, number
+from apressure.events.engine.steps import MAX_EVENTS, EventSteps
+from apressure.events.server.arguments import Arguments, name_of, number, quoted
 from apressure.events.server.queues import Queues
 from apressure.events.server.session import Session
-from apressure.events.server.wire.replies import Reply
+from apressure.events.server.wire.replies import ErrorReply, Reply
 from apressure.exceptions import QueueClosedError
 
 MAX_BOUND: Final = 10**12
@@ -32,16 +34,30 @@ class Administration:
 
     async def delete(self, session: Session, arguments: Arguments) -> Reply:
         """QDELETE queue"""
-        await self._queues[name_of(arguments[0])].steps.delete()
+        async with self._ending(arguments[0]) as steps:
+            await steps.delete()
         return "OK"
 
     async def close(self, session: Session, arguments: Arguments) -> Reply:
-        """QCLOSE queue"""
+        """QCLOSE queue [CREATED]"""
+        name, *options = arguments
+        if [one.upper() for one in options] not in ([], [b"CREATED"]):
+            raise ErrorReply(f"ERR syntax error: QCLOSE has the option CREATED, not {quoted(options[0])}")
         try:
-            await self._queues[name_of(arguments[0])].steps.close()
+            async with self._ending(name) as steps:
+                await steps.close(bool(options))
         except QueueClosedError:
             return 0
         return 1
+
+    @contextlib.asynccontextmanager
+    async def _ending(self, name: bytes) -> AsyncIterator[EventSteps]:
+        """A block that ends a queue; if it was created, all clients that wait look at it after that."""
+        queue = self._queues[name_of(name)]
+        created = (await queue.steps.status()).created
+        yield queue.steps
+        if created:
+            queue.note_end()
 
     async def pause(self, session: Session, arguments: Arguments) -> Reply:
         """QPAUSE queue"""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from apressure.events.engine.steps import Want
 from apressure.events.server.wire.replies import ErrorReply
 
 DEFAULT_LEASE: Final = 30.0
@@ -14,6 +15,9 @@ LONGEST: Final = 10 * 365 * 86400.0
 """Seconds: the longest EX, WAIT, timeout or extension."""
 MOST: Final = 1_000
 """The most events of one QRPOP with COUNT."""
+MOST_ATTEMPTS: Final = 10**12
+LONGEST_ERROR: Final = 1_000
+"""Bytes of an error of QFAIL."""
 
 
 Arguments = Sequence[bytes]
@@ -28,28 +32,32 @@ class Push(NamedTuple):
         events: Ids and contents; the first one is pushed first.
         noblock: Answer as soon as possible.
         nowait: Do not wait for room.
+        created: The queue must have been created.
     """
 
     queue: str
     events: Sequence[tuple[bytes, bytes]]
     noblock: bool
     nowait: bool = False
+    created: bool = False
 
     @classmethod
     def read(cls, arguments: Sequence[bytes]) -> Push:
-        """Read `queue id contents [id contents ...] [NOBLOCK | NOWAIT]`.
+        """Read `queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]`; CREATED does not wait either.
 
         Raises:
             ErrorReply: An id has no contents, or the option is unknown.
         """
         queue, *rest = arguments
         option = rest.pop().upper() if len(rest) % 2 == 1 else b""
-        if option not in (b"", b"NOBLOCK", b"NOWAIT"):
+        if option not in (b"", b"NOBLOCK", b"NOWAIT", b"CREATED"):
             raise ErrorReply(
-                "ERR syntax error: the last argument is neither NOBLOCK, nor NOWAIT, nor the contents of an event"
+                "ERR syntax error: the last argument is neither NOBLOCK, nor NOWAIT, nor CREATED, nor the contents of "
+                "an event"
             )
         pairs = list(zip(rest[::2], rest[1::2], strict=True))
-        return cls(name_of(queue), pairs, option == b"NOBLOCK", option == b"NOWAIT")
+        created = option == b"CREATED"
+        return cls(name_of(queue), pairs, option == b"NOBLOCK", created or option == b"NOWAIT", created)
 
 
 class Pop(NamedTuple):
@@ -60,16 +68,27 @@ class Pop(NamedTuple):
         lease: Seconds for QACK; 0 for at most once.
         most: How many events at most; None for one that is not in an array.
         wait: Seconds to wait for an event, and to say that the queue is closed; None for neither.
+        created: The queue must have been created.
+        tell: Say how often each event was delivered, or why there is none.
+        limit: How often an event is delivered at most; 0 for no limit.
     """
 
     queue: str
     lease: float = DEFAULT_LEASE
     most: int | None = None
     wait: float | None = None
+    created: bool = False
+    tell: bool = False
+    limit: int = 0
+
+    @property
+    def want(self) -> Want:
+        """What the step is told."""
+        return Want(int(self.lease * 1000), self.limit, self.created)
 
     @classmethod
     def read(cls, arguments: Sequence[bytes]) -> Pop:
-        """Read `queue [EX seconds] [WAIT seconds] [COUNT number] [NOACK]`, options in any order.
+        """Read `queue` and the options EX, WAIT, COUNT and LIMIT with a number, NOACK, CREATED and TELL, in any order.
 
         NOACK, a word of older okqs that released clients send, is EX 0. The first PHP client sends the seconds
         without EX: that number is ignored, as okq ignores it.
@@ -79,20 +98,21 @@ class Pop(NamedTuple):
         """
         if len(arguments) == 1:
             return cls(name_of(arguments[0]))
-        lease, most = DEFAULT_LEASE, None
+        lease, most, limit = DEFAULT_LEASE, None, 0
         wait: float | None = None
-        no_ack = False
+        flags = dict.fromkeys((b"NOACK", b"CREATED", b"TELL"), False)
         rest = list(arguments[1:])
         if rest[0].isdigit():
             del rest[0]
         while rest:
             option = rest.pop(0).upper()
-            if option == b"NOACK":
-                no_ack = True
+            if option in flags:
+                flags[option] = True
                 continue
-            if option not in (b"EX", b"WAIT", b"COUNT"):
+            if option not in (b"EX", b"WAIT", b"COUNT", b"LIMIT"):
                 raise ErrorReply(
-                    f"ERR syntax error: QRPOP has the options EX, WAIT, COUNT and NOACK, not {quoted(option)}"
+                    "ERR syntax error: QRPOP has the options EX, WAIT, COUNT, LIMIT, NOACK, CREATED and TELL, not "
+                    f"{quoted(option)}"
                 )
             if not rest:
                 raise ErrorReply(f"ERR syntax error: {option.decode()} needs a value")
@@ -101,9 +121,12 @@ class Pop(NamedTuple):
                 lease = seconds(given, "expires")
             elif option == b"WAIT":
                 wait = seconds(given, "wait")
+            elif option == b"LIMIT":
+                limit = number(given, "limit", MOST_ATTEMPTS, least=0)
             else:
                 most = number(given, "count", MOST)
-        return cls(name_of(arguments[0]), 0.0 if no_ack else lease, most, wait)
+        no_ack, created, tell = flags.values()
+        return cls(name_of(arguments[0]), 0.0 if no_ack else lease, most, wait, created, tell, limit)
 
 
 class Ack(NamedTuple):

@@ -155,23 +155,25 @@ _ANY: Final = None
 def _table(handshake: Handshake, queues: Operations, whole: Administration) -> dict[bytes, Command]:
     every = [
         Command(
-            "QLPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT]", 3, _ANY, None,
+            "QLPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]", 3, _ANY, None,
             "Adds events at the left end, the last ones in line", queues.push,
         ),
         Command(
-            "QRPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT]", 3, _ANY, None,
+            "QRPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]", 3, _ANY, None,
             "Adds events at the right end, the next ones in line", functools.partial(queues.push, front=True),
         ),
         Command("QLPEEK queue", 1, 1, queues.peek_left, "Shows the event that was pushed last"),
         Command("QRPEEK queue", 1, 1, queues.peek_right, "Shows the event that is next"),
         Command(
-            "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number] [NOACK]", 1, 8, None, "Takes the next event",
-            queues.pop,
+            "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number] [LIMIT number] [NOACK] [CREATED] [TELL]", 1, 12,
+            None, "Takes the next event", queues.pop,
         ),
         Command(
             "QACK queue id [id ...] [REDO]", 2, _ANY, None, "Acknowledges events, or gives them back",
             queues.ack,
         ),
+        Command("QFAIL queue id error [id error ...]", 3, _ANY, queues.fail, "Gives back events, and says why"),
+        Command("QRETURN queue id [id ...]", 2, _ANY, queues.give_back, "Gives back events that nobody has seen"),
         Command("QEXTEND queue id seconds", 3, 3, queues.extend, "Gives the consumer of an event more time"),
         Command("QREGISTER [queue ...]", 0, _ANY, queues.register_client, "Registers for these queues only"),
         Command("QNOTIFY timeout", 1, 1, queues.notify, "Waits until a registered queue has an event"),
@@ -180,7 +182,7 @@ def _table(handshake: Handshake, queues: Operations, whole: Administration) -> d
         Command("QINFO [queue ...]", 0, _ANY, queues.info, "Counts events and consumers, for people"),
         Command("QCREATE queue bound", 2, 2, whole.create, "Creates a queue; 0 is no bound"),
         Command("QDELETE queue", 1, 1, whole.delete, "Deletes a queue with all its events"),
-        Command("QCLOSE queue", 1, 1, whole.close, "Closes a queue: nothing more can be pushed"),
+        Command("QCLOSE queue [CREATED]", 1, 2, whole.close, "Closes a queue: nothing more can be pushed"),
         Command("QPAUSE queue", 1, 1, whole.pause, "Stops the consumers of a queue"),
         Command("QRESUME queue", 1, 1, whole.resume, "Ends a pause"),
         Command("QPURGE queue count", 2, 2, whole.purge, "Removes events that wait, and none in flight"),

@@ -14,9 +14,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from apressure import logs
 from apressure.connection.waiting.waiter import Waiter, park
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
+from apressure.core.waiting import EMPTY, Wait
 from apressure.events.engine.answers import Event, Popped
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.server.outcomes import Outcome
@@ -39,16 +41,18 @@ class Job(Outcome[R], Generic[W, R]):
         events: How many events it is about.
         size: How many bytes it has.
         patient: It waits for room.
+        expected: The queue must have been created, for a push.
         letters: What is known of the events before those in `work`, for a push that waits for room.
     """
 
     letters = b""
 
-    def __init__(self, work: W, events: int, size: int, patient: bool) -> None:
+    def __init__(self, work: W, events: int, size: int, patient: bool, expected: bool) -> None:
         self.work = work
         self.events = events
         self.size = size
         self.patient = patient
+        self.expected = expected
 
 
 class Lane(ABC, Generic[W, R]):
@@ -74,8 +78,8 @@ class Lane(ABC, Generic[W, R]):
         """Whether nothing waits and nothing is on its way."""
         return not self._jobs and not self._sent
 
-    def _submit(self, work: W, events: int, size: int = 0, patient: bool = False) -> Job[W, R]:
-        job: Job[W, R] = Job(work, events, size, patient)
+    def _submit(self, work: W, events: int, size: int = 0, patient: bool = False, expected: bool = False) -> Job[W, R]:
+        job: Job[W, R] = Job(work, events, size, patient, expected)
         self._jobs.append(job)
         self._soon()
         return job
@@ -151,12 +155,13 @@ class PushLane(Lane[Sequence[Pair], bytes]):
         self._front = front
         self._room = Waiter(steps.connection.node, steps.keys.room, None, on_unwanted=steps.pass_room)
 
-    def push(self, events: Sequence[Pair], *, patient: bool = False) -> Outcome[bytes]:
+    def push(self, events: Sequence[Pair], *, patient: bool = False, expected: bool = False) -> Outcome[bytes]:
         """Push events.
 
         Args:
             events: At most `MAX_EVENTS`.
             patient: Wait while the queue is full. Those that wait are served in order, before all others.
+            expected: The queue must have been created.
 
         Returns:
             A letter for each event: `k` pushed, `d` duplicate. Fewer letters: the queue is full. With `patient` there
@@ -170,11 +175,14 @@ class PushLane(Lane[Sequence[Pair], bytes]):
         size = 0
         for event, contents in events:
             size += len(event) + len(contents)
-        return self._submit(events, len(events), size, patient)
+        return self._submit(events, len(events), size, patient, expected)
+
+    def _fits(self, first: PushJob, job: PushJob) -> bool:
+        return first.expected == job.expected
 
     def _send(self, series: Series, jobs: Sequence[PushJob]) -> Request:
         events = [pair for job in jobs for pair in job.work]
-        return self._steps.send_push(series, events, self._front, False, False, self._answered)
+        return self._steps.send_push(series, events, self._front, False, jobs[0].expected, self._answered)
 
     def _settle(self, jobs: Sequence[PushJob], answer: bytes) -> list[tuple[PushJob, bytes]]:
         at, full = 0, False
@@ -237,31 +245,43 @@ class Taking(NamedTuple):
 
     Attributes:
         most: How many events at most.
-        lease: Milliseconds; 0 acknowledges them at once.
+        want: What the step is told beside that.
     """
 
     most: int
-    lease: int
+    want: Want
 
 
-PopJob = Job[Taking, list[Event]]
+class Found(list[Event]):
+    """Events that were popped.
+
+    Attributes:
+        wait: Why there are none.
+    """
+
+    def __init__(self, events: Iterable[Event] = (), wait: Wait = EMPTY) -> None:
+        super().__init__(events)
+        self.wait = wait
 
 
-class PopLane(Lane[Taking, list[Event]]):
+PopJob = Job[Taking, Found]
+
+
+class PopLane(Lane[Taking, Found]):
     """Pops from a queue."""
 
-    def pop(self, most: int, lease: float) -> Outcome[list[Event]]:
+    def pop(self, most: int, want: Want) -> Outcome[Found]:
         """Pop events.
 
         Args:
             most: How many at most.
-            lease: Seconds; 0 acknowledges them at once.
+            want: What the step is told beside that.
 
         Returns:
             The events, none if the queue is empty. Cancelled, they go back, without counting as an
             attempt.
         """
-        return self._submit(Taking(most, int(lease * 1000)), most)
+        return self._submit(Taking(most, want), most)
 
     def _answered(self, answer: Any) -> None:
         if isinstance(answer, DurabilityError) and isinstance(answer.answer, Popped) and answer.answer.events:
@@ -269,17 +289,18 @@ class PopLane(Lane[Taking, list[Event]]):
         super()._answered(answer)
 
     def _fits(self, first: PopJob, job: PopJob) -> bool:
-        return first.work.lease == job.work.lease
+        return first.work.want == job.work.want
 
     def _send(self, series: Series, jobs: Sequence[PopJob]) -> Request:
         most = min(sum(job.events for job in jobs), MAX_EVENTS)
-        return self._steps.send_pop(series, most, Want(jobs[0].work.lease), b"", self._answered)
+        return self._steps.send_pop(series, most, jobs[0].work.want, b"", self._answered)
 
-    def _settle(self, jobs: Sequence[PopJob], answer: Any) -> list[tuple[PopJob, list[Event]]]:
+    def _settle(self, jobs: Sequence[PopJob], answer: Any) -> list[tuple[PopJob, Found]]:
         if not isinstance(answer, Popped):
-            return [(job, []) for job in jobs]
+            return [(job, Found(wait=answer)) for job in jobs]
+        logs.dead_letters("EventQueue", self._steps.name, answer.dead)
         events = answer.events
-        settled: list[tuple[PopJob, list[Event]]] = []
+        settled: list[tuple[PopJob, Found]] = []
         again: list[PopJob] = []
         at = 0
         for job in jobs:
@@ -288,7 +309,7 @@ class PopLane(Lane[Taking, list[Event]]):
             mine = events[at : at + job.events]
             at += len(mine)
             if mine:
-                settled.append((job, mine))
+                settled.append((job, Found(mine)))
             else:
                 again.append(job)  # the step may have ended early, at large events: there may be more
         if unseen := events[at:]:
@@ -303,10 +324,12 @@ class Settling(NamedTuple):
     Attributes:
         ids: The events.
         how: As `EventSteps.settle` takes it.
+        errors: Why each attempt has failed, or nothing; for `"fail"`.
     """
 
     ids: Sequence[bytes]
     how: str
+    errors: Sequence[bytes] = ()
 
 
 SettleJob = Job[Settling, bytes]
@@ -315,20 +338,22 @@ SettleJob = Job[Settling, bytes]
 class SettleLane(Lane[Settling, bytes]):
     """Acknowledgements of a queue, and events that are given back."""
 
-    def settle(self, ids: Sequence[bytes], how: str) -> Outcome[bytes]:
+    def settle(self, ids: Sequence[bytes], how: str, errors: Sequence[bytes] = ()) -> Outcome[bytes]:
         """Settle events, no matter which client claimed them.
 
         Returns:
             A letter for each: `1` if it was settled. Cancelled, they are settled or not.
         """
-        return self._submit(Settling(ids, how), len(ids))
+        return self._submit(Settling(ids, how, errors), len(ids))
 
     def _fits(self, first: SettleJob, job: SettleJob) -> bool:
         return first.work.how == job.work.how == "ack"  # of what is given back, the last one is the first again
 
     def _send(self, series: Series, jobs: Sequence[SettleJob]) -> Request:
-        claims = [(one, b"") for job in jobs for one in job.work.ids]
+        claims: list[Sequence[bytes]] = [(one, b"") for job in jobs for one in job.work.ids]
         how = jobs[0].work.how
+        if how == "fail":  # each such command has a step of its own
+            claims = [(one, b"", why) for one, why in zip(jobs[0].work.ids, jobs[0].work.errors, strict=True)]
         return self._steps.send_settle(series, how, claims, how == "ack", self._answered)
 
     def _settle(self, jobs: Sequence[SettleJob], answer: bytes) -> list[tuple[SettleJob, bytes]]:

@@ -15,9 +15,9 @@ from apressure.concurrency import background
 from apressure.connection.client import Client
 from apressure.events.engine.answers import Event
 from apressure.events.engine.steps import MAX_EVENTS, active_queues
-from apressure.events.server.arguments import Ack, Arguments, Pop, Push, name_of, seconds
+from apressure.events.server.arguments import LONGEST_ERROR, Ack, Arguments, Pop, Push, name_of, seconds
 from apressure.events.server.connection import Answer, Replies, in_task
-from apressure.events.server.lanes import PushLane, SettleLane
+from apressure.events.server.lanes import Found, PushLane, SettleLane
 from apressure.events.server.outcomes import Outcome
 from apressure.events.server.queues import Queues, ServedQueue
 from apressure.events.server.session import Interrupted, Session
@@ -29,6 +29,9 @@ logger = logging.getLogger("apressure.events.server")
 Calls = Iterable[Arguments]
 """The arguments of the same command for the same queue that came behind a command. Those that an operation does not
 answer are tried again."""
+
+Failure = tuple[bytes, bytes]
+"""The id of an event, and why the attempt failed, or nothing."""
 
 PUSHED: Final = ord("k")
 
@@ -62,12 +65,12 @@ class Operations:
         if len(first.events) > 1:
             return in_task(self._complete(session, lane, first))
         pushes = [first]
-        option = [b"NOWAIT"] if first.nowait else []
+        option = [word.upper() for word in arguments[3:]]
         for others in more:
             if len(others) != 3 + len(option) or [word.upper() for word in others[3:]] != option:
                 break
             pushes.append(Push.read(others))
-        future = lane.push([push.events[0] for push in pushes])
+        future = lane.push([push.events[0] for push in pushes], expected=first.created)
         return Answer(future, functools.partial(self._pushed, session, lane, pushes), len(pushes))
 
     def _pushed(
@@ -87,7 +90,7 @@ class Operations:
         letters = b""
         while len(letters) < len(push.events):
             chunk = push.events[len(letters) : len(letters) + MAX_EVENTS]
-            found = await lane.push(chunk)
+            found = await lane.push(chunk, expected=push.created)
             letters += found
             if len(found) < len(chunk):
                 if push.nowait:
@@ -139,39 +142,39 @@ class Operations:
         return None if event is None else _pair(event)
 
     def pop(self, session: Session, arguments: Arguments, more: Calls) -> Answer:
-        """Pop for several calls in one step, if they agree on the lease; a call that may wait runs alone."""
+        """Pop for several calls in one step, if they want the same; a call that may wait runs alone."""
         pops = [Pop.read(arguments)]
-        lease, wanted = pops[0].lease, pops[0].most or 1
+        want, wanted = pops[0].want, pops[0].most or 1
         for others in more if not pops[0].wait else ():
             try:
                 pop = Pop.read(others)
             except ErrorReply:
                 break  # it is the first one later
             together = wanted + (pop.most or 1)
-            if pop.wait or pop.wait != pops[0].wait or pop.lease != lease or together > MAX_EVENTS:
+            if pop.wait or pop.wait != pops[0].wait or pop.want != want or together > MAX_EVENTS:
                 break
             pops.append(pop)
             wanted = together
         queue = self._queues[pops[0].queue]
-        future = queue.pops.pop(wanted, lease)
+        future = queue.pops.pop(wanted, want)
         return Answer(future, functools.partial(self._popped, session, queue, pops), len(pops))
 
     def _popped(
-        self, session: Session, queue: ServedQueue, pops: Sequence[Pop], future: Outcome[list[Event]]
+        self, session: Session, queue: ServedQueue, pops: Sequence[Pop], future: Outcome[Found]
     ) -> Replies | Answer:
         try:
             events = future.result()
         except QueueClosedError:
             if pops[0].wait is not None:
                 raise  # nil would make a loop around QRPOP spin
-            events = []
+            events = Found()
         if events and session.gone:
             queue.steps.give_back_soon(events)
             return [None]
         if not events:
             if pops[0].wait:
                 return in_task(self._pop_soon(session, queue, pops[0]))
-            return [_shown(pop, ()) for pop in pops]
+            return [_shown(pop, events) for pop in pops]
         if pops[0].lease:
             queue.look_in(pops[0].lease)
         replies, at = [], 0
@@ -179,7 +182,7 @@ class Operations:
             mine = events[at : at + (pop.most or 1)]
             if not mine:
                 break  # the step may have ended early, at large events: the others try again
-            replies.append(_shown(pop, mine))
+            replies.append(_shown(pop, Found(mine)))
             at += len(mine)
         return replies
 
@@ -187,9 +190,9 @@ class Operations:
         self._queues.attach(queue)
         try:
             await session.wait(self._queues.listening(queue))
-            events = await session.wait(queue.pop_soon(pop.most or 1, pop.lease, pop.wait or 0.0))
+            events = await session.wait(queue.pop_soon(pop.most or 1, pop.want, pop.wait or 0.0))
         except Interrupted:
-            events = []
+            events = Found()
         finally:
             self._queues.detach(queue)
         if session.gone and events:
@@ -228,6 +231,26 @@ class Operations:
         for chunk in _chunks(ack.ids):
             settled += (await lane.settle(chunk, "nack" if ack.redo else "ack")).count(b"1")
         return [settled]
+
+    async def give_back(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
+        """QRETURN queue id [id ...]"""
+        name, *ids = arguments
+        return await self._put_back(name, [(one, b"") for one in ids], "unseen")
+
+    async def fail(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
+        """QFAIL queue id error [id error ...]"""
+        name, *rest = arguments
+        if len(rest) % 2:
+            raise ErrorReply("ERR missing args")
+        if (longest := max(map(len, rest[1::2]))) > LONGEST_ERROR:
+            raise ErrorReply(f"ERR bad error value: it has {longest} bytes, and the most is {LONGEST_ERROR}")
+        return await self._put_back(name, list(zip(rest[::2], rest[1::2], strict=True)), "fail")
+
+    async def _put_back(self, name: bytes, failures: Sequence[Failure], how: str) -> int:
+        lane, done = self._queues[name_of(name)].settling, 0
+        for chunk in reversed(_chunks(failures)):  # what goes back later comes first
+            done += (await lane.settle([event for event, _ in chunk], how, [why for _, why in chunk])).count(b"1")
+        return done
 
     async def extend(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
         name, event, given = arguments
@@ -353,13 +376,16 @@ def _full(push: Push, letters: bytes) -> str:
     return f"ERR queue full: the first {len(letters)} of {len(push.events)} events are in the queue"
 
 
-def _shown(pop: Pop, events: Sequence[Event]) -> Reply:
+def _shown(pop: Pop, events: Found) -> Reply:
+    if pop.tell and not events:
+        return f"{events.wait.reason} created" if events.wait.created else events.wait.reason
+    shown: list[Reply] = [[*_pair(event), event.attempts] if pop.tell else _pair(event) for event in events]
     if pop.most is not None:
-        return [_pair(event) for event in events]
-    return _pair(events[0]) if events else None
+        return shown
+    return shown[0] if shown else None
 
 
-def _pair(event: Event) -> Reply:
+def _pair(event: Event) -> list[Reply]:
     return [event.id, event.contents]
 
 

@@ -14,10 +14,9 @@ from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.client import Client
 from apressure.connection.waiting.subscription import Subscriber
-from apressure.events.engine.answers import Event
 from apressure.events.engine.mending import Mender
-from apressure.events.engine.steps import EventSteps
-from apressure.events.server.lanes import PopLane, PushLane, SettleLane
+from apressure.events.engine.steps import EventSteps, Want
+from apressure.events.server.lanes import Found, PopLane, PushLane, SettleLane
 from apressure.events.server.mending import AT_A_TIME, keep_mending
 from apressure.exceptions import PressureError
 
@@ -26,7 +25,8 @@ logger = logging.getLogger("apressure.events.server")
 REFRESH: Final = 10.0
 """Seconds between two signs of life of consumers, and two looks at queues that somebody listens to."""
 WATCH: Final = 0.5
-"""Seconds between two looks at queues where clients wait: an okq beside us puts events back without telling."""
+"""Seconds between two looks at queues where clients wait: an okq beside us puts events back without telling, and nobody
+tells of the end of a queue."""
 KEPT: Final = 1_000
 """How many queues are kept that nobody uses at the moment."""
 _FRESH: Final = 1.0  # seconds for which the bound of a queue is taken as known
@@ -65,6 +65,7 @@ class ServedQueue:
         self._look: asyncio.TimerHandle | None = None
         self._due = 0.0  # when that is, since uvloop's handles do not always know it
         self._limited = (-_FRESH, False)
+        self._stage = 0  # 1 if it was created, 2 if it was closed, too
 
     @property
     def is_idle(self) -> bool:
@@ -81,6 +82,11 @@ class ServedQueue:
             set_result_once(future, self.steps.name)
         self.wake_one()
 
+    def note_end(self) -> None:
+        """The queue was closed or deleted here: tell all who wait."""
+        self._stage = 0
+        self.ring()  # each client in QRPOP tells the next one
+
     @property
     def is_awaited(self) -> bool:
         """Whether a client waits for an event, in QNOTIFY or in QRPOP."""
@@ -93,13 +99,21 @@ class ServedQueue:
         if self._notified and await self.count_events():
             self.ring()
 
-    async def wake_for_events(self) -> None:
-        """Wake as many clients as there are events, if there are any: nobody may have told of them."""
+    async def look(self) -> None:
+        """Wake as many clients as there are events, and all when the queue has ended: nobody may have told of that."""
         with contextlib.suppress(PressureError):  # after the next connection all clients catch up
-            if events := await self.count_events():
+            events, _ = await asyncio.gather(self.count_events(), self._look_for_end())
+            if events:
                 self.ring()
                 for _ in range(min(events - 1, len(self._line))):
                     self.wake_one()
+
+    async def _look_for_end(self) -> None:
+        """Tell all who wait if the queue had been created at the latest look, and was closed or deleted since."""
+        keys, before = self.steps.keys, self._stage
+        self._stage = await self.steps.connection.ask(b"EXISTS", keys.bound, keys.closed, reads=True)
+        if 0 < before != self._stage:
+            self.ring()  # each client in QRPOP tells the next one
 
     def wake_one(self) -> None:
         """Have the next client in QRPOP try."""
@@ -123,26 +137,30 @@ class ServedQueue:
         waiting: int = await ask(b"LLEN", keys.unclaimed, reads=True)
         return 0 if waiting and await ask(b"EXISTS", keys.paused, reads=True) else waiting
 
-    async def pop(self, most: int, lease: float) -> list[Event]:
+    async def _pop(self, most: int, want: Want) -> Found:
         """Pop events, without waiting.
 
         Cancelled, nothing was taken, or it goes back.
         """
-        outcome = self.pops.pop(most, lease)
+        outcome = self.pops.pop(most, want)
         try:
             events = await outcome
         except asyncio.CancelledError:
             if not outcome.cancelled() and outcome.exception() is None and outcome.result():
                 self.steps.give_back_soon(outcome.result())
             raise
-        if events and lease:
-            self.look_in(lease)
+        if events and want.lease:
+            self.look_in(want.lease / 1000)
         return events
 
-    async def pop_soon(self, most: int, lease: float, timeout: float) -> list[Event]:
+    async def pop_soon(self, most: int, want: Want, timeout: float) -> Found:
         """Pop events, and wait for the first one if there is none. The caller listens to the queue.
 
         Clients of this server are served in the order in which they came.
+
+        Raises:
+            QueueClosedError: It is closed, and nothing waits.
+            QueueDoesNotExistError: It was created, and deleted meanwhile.
 
         Cancelled, nothing was taken, or it goes back.
         """
@@ -154,12 +172,11 @@ class ServedQueue:
                 bell: asyncio.Future[None] = loop.create_future()
                 self._line.append(bell)
                 try:
-                    events = await self.pop(most, lease)
+                    events = await self._pop(most, want)
                     owed = False
-                    if events:
+                    if events or not await _rings(bell, deadline):
                         return events
-                    if not await _rings(bell, deadline):
-                        return []
+                    want = want._replace(expected=want.expected or events.wait.created)
                 finally:
                     if bell.done() and not bell.cancelled():
                         owed = True
@@ -343,7 +360,7 @@ class Queues:
             await asyncio.sleep(WATCH)
             awaited = [queue for queue in self._channels.values() if queue.is_awaited]
             for begin in range(0, len(awaited), AT_A_TIME):
-                await asyncio.gather(*(queue.wake_for_events() for queue in awaited[begin : begin + AT_A_TIME]))
+                await asyncio.gather(*(queue.look() for queue in awaited[begin : begin + AT_A_TIME]))
 
     def _on_message(self, channel: bytes) -> None:
         queue = self._channels.get(channel)

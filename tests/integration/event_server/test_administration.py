@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from apressure import EventQueue, QueueEmptyError
+from apressure.events.engine.letters import read
 from tests.integration.conftest import fails
 from tests.integration.event_server.conftest import Wire
 
@@ -42,6 +43,25 @@ async def test_dead_letters(wire: Wire, url: str) -> None:
         assert await wire("QREQUEUE", "foo", 1, letter) == b"m"
         assert await wire("QRPOP", "foo") == [b"1", b"x"]
         await queue.delete()
+
+
+async def test_events_that_fail_too_often(wire: Wire) -> None:
+    assert await wire("QLPUSH", "foo", 1, "x", 2, "y") == b"OK"
+    assert await wire("QRPOP", "foo", "COUNT", 2, "LIMIT", 2) == [[b"1", b"x"], [b"2", b"y"]]
+    assert await wire("QFAIL", "foo", 1, "first", 2, "", 3, "nobody has it") == 2
+    assert await wire("QRPOP", "foo", "COUNT", 2, "LIMIT", 2, "TELL") == [[b"1", b"x", 2], [b"2", b"y", 2]]
+    assert await wire("QFAIL", "foo", 1, "e" * 1001) == "ERR bad error value: it has 1001 bytes, and the most is 1000"
+    assert await wire("QFAIL", "foo", 1, "\tsecond") == 1
+    assert await wire("QRETURN", "foo", 2) == 1
+    assert await wire("QRPOP", "foo", "COUNT", 2, "LIMIT", 2) == [[b"2", b"y"]]
+    (letter,) = await wire("QDEAD", "foo", 0, 10)
+    assert read(letter, bytes).reason == "second"
+    assert await wire("QACK", "foo", 2) == 1
+    assert await wire("QREQUEUE", "foo", 1) == b"m"
+    for limit in (1, 2, 0):  # calls that share a step, and those that cannot
+        wire.send("QRPOP", "foo", "LIMIT", limit, "TELL")
+    assert [await wire.reply() for _ in range(3)] == [[b"1", b"x", 1], b"empty", b"empty"]
+    await wire("QDELETE", "foo")
 
 
 @pytest.mark.parametrize(

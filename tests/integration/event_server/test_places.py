@@ -53,6 +53,17 @@ async def use(url: str) -> None:
         assert await other("QRPUSH", name, "c", "z") == b"OK"
         assert await one.reply() == [b"c", b"z"]
     assert await other("QSTATUS") == [[name.encode(), 0, 0, 1] for name in names]
+    for name in names:
+        assert await other("QCREATE", name, 5) == 1
+        assert await other("QLPUSH", name, "d", "x", "CREATED") == b"OK"
+        assert await one("QRPOP", name, "LIMIT", 1, "TELL") == [b"d", b"x", 1]
+        assert await one("QRETURN", name, "d") == 1
+        assert await one("QRPOP", name, "LIMIT", 1, "TELL") == [b"d", b"x", 1]
+        assert await one("QFAIL", name, "d", "why") == 1
+        assert await one("QRPOP", name, "LIMIT", 1, "TELL") == b"empty created"
+        assert await other("QREQUEUE", name, 1) == b"m"
+        assert [await other("QPAUSE", name), await other("QPURGE", name, 1), await other("QRESUME", name)] == [1, 1, 1]
+        assert [await other("QCLOSE", name, "CREATED"), await other("QDELETE", name)] == [1, b"OK"]
     server.stop()
     async with asyncio.timeout(PATIENCE):
         await task

@@ -9,8 +9,9 @@ from tests.integration.event_server.conftest import Served, Wire, packed
 
 NIL = b"$-1\r\n"
 SYNTAX = "ERR syntax error"
-NO_OPTION = "the last argument is neither NOBLOCK, nor NOWAIT, nor the contents of an event"
-QRPOP = "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number] [NOACK]"
+NO_OPTION = "the last argument is neither NOBLOCK, nor NOWAIT, nor CREATED, nor the contents of an event"
+OPTIONS = "ERR syntax error: QRPOP has the options EX, WAIT, COUNT, LIMIT, NOACK, CREATED and TELL, not"
+QRPOP = "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number] [LIMIT number] [NOACK] [CREATED] [TELL]"
 CLIENT = "ERR unknown subcommand or wrong arguments for CLIENT 'KILL'. There are ID, INFO, GETNAME, SETNAME and SETINFO"
 
 
@@ -73,17 +74,21 @@ async def test_status_without_queues(wire: Wire) -> None:
         ("QRPOP", "ERR missing args"),
         ("QACK foo", "ERR missing args"),
         ("QEXTEND foo id", "ERR missing args"),
+        ("QRETURN foo", "ERR missing args"),
+        ("QFAIL foo id", "ERR missing args"),
+        ("QFAIL foo id why id", "ERR missing args"),
+        ("QRPOP foo LIMIT x", 'ERR bad limit value: "x" is not a whole number between 0 and 1000000000000'),
         ("QNOTIFY", "ERR missing args"),
         ("QFLUSH", "ERR missing args"),
         ("ECHO", "ERR missing args"),
         ("QLPEEK foo bar", "ERR too many args: QLPEEK queue"),
         ("QLPUSH foo id contents NO", f"{SYNTAX}: {NO_OPTION}"),
         ("QRPOP foo EX", "ERR syntax error: EX needs a value"),
-        ("QRPOP foo PX 3", 'ERR syntax error: QRPOP has the options EX, WAIT, COUNT and NOACK, not "PX"'),
-        ("QRPOP foo EX 3 PX", 'ERR syntax error: QRPOP has the options EX, WAIT, COUNT and NOACK, not "PX"'),
-        ("QRPOP foo EX 3 4", 'ERR syntax error: QRPOP has the options EX, WAIT, COUNT and NOACK, not "4"'),
+        ("QRPOP foo PX 3", f'{OPTIONS} "PX"'),
+        ("QRPOP foo EX 3 PX", f'{OPTIONS} "PX"'),
+        ("QRPOP foo EX 3 4", f'{OPTIONS} "4"'),
         ("QRPOP foo EX NOACK", 'ERR bad expires value: "NOACK" is not a number of seconds between 0 and 315360000'),
-        ("QRPOP foo EX 1 WAIT 0 COUNT 1 NOACK x", f"ERR too many args: {QRPOP}"),
+        ("QRPOP foo EX 1 WAIT 0 COUNT 1 LIMIT 1 NOACK CREATED TELL x", f"ERR too many args: {QRPOP}"),
         ("QRPOP foo COUNT 0", 'ERR bad count value: "0" is not a whole number between 1 and 1000'),
         ("QNOTIFY x", 'ERR bad timeout value: "x" is not a number of seconds between 0 and 315360000'),
         ("QEXTEND foo id inf", 'ERR bad seconds value: "inf" is not a number of seconds between 0 and 315360000'),
@@ -175,6 +180,18 @@ async def test_extend_gives_more_time(wire: Wire, db: redis.Redis) -> None:
     assert await wire("QACK", "foo", "a") == 1
 
 
+async def test_what_is_returned_was_no_attempt(wire: Wire) -> None:
+    ids = [str(n).encode() for n in range(3000)]  # more than one step takes
+    await wire("QLPUSH", "foo", *(word for event in ids for word in (event, b"x")))
+    for _ in range(3):
+        await wire("QRPOP", "foo", "COUNT", 1000)
+    assert await wire("QRETURN", "foo", "nosuch") == 0
+    assert await wire("QRETURN", "foo", *ids) == 3000
+    assert await wire("QRETURN", "foo", 1) == 0  # it waits
+    again = [one for _ in range(3) for one in await wire("QRPOP", "foo", "COUNT", 1000, "TELL", "EX", 0)]
+    assert again == [[event, b"x", 1] for event in ids]
+
+
 async def test_acknowledges_an_event_that_has_gone_back(wire: Wire) -> None:
     assert await wire("QLPUSH", "foo", "a", "x") == b"OK"
     assert await wire("QRPOP", "foo", "EX", 5) == [b"a", b"x"]
@@ -243,9 +260,7 @@ async def test_pipelined_commands_of_one_kind_are_answered_one_by_one(wire: Wire
     pushes = [packed("QLPUSH", "foo", n % 400, "x") for n in range(500)]
     pushes[200] = packed("QLPUSH", "foo", "a", "b", "NOT")
     answers = [b"+OK\r\n" if n < 400 else b"-ERR duplicate event %d\r\n" % (n - 400) for n in range(500)]
-    answers[200] = (
-        b"-ERR syntax error: the last argument is neither NOBLOCK, nor NOWAIT, nor the contents of an event\r\n"
-    )
+    answers[200] = f"-ERR syntax error: {NO_OPTION}\r\n".encode()
     await wire.raw(b"".join(pushes), b"".join(answers))
     ids = [n for n in range(400) if n != 200]
     pops = [packed("QRPOP", "foo", "EX", 60)] * 400

@@ -48,7 +48,7 @@ Test = TypeVar("Test", bound=Callable[..., object])
 
 KINDS = ("AsyncQueue", "EventQueue", "TaskQueue", "FileQueue", "RemoteEventQueue")
 OF_EVERY_KIND = ("redelivered", "dead_letter", "lease_lost", "role_taken", "role_released")
-"""Events that each kind of queue has, but for what it cannot do: an okq has no dead letters."""
+"""Events that each kind of queue has. But of dead letters, our okq server tells, not its clients."""
 
 PROVOKED: set[tuple[str, str]] = set()
 """The events that the tests say they provoke, and each kind of queue that does; `said` looks whether that is so."""
