@@ -36,7 +36,6 @@ from apressure.exceptions import (
     ClientClosedError,
     PressureError,
     QueueClosedError,
-    QueueEmptyError,
     QueueFullError,
     Role,
     ServerTooOldError,
@@ -375,6 +374,3 @@ class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDeliver
     def _release(self, error: PressureError) -> None:
         if (ending := self._notices.close(error)) is not None and self._client.on_its_loop:
             self._client.finish_before_close(ending)
-
-    def _empty(self) -> QueueEmptyError:
-        return QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
