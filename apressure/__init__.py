@@ -48,8 +48,8 @@ from apressure.exceptions import (
 from apressure.pressure.queue import AsyncQueue
 
 if TYPE_CHECKING:
+    from apressure.core.consumer import QueueConsumer
     from apressure.core.producer import QueueProducer
-    from apressure.events.consumer import EventConsumer
     from apressure.events.delivery import EventDelivery
     from apressure.events.identified import EventProducer
     from apressure.events.queue import EventQueue
@@ -94,7 +94,6 @@ __all__ = [
     "Durability",
     "DurabilityError",
     "Envelope",
-    "EventConsumer",
     "EventConsumers",
     "EventDelivery",
     "EventProducer",
@@ -119,6 +118,7 @@ __all__ = [
     "PydanticCodec",
     "QueueAlreadyExistsError",
     "QueueClosedError",
+    "QueueConsumer",
     "QueueDoesNotExistError",
     "QueueEmptyError",
     "QueueError",
@@ -158,7 +158,6 @@ __all__ = [
 _LATER = {
     "Consumer": "apressure.pressure.consumer",
     "Delivery": "apressure.pressure.delivery",
-    "EventConsumer": "apressure.events.consumer",
     "EventConsumers": "apressure.events.several",
     "EventDelivery": "apressure.events.delivery",
     "EventProducer": "apressure.events.identified",
@@ -171,6 +170,7 @@ _LATER = {
     "Many": "apressure.service.stages.results",
     "Piped": "apressure.service.pipe",
     "Producer": "apressure.pressure.producer",
+    "QueueConsumer": "apressure.core.consumer",
     "QueueProducer": "apressure.core.producer",
     "QueueStatistics": "apressure.pressure.statistics",
     "RemoteEventConsumer": "apressure.events.remote.consumer",

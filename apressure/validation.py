@@ -171,9 +171,3 @@ def consumer(ack: Any, prefetch: Any, timeout: Any, most: int | None = None) -> 
         whole(prefetch, "prefetch", 1, most)
     if timeout is not None:
         seconds(timeout, "timeout", most=math.inf, none=True)
-
-
-def shared(value: Any, kind: str) -> None:
-    """Raise ValueError if consumers of a kind of queue that is always shared should not share it."""
-    if not value:
-        raise ValueError(f"consumers of {kind} always share it: leave out shared=False")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterable, Iterable
-from typing import ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, overload
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline, within
 from apressure.core.administration import Administration
+from apressure.core.consumer import Leased, QueueConsumer
 from apressure.core.producer import QueueProducer
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import QueueClosedError, QueueEmptyError
@@ -17,7 +18,7 @@ from apressure.items import Items, Progress
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-D = TypeVar("D")
+D = TypeVar("D", bound=Leased)
 
 
 class _Gets(Protocol[T_co]):
@@ -44,6 +45,12 @@ class Queue(Administration, Iterating[T], Generic[T, D]):
     `T` is what items are, `D` what deliveries are.
     """
 
+    _a_kind: ClassVar[str]
+    """What it is, for errors."""
+
+    _most_prefetched: ClassVar[int | None] = None
+    """The largest `prefetch`; None for no limit."""
+
     _put_most: ClassVar[int]
     """The most messages that one step puts."""
 
@@ -65,6 +72,12 @@ class Queue(Administration, Iterating[T], Generic[T, D]):
     @abstractmethod
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[D]:
         """Take one to `most` messages, waiting while there is none. A lease of None is this kind's default."""
+
+    @abstractmethod
+    def _consumer(
+        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
+    ) -> QueueConsumer[Any, D]:
+        """Return a consuming end. None is this kind's default."""
 
     @abstractmethod
     async def _get(self, most: int, timeout: float | None) -> list[T]:
@@ -223,6 +236,53 @@ class Queue(Administration, Iterating[T], Generic[T, D]):
         """
         validation.whole(max_items, "max_items")
         return await self._receive(max_items, timeout, lease)
+
+    @overload
+    def consumer(
+        self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
+        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
+    ) -> QueueConsumer[T, D]: ...  # fmt: skip
+    @overload
+    def consumer(
+        self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
+        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
+    ) -> QueueConsumer[D, D]: ...  # fmt: skip
+    def consumer(
+        self, ack: Literal["auto", "manual"] = "auto", delete: bool = False, prefetch: int | None = None,
+        lease: float | None = None, timeout: float | None = None, max_hold: float | None = None, shared: bool = True,
+    ) -> QueueConsumer[Any, D]:  # fmt: skip
+        """Return a consuming end of the queue, for `async with` and `async for`: at-least-once, and one of several.
+
+        Args:
+            ack: `"auto"`: an item is acknowledged when the loop asks for the next one, and at the end of the block
+                unless it raises. `"manual"`: the loop gets deliveries, to be acknowledged by hand.
+            delete: Delete the queue at the end of the block, unless it raises, if the queue was closed and everything
+                was acknowledged. On a released okq, the beginning of the block raises ServerTooOldError.
+            prefetch: How many messages to receive at a time. None adapts to how quickly the body works, and to how many
+                consumers there are.
+            lease: Seconds after which other consumers get the messages if this process dies; a thread renews it. None
+                for 15, for the queue's own of a `TaskQueue` or `FileQueue`, or for 30 on an okq server.
+            timeout: As for `AsyncQueue.consumer`, which waits for the role. Here nothing waits.
+            max_hold: Seconds after which the leases of a handler that is stuck are given up: nothing was handed out
+                meanwhile. None for an hour.
+            shared: Always True: any number of consumers compete. False is refused.
+
+        Raises:
+            TypeError, ValueError: An argument is invalid.
+
+        On this kind:
+            TaskQueue: What was reserved ahead goes back when a task takes longer than milliseconds. `max_hold=None`
+                lets tasks take as long as they like, while the event loop turns: when it has stood still for an hour,
+                the leases end.
+            FileQueue: None prefetches 1, which is fair to other consumers. A timer of the event loop renews the lease,
+                so a body that blocks the loop must be quicker.
+            EventQueue with the address of a released okq: it receives one event at a time, and cannot renew the lease:
+                the body must be quicker.
+        """
+        if not shared:
+            raise ValueError(f"consumers of {self._a_kind} always share it: leave out shared=False")
+        validation.consumer(ack, prefetch, timeout, self._most_prefetched)
+        return self._consumer(ack == "manual", delete, prefetch, lease, max_hold)
 
     async def get(self, timeout: float | None = None, *, deadline: float | None = None) -> T:
         """Get an item, waiting while the queue is empty: at-most-once.

@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once, wait_for_answer
-from apressure.core.consuming import Consuming
+from apressure.core.consumer import QueueConsumer
 from apressure.core.leases.clock import Clock, since_boot
 from apressure.core.prefetch import QUICK, Chunk
 from apressure.core.waiting import Wait
@@ -35,19 +35,8 @@ SIGN_OF_LIFE: Final = 10.0
 """Seconds between two signs of life of a registered consumer."""
 
 
-class EventConsumer(Consuming[T, EventDelivery[Any]]):
-    """A consuming end of a queue, at-least-once; made by `EventQueue.consumer`. Any number of them compete.
-
-    Iterating hands out items until the queue is closed and drained. An item is acknowledged when the loop asks for the
-    next one, and at the end of the block. If the body raises or is cancelled, the item goes back, first in line, marked
-    as redelivered. If the process dies, that happens when the lease ends. A thread renews the leases of everything in
-    hand, also while the body blocks the event loop.
-
-    The loop ends when the queue is closed, nothing waits, and no other consumer has anything in flight, so it gets what
-    another one fails to handle.
-
-    `T` is what the iteration hands out: an item, or with `ack="manual"` its `EventDelivery`.
-    """
+class EventConsumer(QueueConsumer[T, EventDelivery[Any]]):
+    """The consuming end of an `EventQueue`. Its block is registered, and mends what an okq that died has left."""
 
     hand: Hand
     _renewing: Renewing
@@ -74,13 +63,11 @@ class EventConsumer(Consuming[T, EventDelivery[Any]]):
         self._ahead: asyncio.Future[Any] | None = None
         self._turn_at = 0.0
 
-    async def __aenter__(self) -> Self:
-        self._check_new()
+    async def _enter(self) -> None:
         queue = self._queue
         queue.check()
         await queue._steps.register(self._id)
         self._open(background.start(self._stay_registered(), f"registering a consumer of {queue.name!r}"))
-        return self
 
     async def _give_back(self) -> PressureError | None:
         if self._ahead is not None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from apressure.concurrency.deadline import within
+from apressure.core.consumer import Leased
 from apressure.core.producer import QueueProducer
 from apressure.core.queue import Queue
 from apressure.events.ids import checked, new_id
 
 T = TypeVar("T")
-D = TypeVar("D")
+D = TypeVar("D", bound=Leased)
 
 
 class Identified(Queue[T, D], Generic[T, D]):
     """A queue of events, on Redis or on an okq server."""
+
+    _a_kind: ClassVar[str] = "an EventQueue"
 
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,

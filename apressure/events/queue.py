@@ -11,7 +11,6 @@ from apressure.connection.settings import ClientOptions
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.events.consumer import EventConsumer
 from apressure.events.core import Core
-from apressure.events.delivery import EventDelivery
 from apressure.events.remote.address import is_okq
 from apressure.events.several import EventConsumers
 from apressure.protocols import Mover
@@ -100,39 +99,10 @@ class EventQueue(Core[T]):
             raise ValueError("an EventQueue needs scripts on the server: leave out scripting=False")
         super().__init__(chosen, client is None, name, max_attempts, keep_errors, codec)
 
-    @overload
-    def consumer(
-        self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
-        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
-    ) -> EventConsumer[T]: ...  # fmt: skip
-    @overload
-    def consumer(
-        self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
-        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
-    ) -> EventConsumer[EventDelivery[T]]: ...  # fmt: skip
-    def consumer(
-        self, ack: Literal["auto", "manual"] = "auto", delete: bool = False, prefetch: int | None = None,
-        lease: float | None = None, timeout: float | None = None, max_hold: float | None = None, shared: bool = True,
-    ) -> EventConsumer[Any]:  # fmt: skip
-        """Return a consuming end of the queue, for `async with` and `async for`: at-least-once, and one of several.
-
-        Args:
-            ack: `"auto"`: an item is acknowledged when the loop asks for the next one, and at the end of the block
-                unless it raises. `"manual"`: the loop gets deliveries, to be acknowledged by hand.
-            delete: Delete the queue at the end of the block, unless it raises, if the queue was closed and everything
-                was acknowledged.
-            prefetch: How many events to receive at a time; None adapts to how quickly the body works, and to how many
-                consumers there are.
-            lease: Seconds after which other consumers get the events if this process dies; a thread renews it. None
-                for 15.
-            timeout: As for `AsyncQueue.consumer`, which waits for the role. Here nothing waits.
-            max_hold: Seconds after which the leases of a handler that is stuck are given up: nothing was handed out
-                meanwhile. None for an hour.
-            shared: Always True: any number of consumers compete. False is refused.
-        """
-        validation.shared(shared, "an EventQueue")
-        validation.consumer(ack, prefetch, timeout)
-        return EventConsumer(self, ack == "manual", delete, prefetch, lease_of(lease), max_hold_of(max_hold))
+    def _consumer(
+        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
+    ) -> EventConsumer[Any]:
+        return EventConsumer(self, manual, delete, prefetch, lease_of(lease), max_hold_of(max_hold))
 
     async def mover(self, destination: Any) -> Mover:
         """Return what moves events from here to another `EventQueue` of the same server; for `pipe`.

@@ -31,7 +31,7 @@ class EventConsumers:
         self.name = ""
         self._queues = queues
         self._client = client
-        self._consumers = {queue: queue.consumer("manual", prefetch=1, lease=lease) for queue in queues}
+        self._consumers = {queue: queue._consumer(True, False, 1, lease, None) for queue in queues}
         self._open: list[EventQueue[Any]] = []
         self._stack = contextlib.AsyncExitStack()
 

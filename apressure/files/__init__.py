@@ -3,7 +3,6 @@
 from apressure.files.delivery import FileDelivery
 from apressure.files.options import FileQueueOptions
 from apressure.files.queue import FileQueue
-from apressure.files.roles import FileConsumer
 from apressure.files.statistics import FileQueueStatistics
 
-__all__ = ["FileConsumer", "FileDelivery", "FileQueue", "FileQueueOptions", "FileQueueStatistics"]
+__all__ = ["FileDelivery", "FileQueue", "FileQueueOptions", "FileQueueStatistics"]

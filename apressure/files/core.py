@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 
 from apressure import validation
 from apressure.concurrency.blocked import Blocked, Cause
@@ -32,7 +32,7 @@ from apressure.files.storage.store import Store
 from apressure.files.waits import Line, Waits
 
 if TYPE_CHECKING:
-    from apressure.files.roles import FileConsumer
+    from apressure.files.consumer import FileConsumer
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -45,6 +45,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
     """The part of `FileQueue` that is about the object: its life, its operations, its waits."""
 
     _KIND = "queue object"
+    _a_kind: ClassVar[str] = "a FileQueue"
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any, ClassVar, Final, Literal, TypeVar, Unpack, overload
 
-from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.handover import note_taken
 from apressure.core.leases.arguments import max_hold_of
 from apressure.exceptions import StorageError
 from apressure.files.administration import Administration
+from apressure.files.consumer import FileConsumer
 from apressure.files.delivery import FileDelivery
 from apressure.files.options import FileQueueOptions, check_lease, settings_from
-from apressure.files.roles import FileConsumer
 from apressure.items import Items, Progress
 
 T = TypeVar("T")
@@ -83,48 +82,13 @@ class FileQueue(Administration[T]):
         super().__init__(settings)
         self._items: Items[T] = Items(self.name, codec_for(codec), settings.max_message_size)
 
-    @overload
-    def consumer(
-        self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
-        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
-    ) -> FileConsumer[T]: ...  # fmt: skip
-    @overload
-    def consumer(
-        self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
-        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
-    ) -> FileConsumer[FileDelivery[T]]: ...  # fmt: skip
-    def consumer(
-        self,
-        ack: Literal["auto", "manual"] = "auto",
-        delete: bool = False,
-        prefetch: int | None = None,
-        lease: float | None = None,
-        timeout: float | None = None,
-        max_hold: float | None = None,
-        shared: bool = True,
+    def _consumer(
+        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
     ) -> FileConsumer[Any]:
-        """Return a consuming end of the queue, for `async with` and `async for`: at-least-once, and one of several.
-
-        Args:
-            ack: `"auto"`: an item is acknowledged when the loop asks for the next one, and at the end of the block
-                unless it raises. `"manual"`: the loop gets deliveries, to be acknowledged by hand.
-            delete: Delete the queue at the end of the block, unless it raises, if the queue was closed and everything
-                was acknowledged.
-            prefetch: How many messages to receive at a time; None for 1, which is fair to other consumers.
-            lease: Seconds after which other consumers get the messages if this process dies; a timer renews it. None
-                for the queue's `lease`.
-            timeout: As for `AsyncQueue.consumer`, which waits for the role. Here nothing waits.
-            max_hold: Seconds after which the leases of a handler that is stuck are given up: nothing was handed out
-                meanwhile. None for an hour.
-            shared: Always True: any number of consumers share a directory. False is refused.
-        """
-        validation.shared(shared, "a FileQueue")
-        validation.consumer(ack, prefetch, timeout)
         if lease is not None:
             check_lease(lease, none=True)
         seconds = self._store.settings.lease if lease is None else lease
-        most = _PREFETCH if prefetch is None else prefetch
-        return FileConsumer(self, ack == "manual", delete, most, seconds, max_hold_of(max_hold))
+        return FileConsumer(self, manual, delete, prefetch or _PREFETCH, seconds, max_hold_of(max_hold))
 
     # What is behind puts.
 

@@ -2,7 +2,7 @@
 
 from apressure.tasks.client import TaskClient
 from apressure.tasks.delivery import TaskDelivery
-from apressure.tasks.nodes.consumer import Listener, TaskConsumer
+from apressure.tasks.nodes.consumer import Listener
 from apressure.tasks.processor import Processor
 from apressure.tasks.queue import TaskQueue
 from apressure.tasks.runner.command import Command, Function
@@ -22,7 +22,6 @@ __all__ = [
     "Scheduler",
     "Task",
     "TaskClient",
-    "TaskConsumer",
     "TaskDelivery",
     "TaskQueue",
     "TaskStatistics",

@@ -71,6 +71,8 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
         settler: Notes what happens to tasks.
     """
 
+    _a_kind: ClassVar[str] = "a TaskQueue"
+    _most_prefetched: ClassVar[int | None] = MAX_TASKS
     _put_most: ClassVar[int] = MAX_TASKS
 
     def __init__(

@@ -15,9 +15,8 @@ from apressure.connection.settings import ClientOptions
 from apressure.core.leases.arguments import lease_of
 from apressure.tasks.codec import TaskCodec
 from apressure.tasks.contents import Contents
-from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.engine.lanes import Put
-from apressure.tasks.engine.steps import MAX_DELETED, MAX_TASKS
+from apressure.tasks.engine.steps import MAX_DELETED
 from apressure.tasks.nodes.consumer import TaskConsumer
 from apressure.tasks.options import DEFAULT_RESULT_TTL, refuse_unfit, time_of, ttl_of
 from apressure.tasks.task import new_id
@@ -189,40 +188,9 @@ class TaskQueue(Contents[T]):
                 on_progress(deleted)
         return deleted
 
-    @overload
-    def consumer(
-        self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
-        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
-    ) -> TaskConsumer[T]: ...  # fmt: skip
-    @overload
-    def consumer(
-        self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
-        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
-    ) -> TaskConsumer[TaskDelivery[T]]: ...  # fmt: skip
-    def consumer(
-        self, ack: Literal["auto", "manual"] = "auto", delete: bool = False, prefetch: int | None = None,
-        lease: float | None = None, timeout: float | None = None, max_hold: float | None = None, shared: bool = True,
-    ) -> TaskConsumer[Any]:  # fmt: skip
-        """Return a consuming end of the queue, for `async with` and `async for`: at-least-once, and one of several.
-
-        Args:
-            ack: `"auto"`: a task is completed when the loop asks for the next one, and at the end of the block unless
-                it raises. `"manual"`: the loop gets deliveries, to be settled by hand.
-            delete: Delete the queue at the end of the block, unless it raises, if the queue was closed and everything
-                was settled.
-            prefetch: How many tasks to reserve at a time. None reserves one, and more while they are handled within
-                milliseconds; what was reserved ahead goes back when a task takes longer.
-            lease: Seconds after which other nodes get the tasks if this process dies; a thread renews it. None for the
-                queue's.
-            timeout: As for `AsyncQueue.consumer`, which waits for the role. Here nothing waits.
-            max_hold: Seconds after which the leases of a handler that is stuck are given up: nothing was handed out
-                meanwhile. None lets tasks take as long as they like, while the event loop turns: when it has stood
-                still for an hour, the leases end.
-            shared: Always True: any number of consumers compete. False is refused.
-        """
-        validation.shared(shared, "a TaskQueue")
-        validation.consumer(ack, prefetch, timeout, MAX_TASKS)
+    def _consumer(
+        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
+    ) -> TaskConsumer[Any]:
         if max_hold is not None:
             validation.seconds(max_hold, "max_hold", above=True, none=True)
-        seconds = self.lease if lease is None else lease_of(lease)
-        return TaskConsumer(self, ack == "manual", delete, prefetch, seconds, max_hold)
+        return TaskConsumer(self, manual, delete, prefetch, self.lease if lease is None else lease_of(lease), max_hold)

@@ -12,13 +12,13 @@ from apressure import (
     AsyncQueue,
     Consumer,
     Delivery,
-    EventConsumer,
     EventConsumers,
     EventDelivery,
     EventProducer,
     EventQueue,
     FileDelivery,
     FileQueue,
+    QueueConsumer,
     QueueProducer,
     RemoteEventConsumer,
     RemoteEventDelivery,
@@ -26,7 +26,8 @@ from apressure import (
     TaskQueue,
     sync,
 )
-from apressure.files.roles import FileConsumer
+from apressure.events.consumer import EventConsumer
+from apressure.files.consumer import FileConsumer
 from apressure.sync import competing, events, pressure
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.nodes.consumer import TaskConsumer
@@ -43,6 +44,7 @@ PAIRS: Final[tuple[tuple[type[Any], type[Any]], ...]] = (
     (FileDelivery, sync.BlockingFileDelivery),
     (TaskDelivery, sync.BlockingTaskDelivery),
     (Consumer, sync.Consumer),
+    (QueueConsumer, sync.Consumer),
     (EventConsumer, sync.Consumer),
     (RemoteEventConsumer, sync.Consumer),
     (FileConsumer, sync.Consumer),

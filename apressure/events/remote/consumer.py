@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from apressure.core.consuming import Consuming
+from apressure.core.consumer import QueueConsumer
 from apressure.core.leases.clock import since_boot
 from apressure.core.prefetch import Chunk
 from apressure.events.remote.client import OkqClient
@@ -30,7 +30,7 @@ _DRAINING: Final = 0.5
 """Seconds between two looks at a closed queue of which others have events in flight."""
 
 
-class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
+class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
     """A consuming end of one or several queues, at-least-once. Any number of them compete.
 
     Made by `RemoteEventQueue.consumer` and `consume`. The client is registered as a consumer during the block. An item
@@ -80,8 +80,7 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
         self._renewing = Renewing(client, hand, names, lease, max_hold, self._lost, self._return_paused)
         self._extended = False
 
-    async def __aenter__(self) -> Self:
-        self._check_new()
+    async def _enter(self) -> None:
         async with contextlib.AsyncExitStack() as stack:  # if this fails, the client is closed
             if self._owned is not None:
                 await stack.enter_async_context(self._owned)
@@ -100,7 +99,6 @@ class RemoteEventConsumer(Consuming[T, RemoteEventDelivery[Any]]):
         if not self._extended:
             self._chunk.fixed = self._chunk.size  # the leases of those in the buffer would run out
         self._open()
-        return self
 
     async def end(self) -> None:
         """Give back everything in hand, and deregister.

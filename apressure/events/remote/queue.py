@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeVar, Unpack, overload
 
-from apressure import validation
 from apressure.codecs import Codec, UntypedCodec
 from apressure.connection.settings import ClientOptions
 from apressure.core.leases.arguments import max_hold_of
@@ -80,41 +79,11 @@ class RemoteEventQueue(RemoteCore[T]):
     ) -> None:
         super().__init__(_client_of(options), True, name, codec, max_attempts, keep_errors)
 
-    @overload
-    def consumer(
-        self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
-        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
-    ) -> RemoteEventConsumer[T]: ...  # fmt: skip
-    @overload
-    def consumer(
-        self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
-        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
-    ) -> RemoteEventConsumer[RemoteEventDelivery[T]]: ...  # fmt: skip
-    def consumer(
-        self, ack: Literal["auto", "manual"] = "auto", delete: bool = False, prefetch: int | None = None,
-        lease: float | None = None, timeout: float | None = None, max_hold: float | None = None, shared: bool = True,
-    ) -> RemoteEventConsumer[Any]:  # fmt: skip
-        """Return a consuming end of the queue, for `async with` and `async for`: at-least-once, and one of several.
-
-        Args:
-            ack: `"auto"`: an item is acknowledged when the loop asks for the next one, and at the end of the block
-                unless it raises. `"manual"`: the loop gets deliveries, to be acknowledged by hand.
-            delete: Delete the queue at the end of the block, unless it raises, if the queue was closed and everything
-                was acknowledged. On a released okq, the beginning of the block raises ServerTooOldError.
-            prefetch: How many events to receive at a time. None adapts to how quickly the body works; on a released
-                okq it is one event at a time, since the leases of others would run out meanwhile.
-            lease: Seconds after which other consumers get the events if this process dies; None for 30. With a server
-                of ours, a thread renews it. On a released okq the body must be quicker.
-            timeout: As for `AsyncQueue.consumer`, which waits for the role. Here nothing waits.
-            max_hold: Seconds after which the leases of a handler that is stuck are given up: nothing was handed out
-                meanwhile. None for an hour.
-            shared: Always True: any number of consumers compete. False is refused.
-        """
-        validation.shared(shared, "an EventQueue")
-        validation.consumer(ack, prefetch, timeout)
-        return RemoteEventConsumer(
-            [self], self._notices, None, ack == "manual", delete, prefetch, lease_of(lease), max_hold_of(max_hold)
-        )
+    def _consumer(
+        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
+    ) -> RemoteEventConsumer[Any]:
+        seconds, hold = lease_of(lease), max_hold_of(max_hold)
+        return RemoteEventConsumer([self], self._notices, None, manual, delete, prefetch, seconds, hold)
 
     @classmethod
     def consume(

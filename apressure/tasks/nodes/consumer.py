@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once, wait_for_answer
-from apressure.core.consuming import Consuming
+from apressure.core.consumer import QueueConsumer
 from apressure.core.leases.clock import Clock, since_boot
 from apressure.core.prefetch import QUICK, Chunk
 from apressure.core.waiting import Wait
@@ -41,19 +41,8 @@ PATIENCE: Final = QUICK
 """Seconds: what was reserved and is not asked for within this time goes back. No task waits behind a long one."""
 
 
-class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
-    """A consuming end of a queue, at-least-once; made by `TaskQueue.consumer`. Any number of them compete.
-
-    While the block is open, this process is one of the queue's listeners. Iterating hands out parameters until the
-    queue is closed and drained. A task is completed, without a result, when the loop asks for the next one, and at the
-    end of the block. If the body raises or is cancelled, the task goes back, first in line. If the process dies, that
-    happens when the lease ends. A thread renews the leases of everything in hand, also while the body blocks the event
-    loop.
-
-    The loop ends when the queue is closed, nothing waits or is scheduled, and no other node of apressure has a task.
-
-    `T` is what the iteration hands out: parameters, or with `ack="manual"` a `TaskDelivery`.
-    """
+class TaskConsumer(QueueConsumer[T, TaskDelivery[Any]]):
+    """The consuming end of a `TaskQueue`: it takes over the tasks of this host's dead listeners, too."""
 
     hand: Hand
     _renewing: Renewing
@@ -86,8 +75,7 @@ class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
         self._listener = b""
         self._expected = queue.expected
 
-    async def __aenter__(self) -> Self:
-        self._check_new()
+    async def _enter(self) -> None:
         queue = self._queue
         queue.check()
         self._listener = await queue.listener()
@@ -98,7 +86,6 @@ class TaskConsumer(Consuming[T, TaskDelivery[Any]]):
         except BaseException:
             await self.end()
             raise
-        return self
 
     async def _return(self, unseen: list[TaskDelivery[Any]], seen: list[TaskDelivery[Any]]) -> None:
         steps = self._queue.steps

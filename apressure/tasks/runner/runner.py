@@ -28,9 +28,9 @@ from apressure.tasks.runner.work import Order, Running, TaskCoroutine, TaskProce
 if TYPE_CHECKING:
     from anyio import CancelScope
 
+    from apressure.core.consumer import QueueConsumer
     from apressure.tasks.client import TaskClient
     from apressure.tasks.delivery import TaskDelivery
-    from apressure.tasks.nodes.consumer import TaskConsumer
 
 logger = logging.getLogger("apressure")
 
@@ -191,7 +191,7 @@ class Runner:
         failed, given_back = ended["failed"], ended["given back"]
         return Tally(ended["complete"], failed, given_back, failed, in_hand=len(self._running))
 
-    async def _receive(self, consumer: TaskConsumer[TaskDelivery[Any]]) -> None:
+    async def _receive(self, consumer: QueueConsumer[TaskDelivery[Any], TaskDelivery[Any]]) -> None:
         """Reserve a task whenever there is room for one, until the queue is drained and no task can go back to it."""
         if isinstance(self._work, Function):
             await self._work.check()

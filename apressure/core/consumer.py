@@ -104,8 +104,25 @@ class Failures:
             raise error
 
 
-class Consuming(ABC, Generic[T, D]):
-    """The consuming end of a queue, at-least-once, as an `async with` block.
+class QueueConsumer(ABC, Generic[T, D]):
+    """A consuming end of a queue, at-least-once, as an `async with` block; made by `consumer` of the queue.
+
+    Any number of them compete. Iterating hands out items until the queue is closed and drained. An item is acknowledged
+    when the loop asks for the next one, and at the end of the block. If the body raises or is cancelled, the item goes
+    back, first in line, marked as redelivered. If the process dies, that happens when the lease ends. A thread renews
+    the leases of everything in hand, also while the body blocks the event loop.
+
+    The loop ends when the queue is closed, nothing waits, and no other consumer has anything in flight, so it gets what
+    another one fails to handle.
+
+    `T` is what the iteration hands out: an item, or with `ack="manual"` a delivery. `D` is what deliveries are.
+
+    On this kind:
+        TaskQueue: While the block is open, this process is one of the queue's listeners. A task is completed, without a
+            result, when the loop asks for the next one. The loop also waits for scheduled tasks.
+        FileQueue: A timer renews the leases, while the event loop runs. With deliveries of its own in hand
+            (`ack="manual"`), it does not wait for other consumers.
+        EventQueue with the address of a released okq: leases are not renewed, and the loop never ends.
 
     Args:
         check: Raises if the queue object cannot be used.
@@ -159,6 +176,10 @@ class Consuming(ABC, Generic[T, D]):
     # What a kind of queue does in its own way.
 
     @abstractmethod
+    async def _enter(self) -> None:
+        """Begin the block, with `_open`."""
+
+    @abstractmethod
     async def _receive(self) -> None:
         """Wait until there is something in the buffer, or until it is worth another look."""
 
@@ -187,10 +208,11 @@ class Consuming(ABC, Generic[T, D]):
 
     # The block.
 
-    def _check_new(self) -> None:
-        """Raise if the block has begun before."""
+    async def __aenter__(self) -> Self:
         if self._inside or self._left:
             raise RuntimeError("this consumer's block has begun already: make one for each block")
+        await self._enter()
+        return self
 
     def _open(self, registration: asyncio.Task[None] | None = None) -> None:
         """The block begins; `registration` gives signs of life until it ends."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from apressure.core.consuming import Consuming
+from apressure.core.consumer import QueueConsumer
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.files.delivery import FileDelivery, Hand
 from apressure.files.renewing import Renewing
@@ -20,19 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class FileConsumer(Consuming[T, FileDelivery[Any]]):
-    """A consuming end of a queue, at-least-once; made by `FileQueue.consumer`. Any number of them compete.
-
-    Iterating hands out items until the queue is closed and drained. An item is acknowledged when the loop asks for the
-    next one, and at the end of the block. If the body raises or is cancelled, the item goes back, first in line, marked
-    as redelivered. If the process dies, that happens when the lease ends. A timer renews the leases of everything in
-    hand while the event loop runs.
-
-    The loop ends when the queue is closed, nothing waits and nothing is in flight, so it gets what another consumer
-    fails to handle. While it has deliveries of its own in hand (`ack="manual"`), it does not wait for other consumers.
-
-    `T` is what the iteration hands out: an item, or with `ack="manual"` its `FileDelivery`.
-    """
+class FileConsumer(QueueConsumer[T, FileDelivery[Any]]):
+    """The consuming end of a `FileQueue`. An acknowledgement is awaited: it deletes a file."""
 
     hand: Hand
     _renewing: Renewing
@@ -48,11 +37,9 @@ class FileConsumer(Consuming[T, FileDelivery[Any]]):
         self._renewing = Renewing(queue, hand, lease, max_hold, self._lost, self._look_for_a_pause)
         self._turn_at = 0.0  # each item has to be looked at: the queue may be paused
 
-    async def __aenter__(self) -> Self:
-        self._check_new()
+    async def _enter(self) -> None:
         await self._queue.prepare()
         self._open()
-        return self
 
     async def _return(self, unseen: list[FileDelivery[Any]], seen: list[FileDelivery[Any]]) -> None:
         both = (*unseen, *seen)
