@@ -1,11 +1,11 @@
-"""Sends the steps of a queue, numbered where a repeat must be told from a new step."""
+"""Sends the steps of a queue, numbered where a repeat must be told from a new step. Some are the same for each kind."""
 
 from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from apressure.connection.client import Client
 from apressure.connection.wire.command import Argument
@@ -15,6 +15,7 @@ from apressure.connection.wire.series import Series
 from apressure.core.asking import Undo, ask
 from apressure.core.counts import Counts
 from apressure.core.driver import Connection, OnAnswer
+from apressure.exceptions import QueueClosedError
 
 
 class StepSender(ABC):
@@ -71,6 +72,19 @@ class StepSender(ABC):
     def _changed(answer: Any) -> bool:
         """Whether a step changed anything that must be durable, by its answer."""
 
+    async def create(self, bound: int) -> bool:
+        """Create the queue, unless it exists. Returns whether it is new."""
+        return (await self._run("create", bound))[0] == b"created"  # type: ignore[no-any-return]
+
+    async def close(self, expected: bool = False) -> None:
+        """Close the queue; `expected`: it must have been created.
+
+        Raises:
+            QueueClosedError: It was closed before.
+        """
+        if (await self._run("close", flag(expected)))[0] == b"exists":
+            raise QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
+
     async def _run(self, name: str, *arguments: Argument) -> Any:
         """Run a step that can be repeated as it is."""
         return await self._ask(lambda on_answer: self._send(self._unnumbered.call(name), [*arguments], on_answer))
@@ -118,3 +132,7 @@ class StepSender(ABC):
         )
         (connection or self.connection).send(request)
         return request
+
+
+flag: Final = (b"0", b"1").__getitem__
+"""Return an argument of a script."""

@@ -162,7 +162,7 @@ class EventDelivery(Generic[T]):
         """
         seconds = lease_of(seconds, "seconds")
         self._check("extended")
-        (extended,) = await self._steps.extend([self.claim], seconds)
+        (extended,) = (await self._steps.extend([self.claim], seconds)).outcomes
         if not extended and not self.settled:
             raise self._lost("extended")
 

@@ -198,3 +198,86 @@ class LeasesInHand(ABC, Generic[K, D]):
 
     def _tell(self, error: LeaseLostError, lost: list[D]) -> None:
         self._on_lost(error, lost)
+
+
+class Extends(Protocol):
+    """The steps that renew leases."""
+
+    def send_extend(
+        self, claims: Sequence[Any], lease: int, on_answer: Callable[[Any], None], connection: Connection | None = None
+    ) -> object:
+        """Have claims last at least so many milliseconds."""
+
+    async def extend(self, claims: Sequence[Any], lease: float) -> Any:
+        """Have claims last for at least so many seconds; returns the answer."""
+
+
+class ExtendedInHand(LeasesInHand[K, D]):
+    """Renews the leases of all that a consumer has in hand by one step. Its answer says whether the queue is paused.
+
+    Args:
+        hand, renewer, keys, what, name, seconds, max_hold, on_lost, clock: As for `LeasesInHand`.
+        steps: The steps that renew leases.
+        on_paused: Called on the event loop when a renewal finds the queue paused.
+    """
+
+    def __init__(
+        self,
+        hand: InHand[K, D],
+        renewer: Renewer,
+        keys: tuple[bytes, ...],
+        what: str,
+        name: str,
+        seconds: float,
+        max_hold: float,
+        on_lost: Callable[[LeaseLostError, list[D]], None],
+        clock: Clock,
+        steps: Extends,
+        on_paused: Callable[[], None],
+    ) -> None:
+        super().__init__(hand, renewer, keys, what, name, seconds, max_hold, on_lost, clock)
+        self._extends = steps
+        self._on_paused = on_paused
+
+    async def assure(self) -> None:
+        """Renew all leases now, since some may have ended; what others have got is in hand no more."""
+        claims = list(self._hand)
+        until = self.clock() + self.term.seconds
+        answer = await self._extends.extend(claims, self.term.seconds)
+        self._confirm(claims, answer, until)
+        self._react(claims, answer, until)
+
+    def _renew(
+        self,
+        token: bytes,  # noqa: ARG002
+        milliseconds: int,
+        on_answer: Callable[[Any], None],
+        connection: Connection | None,
+    ) -> None:
+        claims = self._due()
+        until = self.clock() + milliseconds / 1000
+
+        def answered(answer: Any) -> None:
+            if not isinstance(answer, Exception):
+                self._confirm(claims, answer, until)
+                self._renewer.call_home(lambda: self._react(claims, answer, until))
+            on_answer(answer)
+
+        self._extends.send_extend(claims, milliseconds, answered, connection)
+
+    def _due(self) -> list[K]:
+        """Return the claims to renew. Called in any thread."""
+        return list(self._hand)
+
+    def _confirm(self, claims: Sequence[K], answer: Any, until: float) -> None:
+        """Note until when leases last that were renewed. Called in any thread."""
+
+    @abstractmethod
+    def _outcomes(self, claims: Sequence[K], answer: Any) -> Iterable[tuple[K, bool]]:
+        """Return which of the claims were renewed. Called on the event loop."""
+
+    def _react(self, claims: Sequence[K], answer: Any, until: float) -> None:
+        """Act on what a renewal has found. Called on the event loop."""
+        self._renewed(self._outcomes(claims, answer), until)
+        if answer.paused:
+            self._on_paused()

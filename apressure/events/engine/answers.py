@@ -54,6 +54,11 @@ class Extended(NamedTuple):
     letters: bytes
     paused: bool
 
+    @property
+    def outcomes(self) -> list[bool]:
+        """Whether each claim lasts longer."""
+        return [letter == ord("1") for letter in self.letters]
+
 
 class Status(NamedTuple):
     """What a queue has.

@@ -15,15 +15,15 @@ from typing import Any, Final, NamedTuple
 
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.client import Client
+from apressure.connection.sender import flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.waiting import Wait
-from apressure.events.engine.answers import Event, Popped, Status
+from apressure.events.engine.answers import Event, Extended, Popped, Status
 from apressure.events.engine.keys import CREATED, PATTERNS, EventKeys, names_among
 from apressure.events.engine.sending import Sender
-from apressure.exceptions import QueueClosedError
 
 MAX_EVENTS: Final = 2000
 """The most events in one step, so that it does not hold up the server for more than a few milliseconds."""
@@ -74,9 +74,9 @@ class EventSteps(Sender):
 
         `back`: they were popped before, so neither the bound nor the end of the queue matters.
         """
-        how = b"2" if back else _flag(force)
+        how = b"2" if back else flag(force)
         arguments: list[Argument] = [
-            series.next(), b"0", _flag(front), how, _flag(expected), *itertools.chain.from_iterable(events),
+            series.next(), b"0", flag(front), how, flag(expected), *itertools.chain.from_iterable(events),
         ]  # fmt: skip
         return self._send(series.call("push"), arguments, on_answer, 1)
 
@@ -96,8 +96,8 @@ class EventSteps(Sender):
         number = series.next()
         drain = b"" if want.in_hand is None else want.in_hand
         arguments: list[Argument] = [
-            number, b"0", most, want.lease, series.token, place, want.limit, _flag(want.expected), drain,
-            _flag(want.share),
+            number, b"0", most, want.lease, series.token, place, want.limit, flag(want.expected), drain,
+            flag(want.share),
         ]  # fmt: skip
         token = series.token if want.lease else b""
         return self._send(series.call("pop"), arguments, on_answer, 1, token, resend=want.lease > 0)
@@ -110,7 +110,7 @@ class EventSteps(Sender):
         With `how="fail"`, each claim is followed by an error as `apressure.dead_letters.encode` returns it, or nothing.
         """
         arguments: list[Argument] = [
-            series.next(), b"0", how, _flag(anywhere), *itertools.chain.from_iterable(claims),
+            series.next(), b"0", how, flag(anywhere), *itertools.chain.from_iterable(claims),
         ]  # fmt: skip
         return self._send(series.call("settle"), arguments, on_answer, 1)
 
@@ -127,7 +127,7 @@ class EventSteps(Sender):
 
     def resign(self, place: bytes, unused: bool) -> None:
         """This client waits for events no more; `unused` says that it has taken a turn which it does not use."""
-        self._send(self._unnumbered.call("resign"), [place, _flag(unused), b"0", b"0"], _ignore)
+        self._send(self._unnumbered.call("resign"), [place, flag(unused), b"0", b"0"], _ignore)
 
     def pass_room(self) -> None:
         """This client has taken a token for room which it does not use."""
@@ -245,10 +245,11 @@ class EventSteps(Sender):
             letters = await self._ask(lambda on_answer: self.send_settle(series, how, claims, anywhere, on_answer))
         return [letter == ord("1") for letter in letters]
 
-    async def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
-        """Have claims last for at least so many seconds from now. Returns which of them do."""
-        extended = await self._ask(lambda on_answer: self.send_extend(claims, int(lease * 1000), on_answer))
-        return [letter == ord("1") for letter in extended.letters]
+    async def extend(self, claims: Sequence[Claim], lease: float) -> Extended:
+        """Have claims last for at least so many seconds from now."""
+        return await self._ask(  # type: ignore[no-any-return]
+            lambda on_answer: self.send_extend(claims, int(lease * 1000), on_answer)
+        )
 
     async def heal(self) -> tuple[int, int | None]:
         """Put back what has expired, and index claims that okq made.
@@ -260,7 +261,7 @@ class EventSteps(Sender):
 
     async def peek(self, newest: bool = False) -> Event | None:
         """Return the event that is next, or the newest one; None if none waits."""
-        answer = await self._run("peek", _flag(newest))
+        answer = await self._run("peek", flag(newest))
         return None if isinstance(answer, Wait) else answer
 
     async def status(self) -> Status:
@@ -274,19 +275,6 @@ class EventSteps(Sender):
     async def unregister(self, *consumers: bytes) -> int:
         """Note that these consumers are gone. Returns how many there are."""
         return await self._run("register", b"1", *consumers)  # type: ignore[no-any-return]
-
-    async def create(self, bound: int) -> bool:
-        """Create the queue, unless it exists. Returns whether it is new."""
-        return (await self._run("create", bound))[0] == b"created"  # type: ignore[no-any-return]
-
-    async def close(self, expected: bool = False) -> None:
-        """Close the queue.
-
-        Raises:
-            QueueClosedError: It was closed before.
-        """
-        if (await self._run("close", _flag(expected)))[0] == b"exists":
-            raise QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
 
     async def flush(self) -> int:
         """Remove all events, those in flight included, as okq's QFLUSH does. Returns how many."""
@@ -302,7 +290,7 @@ class EventSteps(Sender):
 
     async def purge(self, most: int, expected: bool = False) -> int:
         """Delete up to so many events that wait, those that are next first. Returns how many."""
-        return int(await self._numbered("purge", most, _flag(expected)) or 0)
+        return int(await self._numbered("purge", most, flag(expected)) or 0)
 
     async def dead_letters(self, passed: int, most: int) -> list[bytes]:
         """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
@@ -314,7 +302,7 @@ class EventSteps(Sender):
         Returns:
             A letter for each one that was looked at: `m` moved, `d` it stays, since its id is in use, `0` it is gone.
         """
-        return await self._numbered("requeue", most, _flag(expected), *chosen)  # type: ignore[no-any-return]
+        return await self._numbered("requeue", most, flag(expected), *chosen)  # type: ignore[no-any-return]
 
     async def move(self, series: Series, source: EventKeys, units: Sequence[Unit], expected: bool) -> int:
         """Put results into this queue, and acknowledge their inputs in another one.
@@ -335,7 +323,7 @@ class EventSteps(Sender):
 
         Cancelled, they are moved or not; each unit as a whole.
         """
-        arguments: list[Argument] = [series.next(), b"0", _flag(expected)]
+        arguments: list[Argument] = [series.next(), b"0", flag(expected)]
         for claims, results in units:
             arguments += (len(claims), len(results))
             arguments += itertools.chain.from_iterable((*claims, *results))
@@ -351,8 +339,8 @@ class EventSteps(Sender):
             QueueDoesNotExistError: There is no such queue.
         """
         if pausing:
-            return bool(await self._numbered("pause", _flag(expected), self._client_id) == b"1")
-        return bool(await self._numbered("resume", _flag(expected)) == b"1")
+            return bool(await self._numbered("pause", flag(expected), self._client_id) == b"1")
+        return bool(await self._numbered("resume", flag(expected)) == b"1")
 
     async def mend(self) -> int:
         """Put back events that an okq has left in neither list. Returns how many.
@@ -385,9 +373,6 @@ class EventSteps(Sender):
             yield pairs[::2]
             if cursor == b"0":
                 return
-
-
-_flag: Final = (b"0", b"1").__getitem__
 
 
 def _ignore(_: Any) -> None:

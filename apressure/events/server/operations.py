@@ -256,7 +256,7 @@ class Operations:
         name, event, given = arguments
         lease = seconds(given, "seconds")
         queue = self._queues[name_of(name)]
-        (done,) = await queue.steps.extend([(event, b"")], lease)
+        (done,) = (await queue.steps.extend([(event, b"")], lease)).outcomes
         if done:
             queue.look_in(lease)
         return int(done)

@@ -16,13 +16,13 @@ from typing import Any, Final, Literal, NamedTuple
 from apressure import logs
 from apressure.concurrency.settle import note_sent, set_result_once
 from apressure.connection.client import Client
-from apressure.connection.sender import StepSender
+from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.waiting import Wait
-from apressure.exceptions import DurabilityError, QueueClosedError, ServerError
+from apressure.exceptions import DurabilityError, ServerError
 from apressure.tasks.engine.answers import Claim, Fields, Reserved, Status, Tended, fields_of, read
 from apressure.tasks.engine.keys import QUEUES, TaskKeys, task_key
 from apressure.tasks.engine.sending import NOT_DURABLE, changed, script
@@ -109,14 +109,14 @@ class TaskSteps(StepSender):
 
     def send_enqueue(self, series: Series, tasks: Iterable[New], expected: bool, on_answer: OnAnswer) -> Request:
         """Enqueue or schedule tasks. Answers with how many there was room for."""
-        arguments: list[Argument] = [series.next(), b"0", _flag(expected), *itertools.chain.from_iterable(tasks)]
+        arguments: list[Argument] = [series.next(), b"0", flag(expected), *itertools.chain.from_iterable(tasks)]
         return self._send(series.call("enqueue"), arguments, on_answer, 1)
 
     def send_reserve(self, series: Series, most: int, want: Want, on_answer: OnAnswer) -> Request:
         """Reserve up to `most` tasks. Answers with a `Reservation` or a `Wait`."""
         arguments: list[Argument] = [
             series.next(), b"0", most, want.lease, series.token, want.listener, want.limit, want.on_orphan,
-            _flag(want.expected), b"" if want.in_hand is None else want.in_hand,
+            flag(want.expected), b"" if want.in_hand is None else want.in_hand,
         ]  # fmt: skip
         return self._send(series.call("reserve"), arguments, on_answer, 1)
 
@@ -184,7 +184,7 @@ class TaskSteps(StepSender):
 
     async def peek(self, newest: bool = False) -> Reserved | None:
         """Return the task that is next, or the newest one; None if none waits."""
-        answer = await self._run("peek", _flag(newest))
+        answer = await self._run("peek", flag(newest))
         return None if isinstance(answer, Wait) else answer
 
     async def status(self) -> Status:
@@ -199,22 +199,9 @@ class TaskSteps(StepSender):
         """Note that a block of a listener is gone. Returns how many listeners there are."""
         return await self._run("register", b"1", listener, block, 0)  # type: ignore[no-any-return]
 
-    async def create(self, bound: int) -> bool:
-        """Create the queue, unless it exists. Returns whether it is new."""
-        return (await self._run("create", bound))[0] == b"created"  # type: ignore[no-any-return]
-
-    async def close(self, expected: bool = False) -> None:
-        """Close the queue.
-
-        Raises:
-            QueueClosedError: It was closed before.
-        """
-        if (await self._run("close", _flag(expected)))[0] == b"exists":
-            raise QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
-
     async def pause(self, pausing: bool, expected: bool = False) -> bool:
         """Pause the queue, or resume it. Returns whether that is new."""
-        return (await self._run("pause", _flag(pausing), _flag(expected)))[0] == b"done"  # type: ignore[no-any-return]
+        return (await self._run("pause", flag(pausing), flag(expected)))[0] == b"done"  # type: ignore[no-any-return]
 
     async def purge(
         self, what: str, most: int, older_than: float | None = None, expected: bool = False
@@ -227,7 +214,7 @@ class TaskSteps(StepSender):
             How many were deleted, and how many were looked at.
         """
         age = b"" if older_than is None else repr(float(older_than))
-        deleted, _, looked = (await self._numbered("purge", what, most, age, _flag(expected)) or "0:0").partition(":")
+        deleted, _, looked = (await self._numbered("purge", what, most, age, flag(expected)) or "0:0").partition(":")
         return int(deleted), int(looked)
 
     async def tend(self, now: float, ttl: float) -> Tended:
@@ -236,7 +223,7 @@ class TaskSteps(StepSender):
 
     async def requeue(self, most: int, expected: bool = False) -> tuple[int, int]:
         """Enqueue failed tasks again, the oldest first. Returns how many were, and how many were looked at."""
-        moved, _, looked = (await self._numbered("requeue", most, _flag(expected)) or "0:0").partition(":")
+        moved, _, looked = (await self._numbered("requeue", most, flag(expected)) or "0:0").partition(":")
         return int(moved), int(looked)
 
     async def cancel(self, task_id: bytes) -> str:
@@ -245,7 +232,7 @@ class TaskSteps(StepSender):
 
     async def retry(self, task_id: bytes, expected: bool = False) -> str:
         """Enqueue a failed task again. Returns what happened, as in `lua/retry.lua`."""
-        return await self._numbered("retry", task_id, _flag(expected))  # type: ignore[no-any-return]
+        return await self._numbered("retry", task_id, flag(expected))  # type: ignore[no-any-return]
 
     async def remove(self, task_id: bytes) -> str:
         """Delete a task that has ended. Returns what happened, as in `lua/remove.lua`."""
@@ -266,9 +253,9 @@ class TaskSteps(StepSender):
         Returns:
             How many went back or failed, and how many still run.
         """
-        pairs = itertools.chain.from_iterable((task_id, _flag(runs), token) for task_id, runs, token in tasks)
+        pairs = itertools.chain.from_iterable((task_id, flag(runs), token) for task_id, runs, token in tasks)
         milliseconds = int(lease * 1000)
-        answer = await self._numbered("adopt", listener, on_orphan, milliseconds, _flag(gone), *pairs) or "0:0"
+        answer = await self._numbered("adopt", listener, on_orphan, milliseconds, flag(gone), *pairs) or "0:0"
         moved, _, kept = answer.partition(":")
         return int(moved), int(kept)
 
@@ -311,7 +298,3 @@ async def queue_names(client: Client) -> list[str]:
     """Return the names of all queues, sorted."""
     found = await client.connection.ask(b"ZRANGE", QUEUES, 0, -1, reads=True)
     return sorted(name.decode(errors="surrogateescape") for name in found)
-
-
-def _flag(value: bool) -> bytes:
-    return b"1" if value else b"0"
