@@ -176,7 +176,7 @@ class Operations:
                 return in_task(self._pop_soon(session, queue, pops[0]))
             return [_shown(pop, events) for pop in pops]
         if pops[0].lease:
-            queue.look_in(pops[0].lease)
+            queue.expiry.look_in(pops[0].lease)
         replies, at = [], 0
         for pop in pops:
             mine = events[at : at + (pop.most or 1)]
@@ -258,7 +258,7 @@ class Operations:
         queue = self._queues[name_of(name)]
         (done,) = await queue.steps.extend([(event, b"")], lease)
         if done:
-            queue.look_in(lease)
+            queue.expiry.look_in(lease)
         return int(done)
 
     # Consumers.
