@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from apressure.concurrency import background
 from apressure.connection.client import Client
+from apressure.core.waiting import EMPTY, Wait
 from apressure.events.engine.answers import Event
 from apressure.events.engine.steps import MAX_EVENTS, active_queues
 from apressure.events.server.arguments import LONGEST_ERROR, Ack, Arguments, Pop, Push, name_of, seconds
@@ -174,7 +175,7 @@ class Operations:
         if not events:
             if pops[0].wait:
                 return in_task(self._pop_soon(session, queue, pops[0]))
-            return [_shown(pop, events) for pop in pops]
+            return [_shown(pop, (), events.wait) for pop in pops]
         if pops[0].lease:
             queue.expiry.look_in(pops[0].lease)
         replies, at = [], 0
@@ -182,7 +183,7 @@ class Operations:
             mine = events[at : at + (pop.most or 1)]
             if not mine:
                 break  # the step may have ended early, at large events: the others try again
-            replies.append(_shown(pop, Found(mine)))
+            replies.append(_shown(pop, mine))
             at += len(mine)
         return replies
 
@@ -197,7 +198,7 @@ class Operations:
             self._queues.detach(queue)
         if session.gone and events:
             queue.steps.give_back_soon(events)
-        return [_shown(pop, events)]
+        return [_shown(pop, events, events.wait)]
 
     # Acknowledging.
 
@@ -376,16 +377,20 @@ def _full(push: Push, letters: bytes) -> str:
     return f"ERR queue full: the first {len(letters)} of {len(push.events)} events are in the queue"
 
 
-def _shown(pop: Pop, events: Found) -> Reply:
+def _shown(pop: Pop, events: Sequence[Event], wait: Wait = EMPTY) -> Reply:
     if pop.tell and not events:
-        return f"{events.wait.reason} created" if events.wait.created else events.wait.reason
-    shown: list[Reply] = [[*_pair(event), event.attempts] if pop.tell else _pair(event) for event in events]
+        return f"{wait.reason} created" if wait.created else wait.reason
+    show = _with_attempts if pop.tell else _pair
     if pop.most is not None:
-        return shown
-    return shown[0] if shown else None
+        return [show(event) for event in events]
+    return show(events[0]) if events else None
 
 
-def _pair(event: Event) -> list[Reply]:
+def _with_attempts(event: Event) -> Reply:
+    return [event.id, event.contents, event.attempts]
+
+
+def _pair(event: Event) -> Reply:
     return [event.id, event.contents]
 
 
