@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from apressure.connection.settings import Settings
@@ -41,10 +41,7 @@ class Popped(list[Pair]):
     """
 
     attempts: Sequence[int] = ()
-
-    def __init__(self, events: Iterable[Pair] = (), wait: Wait = EMPTY) -> None:
-        super().__init__(events)
-        self.wait = wait
+    wait: Wait = EMPTY
 
 
 AT_A_TIME: Final = 100
@@ -175,7 +172,9 @@ class Commands:
             answers = await replies(channel, commands)
             if extended and isinstance(answers[0], bytes):
                 reason, *created = answers[0].split()
-                return Popped(wait=Wait("paused" if reason == b"paused" else "empty", created=bool(created)))
+                nothing = Popped()
+                nothing.wait = Wait("paused" if reason == b"paused" else "empty", created=bool(created))
+                return nothing
             if extended and isinstance(answers[0], list):
                 answers = answers[0]
             arrived = [one for one in answers if isinstance(one, list)]

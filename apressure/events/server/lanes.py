@@ -259,9 +259,7 @@ class Found(list[Event]):
         wait: Why there are none.
     """
 
-    def __init__(self, events: Iterable[Event] = (), wait: Wait = EMPTY) -> None:
-        super().__init__(events)
-        self.wait = wait
+    wait: Wait = EMPTY
 
 
 PopJob = Job[Taking, Found]
@@ -297,7 +295,9 @@ class PopLane(Lane[Taking, Found]):
 
     def _settle(self, jobs: Sequence[PopJob], answer: Any) -> list[tuple[PopJob, Found]]:
         if not isinstance(answer, Popped):
-            return [(job, Found(wait=answer)) for job in jobs]
+            nothing = Found()
+            nothing.wait = answer
+            return [(job, nothing) for job in jobs]
         logs.dead_letters("EventQueue", self._steps.name, answer.dead)
         events = answer.events
         settled: list[tuple[PopJob, Found]] = []

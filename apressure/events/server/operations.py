@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from apressure.concurrency import background
 from apressure.connection.client import Client
+from apressure.core.waiting import EMPTY, Wait
 from apressure.events.engine.answers import Event
 from apressure.events.engine.steps import MAX_EVENTS, active_queues
 from apressure.events.server.arguments import LONGEST_ERROR, Ack, Arguments, Pop, Push, name_of, seconds
 from apressure.events.server.connection import Answer, Replies, in_task
-from apressure.events.server.lanes import Found, PushLane, SettleLane
+from apressure.events.server.lanes import Found, PushLane
 from apressure.events.server.outcomes import Outcome
 from apressure.events.server.queues import Queues, ServedQueue
 from apressure.events.server.session import Interrupted, Session
@@ -174,15 +175,15 @@ class Operations:
         if not events:
             if pops[0].wait:
                 return in_task(self._pop_soon(session, queue, pops[0]))
-            return [_shown(pop, events) for pop in pops]
+            return [_shown(pop, (), events.wait) for pop in pops]
         if pops[0].lease:
-            queue.look_in(pops[0].lease)
+            queue.expiry.look_in(pops[0].lease)
         replies, at = [], 0
         for pop in pops:
             mine = events[at : at + (pop.most or 1)]
             if not mine:
                 break  # the step may have ended early, at large events: the others try again
-            replies.append(_shown(pop, Found(mine)))
+            replies.append(_shown(pop, mine))
             at += len(mine)
         return replies
 
@@ -197,7 +198,7 @@ class Operations:
             self._queues.detach(queue)
         if session.gone and events:
             queue.steps.give_back_soon(events)
-        return [_shown(pop, events)]
+        return [_shown(pop, events, events.wait)]
 
     # Acknowledging.
 
@@ -207,7 +208,7 @@ class Operations:
         redo, ids = acks[0].redo, list(acks[0].ids)
         lane = self._queues[acks[0].queue].settling
         if len(ids) > MAX_EVENTS:
-            return in_task(self._ack_chunks(lane, acks[0]))
+            return in_task(self._ack_chunks(acks[0]))
         for others in more if not redo else ():  # what goes back later comes first
             ack = Ack.read(others)
             if ack.redo or len(ids) + len(ack.ids) > MAX_EVENTS:
@@ -225,17 +226,13 @@ class Operations:
             at += len(ack.ids)
         return replies
 
-    @staticmethod
-    async def _ack_chunks(lane: SettleLane, ack: Ack) -> Replies:
-        settled = 0
-        for chunk in _chunks(ack.ids):
-            settled += (await lane.settle(chunk, "nack" if ack.redo else "ack")).count(b"1")
-        return [settled]
+    async def _ack_chunks(self, ack: Ack) -> Replies:
+        return [await self._settle_all(ack.queue, [(one, b"") for one in ack.ids], "nack" if ack.redo else "ack")]
 
     async def give_back(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
         """QRETURN queue id [id ...]"""
         name, *ids = arguments
-        return await self._put_back(name, [(one, b"") for one in ids], "unseen")
+        return await self._settle_all(name_of(name), [(one, b"") for one in ids], "unseen")
 
     async def fail(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
         """QFAIL queue id error [id error ...]"""
@@ -244,10 +241,10 @@ class Operations:
             raise ErrorReply("ERR missing args")
         if (longest := max(map(len, rest[1::2]))) > LONGEST_ERROR:
             raise ErrorReply(f"ERR bad error value: it has {longest} bytes, and the most is {LONGEST_ERROR}")
-        return await self._put_back(name, list(zip(rest[::2], rest[1::2], strict=True)), "fail")
+        return await self._settle_all(name_of(name), list(zip(rest[::2], rest[1::2], strict=True)), "fail")
 
-    async def _put_back(self, name: bytes, failures: Sequence[Failure], how: str) -> int:
-        lane, done = self._queues[name_of(name)].settling, 0
+    async def _settle_all(self, name: str, failures: Sequence[Failure], how: str) -> int:
+        lane, done = self._queues[name].settling, 0
         for chunk in reversed(_chunks(failures)):  # what goes back later comes first
             done += (await lane.settle([event for event, _ in chunk], how, [why for _, why in chunk])).count(b"1")
         return done
@@ -258,7 +255,7 @@ class Operations:
         queue = self._queues[name_of(name)]
         (done,) = (await queue.steps.extend([(event, b"")], lease)).outcomes
         if done:
-            queue.look_in(lease)
+            queue.expiry.look_in(lease)
         return int(done)
 
     # Consumers.
@@ -376,16 +373,20 @@ def _full(push: Push, letters: bytes) -> str:
     return f"ERR queue full: the first {len(letters)} of {len(push.events)} events are in the queue"
 
 
-def _shown(pop: Pop, events: Found) -> Reply:
+def _shown(pop: Pop, events: Sequence[Event], wait: Wait = EMPTY) -> Reply:
     if pop.tell and not events:
-        return f"{events.wait.reason} created" if events.wait.created else events.wait.reason
-    shown: list[Reply] = [[*_pair(event), event.attempts] if pop.tell else _pair(event) for event in events]
+        return f"{wait.reason} created" if wait.created else wait.reason
+    show = _with_attempts if pop.tell else _pair
     if pop.most is not None:
-        return shown
-    return shown[0] if shown else None
+        return [show(event) for event in events]
+    return show(events[0]) if events else None
 
 
-def _pair(event: Event) -> list[Reply]:
+def _with_attempts(event: Event) -> Reply:
+    return [event.id, event.contents, event.attempts]
+
+
+def _pair(event: Event) -> Reply:
     return [event.id, event.contents]
 
 

@@ -16,6 +16,7 @@ from apressure.connection.client import Client
 from apressure.connection.waiting.subscription import Subscriber
 from apressure.events.engine.mending import Mender
 from apressure.events.engine.steps import EventSteps, Want
+from apressure.events.server.expiry import Expiry
 from apressure.events.server.lanes import Found, PopLane, PushLane, SettleLane
 from apressure.events.server.mending import AT_A_TIME, keep_mending
 from apressure.exceptions import PressureError
@@ -46,6 +47,7 @@ class ServedQueue:
         settling: The lane for acknowledgements.
         consumers: The ids of the clients that are registered for it here.
         listeners: How many clients listen to it: the registered ones, and those that wait in QRPOP.
+        expiry: Puts back what expires.
         mender: Mends what an okq beside us leaves when it dies.
 
     Raises:
@@ -59,18 +61,17 @@ class ServedQueue:
         self.settling = SettleLane(self.steps)
         self.consumers: set[bytes] = set()
         self.listeners = 0
+        self.expiry = Expiry(self.steps)
         self.mender = Mender(self.steps)
         self._notified: set[asyncio.Future[str]] = set()
         self._line: deque[asyncio.Future[None]] = deque()
-        self._look: asyncio.TimerHandle | None = None
-        self._due = 0.0  # when that is, since uvloop's handles do not always know it
         self._limited = (-_FRESH, False)
         self._stage = 0  # 1 if it was created, 2 if it was closed, too
 
     @property
     def is_idle(self) -> bool:
         """Whether nobody uses it, no claim of it may expire, and it needs no mending."""
-        return not (self.listeners or self._look or self.mender.suspicious) and all(
+        return not (self.listeners or self.expiry.is_due or self.mender.suspicious) and all(
             lane.is_idle for lane in (*self.pushes, self.pops, self.settling)
         )
 
@@ -150,7 +151,7 @@ class ServedQueue:
                 self.steps.give_back_soon(outcome.result())
             raise
         if events and want.lease:
-            self.look_in(want.lease / 1000)
+            self.expiry.look_in(want.lease / 1000)
         return events
 
     async def pop_soon(self, most: int, want: Want, timeout: float) -> Found:
@@ -188,39 +189,11 @@ class ServedQueue:
             if owed:
                 self.wake_one()
 
-    # Claims that expire.
-
-    def look_in(self, seconds: float) -> None:
-        """Put back what has expired, in so many seconds, unless that happens earlier anyhow."""
-        loop = asyncio.get_running_loop()
-        due = loop.time() + seconds
-        if self._look is not None:
-            if self._due <= due:
-                return
-            self._look.cancel()
-        self._due = due
-        self._look = loop.call_at(due, self._look_now)
-
     def close(self) -> None:
         """Look for expired claims and for room no more: the server stops."""
-        if self._look is not None:
-            self._look.cancel()
-            self._look = None
+        self.expiry.close()
         for lane in self.pushes:
             lane.leave()
-
-    def _look_now(self) -> None:
-        self._look = None
-        background.start(self._heal(), "putting expired events back")
-
-    async def _heal(self) -> None:
-        try:
-            _, due = await self.steps.heal()
-        except PressureError as error:
-            logger.warning("expired events cannot be put back", extra={"queue": self.steps.name, "reason": str(error)})
-            due = 1000
-        if due is not None:
-            self.look_in(max(due / 1000, 0.01))
 
     async def is_limited(self) -> bool:
         """Whether it has a bound, or is closed: whether a push may be refused.
@@ -284,7 +257,7 @@ class Queues:
         """Have `queue.ring` called for each event, until `detach`, as soon as `listening` has returned."""
         queue.listeners += 1
         if queue.listeners == 1:
-            queue.look_in(0)  # for claims whose servers are gone
+            queue.expiry.look_in(0)  # for claims whose servers are gone
             self._channels[queue.steps.keys.unclaimed] = queue
 
     async def listening(self, queue: ServedQueue) -> None:
@@ -340,7 +313,7 @@ class Queues:
         while True:
             await asyncio.sleep(REFRESH)
             for queue in list(self._channels.values()):
-                queue.look_in(0)  # for claims that okq made; and for the end of a queue
+                queue.expiry.look_in(0)  # for claims that okq made; and for the end of a queue
                 queue.wake_one()
             registered = [queue for queue in self._queues.values() if queue.consumers]
             outcomes = await asyncio.gather(

@@ -180,6 +180,16 @@ async def test_extend_gives_more_time(wire: Wire, db: redis.Redis) -> None:
     assert await wire("QACK", "foo", "a") == 1
 
 
+async def test_very_many_events_go_back_in_order(wire: Wire) -> None:
+    ids = [str(n).encode() for n in range(3000)]  # more than one step takes
+    await wire("QLPUSH", "foo", *(word for event in ids for word in (event, b"x")))
+    for _ in range(3):
+        await wire("QRPOP", "foo", "COUNT", 1000)
+    assert await wire("QACK", "foo", *ids, "REDO") == 3000
+    again = [one for _ in range(3) for one in await wire("QRPOP", "foo", "COUNT", 1000, "EX", 0)]
+    assert [event for event, _ in again] == ids
+
+
 async def test_what_is_returned_was_no_attempt(wire: Wire) -> None:
     ids = [str(n).encode() for n in range(3000)]  # more than one step takes
     await wire("QLPUSH", "foo", *(word for event in ids for word in (event, b"x")))
