@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from apressure.concurrency.settle import note_sent
 from apressure.core.driver import Request
-from apressure.core.lanes import Entry, Lane
+from apressure.core.lanes import CARRIED, Entry, Lane
 from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import DurabilityError, PressureError
 from apressure.items import MAX_BYTES
@@ -91,7 +91,7 @@ class PuttingLane(Lane[P]):
                 items.append(item)
             if len(items) == begin:
                 break
-            entry.in_flight = True
+            entry.state = CARRIED
             self._batch.append((entry, len(items) - begin))
             if len(items) >= self._window or size > MAX_BYTES:
                 break

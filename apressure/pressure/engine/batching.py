@@ -12,7 +12,7 @@ from apressure import validation
 from apressure.concurrency.settle import note_sent, set_result_once
 from apressure.connection.waiting.waiter import SLICE
 from apressure.connection.wire.request import Request
-from apressure.core.lanes import Entry, Lane
+from apressure.core.lanes import CARRIED, Entry, Lane
 from apressure.core.taking import TakeLane
 from apressure.core.waiting import FULL, Parked, Wait
 from apressure.exceptions import DurabilityError, PressureError
@@ -78,7 +78,7 @@ class PutLane(Lane[Put]):
         if len(self._entries) == 1 and len(first.messages) - first.done <= self._window:
             messages: Sequence[bytes] = first.messages[first.done :] if first.done else first.messages
             self._batch = [(first, len(messages))]
-            first.in_flight = True
+            first.state = CARRIED
         else:
             messages = self._gather()
         self._size = len(messages)
@@ -120,7 +120,7 @@ class PutLane(Lane[Put]):
                 messages.append(message)
             if len(messages) == begin:
                 break
-            entry.in_flight = True
+            entry.state = CARRIED
             batch.append((entry, len(messages) - begin))
             if len(messages) >= self._window or size > MAX_BYTES:
                 break
