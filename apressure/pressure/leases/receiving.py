@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from apressure import logs
+from apressure.connection.wire.request import Request
 from apressure.core.leases.renewal import Renewal
 from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, LeaseLostError, QueueDoesNotExistError
@@ -76,9 +77,9 @@ class Receiving:
             # One at a time, since the step names the number to go on with. What it brings is in the buffer.
             await self._steps.wait_for(self.answer)
             return True
-        step = self._ask(max_items)
+        step, request = self._ask(max_items)
         try:
-            reply = await self._steps.wait_for(step, step.request)
+            reply = await self._steps.wait_for(step, request)
         except asyncio.CancelledError:
             step.add_done_callback(self._unwanted)  # it may come after `settle_timeout`
             raise
@@ -93,8 +94,11 @@ class Receiving:
         if not self._state.kept:
             self._settling.return_buffer()
 
-    def _ask(self, max_items: int, ahead: bool = False) -> Step:
-        """Send a step; it takes acknowledgements along."""
+    def _ask(self, max_items: int, ahead: bool = False) -> tuple[Step, Request]:
+        """Send a step, which takes acknowledgements along.
+
+        It does not hold its request, which holds it: what came would stay until the garbage collector runs.
+        """
         state, steps, waits = self._state, self._steps, self._waits
         step = self.answer = Step(self._settling.take_acknowledgements())
         fresh = not state.kept and not state.unsettled
@@ -104,17 +108,17 @@ class Receiving:
         on_answer = functools.partial(self._answered, step, max_items, ahead, state.term.sent(milliseconds))
         if state.shared:
             place = b"" if ahead else waits.take_turn()
-            step.request = steps.receive_shared(
+            request = steps.receive_shared(
                 self._series, state.token, max_items, milliseconds, self._dead, place, self._next,
                 self._settling.unconfirmed(), step.acks, on_answer,
             )  # fmt: skip
         else:
             claimed = waits.take_claim("consumer") if fresh else b"0"
-            step.request = steps.receive(
+            request = steps.receive(
                 self._series, state.token, fresh, claimed, max_items, milliseconds, self._next, self._dead, step.acks,
                 on_answer,
             )  # fmt: skip
-        return step
+        return step, request
 
     def _answered(self, step: Step, max_items: int, ahead: bool, confirm: Callable[[], None], reply: Any) -> None:
         state, before = self._state, self._received

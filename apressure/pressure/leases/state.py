@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from apressure.connection.wire.request import Request
 from apressure.core.leases.clock import Term
 from apressure.exceptions import DurabilityError
 from apressure.pressure.engine.dead_letters import DeadLetters
@@ -30,11 +29,9 @@ class Step(asyncio.Future[Any]):
 
     Attributes:
         acks, nacks, unseen: As given.
-        request: The step, as the connection knows it.
         awaited: How many callers wait for it.
     """
 
-    request: Request | None = None
     awaited = 0
 
     def __init__(self, acks: Sequence[Range], nacks: Sequence[int] = (), unseen: int = 0) -> None:
