@@ -98,6 +98,38 @@ async def wait_for_answer(future: asyncio.Future[Any], timeout: float | None, se
     return future.done()
 
 
+class Patience:
+    """For how long to wait for several answers, one after the other.
+
+    Args:
+        settle_timeout: Seconds to wait for all of them once nobody needs the outcome.
+        hurry: That is so from the beginning. Otherwise it is after a cancellation, and before that, `wait` waits for as
+            long as retries go on.
+    """
+
+    def __init__(self, settle_timeout: float, hurry: bool) -> None:
+        self._settle_timeout = settle_timeout
+        self._end = asyncio.get_running_loop().time() + settle_timeout if hurry else None
+
+    async def wait(self, answer: asyncio.Future[Any]) -> bool:
+        """Wait for an answer.
+
+        A cancellation comes out when the answer is there, or after `settle_timeout` seconds. In the latter case nothing
+        waits for later answers: the server is frozen.
+
+        Returns:
+            Whether the answer is there.
+        """
+        loop = asyncio.get_running_loop()
+        remaining = None if self._end is None else max(0.0, self._end - loop.time())
+        try:
+            return await wait_for_answer(answer, remaining, self._settle_timeout)
+        except asyncio.CancelledError:
+            if self._end is None:
+                self._end = loop.time() + (self._settle_timeout if answer.done() else 0.0)
+            raise
+
+
 def set_result_once(future: asyncio.Future[Any], value: Any) -> None:
     """Set a future's result, unless its waiter was cancelled meanwhile."""
     if not future.done():

@@ -14,7 +14,8 @@ import asyncio
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from enum import Enum, auto
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from apressure.concurrency.settle import wait_shielded
 from apressure.core.driver import Connection, NotSentError, Request
@@ -24,32 +25,47 @@ from apressure.exceptions import LeaseLostError, PressureError, QueueDoesNotExis
 R = TypeVar("R")
 
 
+class State(Enum):
+    """Where an operation stands.
+
+    Attributes:
+        WAITING: No step carries it.
+        CARRIED: The step on its way carries it, or a part of it.
+        WITHDRAWN: A step carries it, and its caller was cancelled: it leaves the lane with that step's answer, and the
+            caller waits for the outcome.
+    """
+
+    WAITING = auto()
+    CARRIED = auto()
+    WITHDRAWN = auto()
+
+
+WAITING: Final = State.WAITING
+CARRIED: Final = State.CARRIED
+WITHDRAWN: Final = State.WITHDRAWN
+
+
 class Entry(Generic[R]):
     """One operation in a lane.
 
     Attributes:
         future: Its caller waits for this; replaced when the caller is cancelled while a step is on its way.
-        now: The operation does not wait: one step decides.
+        state: Where it stands.
+        now: The operation may not wait, or not any longer: it fails when its step says that it must.
         sent_before: How many steps the lane had sent when the operation began.
-        in_flight: The step on its way carries (part of) it.
-        withdrawn: The caller was cancelled, and waits only for the outcome.
-        overdue: The timeout passed while a step was on its way.
         ending: The error to raise instead of waiting: the client was closed, or unblocked, while a step was on its way.
     """
 
     future: asyncio.Future[R]
+    state = WAITING
     now = False
     sent_before = 0
-    in_flight = False
-    withdrawn = False
-    overdue = False
     ending: PressureError | None = None
 
     def withdraw(self) -> None:
         """Note that the caller was cancelled while a step is on its way: a new future will have the outcome."""
-        if not self.withdrawn:
-            self.withdrawn = True
-            self.future = asyncio.get_running_loop().create_future()
+        self.state = WITHDRAWN
+        self.future = asyncio.get_running_loop().create_future()
 
     def succeed(self, result: R) -> None:
         if not self.future.done():
@@ -58,7 +74,7 @@ class Entry(Generic[R]):
     def fail(self, error: Exception) -> None:
         if not self.future.done():
             self.future.set_exception(error)
-            if self.withdrawn:
+            if self.state is WITHDRAWN:
                 self.future.exception()  # its caller raises the cancellation instead
 
 
@@ -164,7 +180,7 @@ class Lane(ABC, Generic[E]):
         Returns:
             How many were waiting.
         """
-        ended = [entry for entry in self._entries if not entry.in_flight]
+        ended = [entry for entry in self._entries if entry.state is WAITING]
         for entry in self._entries:
             entry.ending = error
         for entry in ended:
@@ -206,13 +222,14 @@ class Lane(ABC, Generic[E]):
 
     def _answered(self, answer: Any) -> None:
         self._busy = False
-        in_flight = [entry for entry in self._entries if entry.in_flight]
+        in_flight = [entry for entry in self._entries if entry.state is not WAITING]
         for entry in in_flight:
-            entry.in_flight = False
             if entry.future.cancelled():
                 # The reply came after the cancellation cancelled the future, and before the caller ran.
                 entry.withdraw()
-        withdrawn = [entry for entry in in_flight if entry.withdrawn]
+            elif entry.state is CARRIED:
+                entry.state = WAITING
+        withdrawn = [entry for entry in in_flight if entry.state is WITHDRAWN]
         self._blocked_by = None
         if not isinstance(answer, Exception):
             self._blocked_by = answer if isinstance(answer, Wait) else self._accept(answer)
@@ -254,13 +271,10 @@ class Lane(ABC, Generic[E]):
     def _fail_impatient(self) -> None:
         """The operations of this lane must wait: fail those that may not."""
         for entry in list(self._entries):
-            if entry.ending is not None:
+            # An operation behind others that must wait would have to wait, too.
+            if entry.ending is not None or (entry.now and self._asked(entry)):
                 self._remove(entry)
-                entry.fail(copy.copy(entry.ending))
-            elif (entry.now and self._asked(entry)) or entry.overdue:
-                # An operation behind others that must wait would have to wait, too.
-                self._remove(entry)
-                entry.fail(self._timeout(entry))
+                entry.fail(self._timeout(entry) if entry.ending is None else copy.copy(entry.ending))
 
     def _fail(self, in_flight: Sequence[E], error: Exception) -> None:
         """Fail the operations of a step that failed, or all, where the queue or the lease is gone."""
@@ -283,11 +297,11 @@ class Lane(ABC, Generic[E]):
     def _expire(self, entry: E) -> None:
         if entry.future.done():
             return
-        if entry.in_flight:
-            entry.overdue = True
-        else:
+        if entry.state is WAITING:
             self._remove(entry)
             entry.fail(self._timeout(entry))
+        else:
+            entry.now = True
 
     def _remove(self, entry: E) -> None:
         self._entries.pop(entry, None)
@@ -297,15 +311,14 @@ class Lane(ABC, Generic[E]):
             self._waits.hand_back(self._role)
 
     async def _withdraw(self, entry: E) -> None:
-        if entry.in_flight:
+        if entry.state is CARRIED:
             entry.withdraw()
             if self._steps.connection.take_back(self._request):
                 # Later: where many tasks are cancelled together, each would send a step with all the others.
                 asyncio.get_running_loop().call_soon(self._flush)
-        if entry.withdrawn and entry.future.cancelled():
-            pass  # the step was taken back, or did not reach this entry
-        elif entry.withdrawn:
-            await wait_shielded(entry.future, self._steps.settle_timeout)
+        if entry.state is WITHDRAWN:
+            if not entry.future.cancelled():  # it is where the step was taken back, or did not reach this entry
+                await wait_shielded(entry.future, self._steps.settle_timeout)
         elif entry in self._entries:
             self._remove(entry)
         elif (undone := self._recover(entry)) is not None:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from apressure.concurrency.settle import note_sent
 from apressure.core.driver import Request
-from apressure.core.lanes import Entry, Lane
+from apressure.core.lanes import CARRIED, Entry, Lane
 from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import DurabilityError, PressureError
 from apressure.items import MAX_BYTES
 
-I = TypeVar("I", bound=tuple[bytes, ...])  # noqa: E741 (an item)
+I = TypeVar("I")  # noqa: E741 (an item)
 
 
 class Putting(Entry[None], Generic[I]):
     """Items on their way into a queue.
 
     Attributes:
-        items: A chunk, small enough for one step: tuples whose second member is what counts as their size.
+        items: A chunk, small enough for one step.
         expected: The queue must have been created.
         done: How many of the items are in the queue, also when the operation failed or was cancelled.
     """
@@ -54,11 +54,16 @@ class PuttingLane(Lane[P]):
         self._series = steps.series()
         self._window = self._most
         self._batch: list[tuple[P, int]] = []
+        self._size = 0  # how many items the step on its way has
         self._served = 0
 
     @abstractmethod
     def _put(self, items: Sequence[Any], expected: bool) -> Request:
         """Send a step that puts items."""
+
+    def _sizes(self, items: Sequence[Any]) -> Iterable[int]:
+        """Return how many bytes each of these items has."""
+        return [len(item[1]) for item in items]
 
     def _count(self, answer: Any) -> int:
         """Return how many of the items there was room for."""
@@ -69,37 +74,49 @@ class PuttingLane(Lane[P]):
         return None
 
     def _send(self) -> None:
+        first = self._first
+        expected = first.expected
+        if len(self._entries) == 1 and len(first.items) - first.done <= self._window:
+            items = first.items[first.done :] if first.done else first.items
+            self._batch = [(first, len(items))]
+            first.state = CARRIED
+        else:
+            items = self._gather(expected)
+        self._size = len(items)
+        self._request = self._put(items, expected)
+
+    def _gather(self, expected: bool) -> list[Any]:
         items: list[Any] = []
         size = 0
-        self._batch = []
+        batch = self._batch = []
         waiting, served = len(self._entries), self._served
         # If all tasks that put in a loop shared one step, the server would be idle while they prepare their next puts.
         # So half of them leave; the others' puts are the next step.
         most = waiting if waiting <= served else (waiting + served + 1) // 2
-        expected = self._first.expected
         for entry in self._entries:
-            if len(self._batch) == most or entry.expected != expected:
+            if len(batch) == most or entry.expected != expected:
                 break
             if entry.future.cancelled():
                 continue
             begin = len(items)
             # The window: a nearly full queue accepts few items, and the others would be sent again and again.
-            for item in entry.items[entry.done : entry.done + self._window - begin]:
-                size += len(item[1])
+            part = entry.items[entry.done : entry.done + self._window - begin]
+            for item, item_size in zip(part, self._sizes(part), strict=True):
+                size += item_size
                 if size > MAX_BYTES and items:
                     break
                 items.append(item)
             if len(items) == begin:
                 break
-            entry.in_flight = True
-            self._batch.append((entry, len(items) - begin))
+            entry.state = CARRIED
+            batch.append((entry, len(items) - begin))
             if len(items) >= self._window or size > MAX_BYTES:
                 break
-        self._request = self._put(items, expected)
+        return items
 
     def _accept(self, answer: Any) -> Wait | None:
         count = self._count(answer)
-        full = count < sum(sent for _, sent in self._batch)
+        full = count < self._size
         self._window = max(16, 2 * count) if full else self._most
         batch, self._batch, self._served, begin = self._batch, [], 0, 0
         for entry, sent in batch:
@@ -136,7 +153,7 @@ class PuttingLane(Lane[P]):
         super()._wait(wait)
 
     def _timeout(self, entry: P) -> Exception:
-        return FULL.error(self._steps.name, entry.done)
+        return (self._blocked_by or FULL).error(self._steps.name, entry.done)
 
     def _recover(self, entry: P) -> None:
         if entry.done:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from apressure.concurrency.settle import set_result_once
 from apressure.core.driver import Request
-from apressure.core.lanes import Entry, Lane
+from apressure.core.lanes import CARRIED, WITHDRAWN, Entry, Lane
 from apressure.core.waiting import EMPTY, Wait
 from apressure.exceptions import DurabilityError, OutcomeUnknownError
 
@@ -181,7 +181,7 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
                 continue
             if entry.want != want:
                 break
-            entry.in_flight = True
+            entry.state = CARRIED
             wanted += min(entry.most, self._most - wanted)
         self._request = self._take(wanted, want, not all(entry.now for entry in self._entries))
 
@@ -191,7 +191,7 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
         if want is not None and not want.lease:
             self._steps.counts.deleted_count += len(messages)
         for entry in list(self._entries):
-            if entry.withdrawn or entry.future.cancelled():
+            if entry.state is WITHDRAWN or entry.future.cancelled():
                 continue  # perhaps it joined after the step had left, and was cancelled in this turn of the loop
             if begin == len(messages) or entry.want != want:
                 break
@@ -207,16 +207,17 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
         """Give back messages; those of the callers that were cancelled wait until they are back."""
         undone = self.give_back(messages)
         for entry in entries:
-            if entry.withdrawn:
+            if entry.state is WITHDRAWN:
                 self._remove(entry)
                 undone.add_done_callback(functools.partial(_end, entry.future))
 
     def _fail(self, in_flight: Sequence[Take[W]], error: Exception) -> None:
         if isinstance(error, DurabilityError) and (messages := self._messages(error.answer)):
             self._give_back_for(in_flight, messages)
-            in_flight = [entry for entry in in_flight if not entry.withdrawn]
+            in_flight = [entry for entry in in_flight if entry.state is not WITHDRAWN]
         super()._fail(in_flight, error)
-        if isinstance(error, OutcomeUnknownError) and any(one.withdrawn and not one.want.lease for one in in_flight):
+        lost = [entry for entry in in_flight if entry.state is WITHDRAWN and not entry.want.lease]
+        if lost and isinstance(error, OutcomeUnknownError):
             logger.error("a cancelled get of the queue %r may have lost messages: %s", self._steps.name, error)
 
     def _wait(self, wait: Wait) -> None:

@@ -12,7 +12,7 @@ from apressure.core.leases.clock import Clock, since_boot
 from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.pressure.delivery import Delivery
 from apressure.pressure.leases.lease import Lease
-from apressure.pressure.leases.receiving import Received
+from apressure.pressure.leases.state import Received
 from apressure.pressure.prefetch import Prefetch
 from apressure.protocols import DEFAULT_MAX_HOLD
 
@@ -83,8 +83,9 @@ class Consumer(Generic[T]):
         self._engine.begin_block("consumer")
         try:
             lease = Lease(
-                scripted, self._seconds, kept=True, max_hold=self._max_hold, shared=self._shared, clock=self._clock
-            )
+                scripted.access, scripted.dead, self._seconds, kept=True, max_hold=self._max_hold, shared=self._shared,
+                clock=self._clock,
+            )  # fmt: skip
             bound = await lease.acquire(self._timeout)
             self._lease = lease
             self._engine.check()  # a client that was closed meanwhile does not know of this lease
@@ -109,10 +110,10 @@ class Consumer(Generic[T]):
             return
         self._engine.discard_lease(lease)
         try:
-            if kind is None and self._current is not None and lease.error is None:
-                lease.unsettled.ack(self._current[0])
+            if kind is None and self._current is not None and lease.state.error is None:
+                lease.state.unsettled.ack(self._current[0])
             if kind is None:
-                finished = self._ended and not lease.unsettled
+                finished = self._ended and not lease.state.unsettled
                 with self._deleted_by_another():
                     await lease.leave()
                     # The queue is closed: what is in it now is what was given back, and nobody has done that work.
@@ -121,7 +122,7 @@ class Consumer(Generic[T]):
                         await self._engine.delete(None)
             else:
                 if self._current is not None and isinstance(error, Exception):  # no cancellation: it is no failure
-                    lease.failures.note(self._current[0], error)
+                    lease.state.failures.note(self._current[0], error)
                 await self._leave_quietly(lease)
         finally:
             self._current = None
@@ -157,23 +158,23 @@ class Consumer(Generic[T]):
         lease = self._lease
         if lease is None or self._task is None or asyncio.current_task(self._loop) is not self._task:
             lease = self._checked()
-        if lease.error is not None or lease.unsure is not None:
-            lease.check()
+        state, prefetch = lease.state, self._prefetch
+        if state.error is not None or state.unsure is not None:
+            state.check()
         if self._current is not None:
-            lease.unsettled.ack(self._current[0])
+            state.unsettled.ack(self._current[0])
             self._current = None
-        receiving, prefetch = lease.receiving, self._prefetch
-        buffer = receiving.buffer
+        buffer = state.buffer
         if buffer and self._clock() >= self._look_at:
             await self._look(lease)
         if buffer:
             received = buffer.popleft()
             if len(buffer) + 1 == prefetch.half:  # the half that was asked for has come already
-                prefetch.plan(receiving.handed_out - 1)
+                prefetch.plan(lease.receiving.handed_out - 1)
                 prefetch.begin()
         else:
             try:
-                received = (await lease.receive(prefetch.plan(receiving.handed_out), None)).popleft()
+                received = (await lease.receive(prefetch.plan(lease.receiving.handed_out), None)).popleft()
             except QueueClosedError:
                 await lease.flush()
                 self._ended = True
@@ -198,12 +199,11 @@ class Consumer(Generic[T]):
         lease = self._lease
         if lease is None or not self._manual:
             return []
-        receiving, prefetch = lease.receiving, self._prefetch
-        buffer = receiving.buffer
+        buffer, prefetch = lease.state.buffer, self._prefetch
         before, taken = len(buffer), min(most, len(buffer))
         ready = [Delivery(lease, buffer.popleft(), self._decode) for _ in range(taken)]
         if before >= prefetch.half > before - taken:  # as in the iteration
-            prefetch.plan(receiving.handed_out - 1)
+            prefetch.plan(lease.receiving.handed_out - 1)
             prefetch.begin()
         return ready  # type: ignore[return-value]
 
@@ -238,7 +238,7 @@ class Consumer(Generic[T]):
         if not self._turned:
             self._turned = True  # also if this is cancelled: then the next iteration does not wait
             await asyncio.sleep(0)
-            lease.check()
+            lease.state.check()
         self._turned = False
         asyncio.get_running_loop().call_soon(self._has_turned)
         self._turn_at = self._clock() + TURN_SECONDS

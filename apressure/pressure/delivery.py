@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from apressure import validation
 from apressure.pressure.leases.lease import Lease
-from apressure.pressure.leases.receiving import Received
+from apressure.pressure.leases.state import Received
 from apressure.protocols import LONGEST_LEASE
 
 T = TypeVar("T")
@@ -40,6 +40,11 @@ class Delivery(Generic[T]):
         return f"{self._lease.token.decode()}:{self._number}"
 
     @property
+    def claim(self) -> tuple[Lease, int]:
+        """The lease that it is in flight under, and its number there."""
+        return self._lease, self._number
+
+    @property
     def item(self) -> T:
         """The message, decoded.
 
@@ -62,7 +67,7 @@ class Delivery(Generic[T]):
         """
         self._check()
         self.settled = True
-        self._lease.unsettled.ack(self._number)
+        self._lease.state.unsettled.ack(self._number)
         await self._lease.flush()
 
     def ack_soon(self) -> None:
@@ -77,10 +82,10 @@ class Delivery(Generic[T]):
         """
         if self.settled:
             raise RuntimeError("this delivery was acknowledged or given back before")
-        if self._lease.error is not None:
-            self._lease.check()
+        if self._lease.state.error is not None:
+            self._lease.state.check()
         self.settled = True
-        self._lease.unsettled.ack(self._number)
+        self._lease.state.unsettled.ack(self._number)
 
     def note_error(self, error: BaseException | str) -> None:
         """Keep why this attempt failed, however the message goes back: a dead letter shows its latest error.
@@ -89,7 +94,7 @@ class Delivery(Generic[T]):
             TypeError: The error is neither an exception nor a text.
         """
         if not self.settled:
-            self._lease.failures.note(self._number, error)
+            self._lease.state.failures.note(self._number, error)
 
     async def nack(self, error: BaseException | str | None = None) -> None:
         """Give the message back, first in line. Cancelled, it is given back all the same.
@@ -131,7 +136,7 @@ class Delivery(Generic[T]):
         await self._lease.flush()
 
     def _check(self) -> None:
-        self._lease.check()
+        self._lease.state.check()
         self._lease.client.check()  # on another event loop nobody would answer
-        if self._number not in self._lease.unsettled:
+        if self._number not in self._lease.state.unsettled:
             raise RuntimeError("this delivery was acknowledged or given back before")

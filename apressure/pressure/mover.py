@@ -1,7 +1,5 @@
 """Moves between two queues of one server: results are put in the same step that acknowledges what they came from."""
 
-# ruff: noqa: SLF001 (a move looks into both queue objects, and into deliveries)
-
 from __future__ import annotations
 
 import asyncio
@@ -50,9 +48,9 @@ class AtomicMover:
         destination = self._destination
         destination.check("producer")
         lease = _lease_of(moves)
-        lease.check()
+        lease.state.check()
         check_results(moves[0][1])
-        runs, results = _packed(moves, lease.unsettled)
+        runs, results = _packed(moves, lease.state.unsettled)
         step = functools.partial(self._step, moves, lease.token, runs, results)
         with lease.renewal.standstill.excuse():
             try:
@@ -85,7 +83,7 @@ class AtomicMover:
     def _dead_letters_of(self, moves: Sequence[Move]) -> DeadLetters | None:
         """Return where errors are to be forgotten, if any message in flight was redelivered."""
         dead = self._source.dead
-        return dead if dead is not None and _lease_of(moves).failures.possible else None
+        return dead if dead is not None and _lease_of(moves).state.failures.possible else None
 
     def _settle(self, moved: Sequence[Move]) -> None:
         numbers = []
@@ -93,16 +91,16 @@ class AtomicMover:
             self._destination.counts.put_count += len(results)
             for delivery in cast("Sequence[Delivery[Any]]", deliveries):
                 delivery.settled = True
-                numbers.append(delivery._number)
+                numbers.append(delivery.claim[1])
         if moved:
             self._source.counts.deleted_count += len(numbers)
-            lease = _lease_of(moved)
-            lease.unsettled.settled(numbers)
-            lease.failures.settled(numbers)
+            state = _lease_of(moved).state
+            state.unsettled.settled(numbers)
+            state.failures.settled(numbers)
 
 
 def _lease_of(moves: Sequence[Move]) -> Lease:
-    return cast("Delivery[Any]", moves[0][0][0])._lease
+    return cast("Delivery[Any]", moves[0][0][0]).claim[0]
 
 
 def _packed(moves: Sequence[Move], tracker: AcknowledgementTracker) -> tuple[list[int], list[bytes]]:
@@ -112,7 +110,7 @@ def _packed(moves: Sequence[Move], tracker: AcknowledgementTracker) -> tuple[lis
     first = last = each = -1  # of the run of single deliveries that is being made
     for deliveries, some in cast("Sequence[tuple[Sequence[Delivery[Any]], Sequence[bytes]]]", moves):
         results += some
-        number = deliveries[0]._number
+        number = deliveries[0].claim[1]
         if len(deliveries) == 1 and number == last + 1 and len(some) == each:
             last = number
             continue
@@ -123,7 +121,7 @@ def _packed(moves: Sequence[Move], tracker: AcknowledgementTracker) -> tuple[lis
             continue
         first = last = each = -1
         runs += (1, len(some), len(deliveries))
-        for one in sorted(delivery._number for delivery in deliveries):
+        for one in sorted(delivery.claim[1] for delivery in deliveries):
             runs += tracker.run(one, one)
     if each >= 0:
         runs += (last - first + 1, each, 1, *tracker.run(first, last))
@@ -148,7 +146,7 @@ async def mover_between(source: Any, destination: Any) -> AtomicMover:
     for queue in (source, destination):
         if not queue.client.settings.scripting:
             raise impossible(source, destination, f"it needs scripts; open {queue.name!r} without scripting=False")
-    here, there = source._engine.scripted("pipe"), destination._engine.scripted("pipe")
+    here, there = [queue._engine.scripted("pipe") for queue in (source, destination)]  # noqa: SLF001 (their mover)
     here.check()
     there.check()
     slots = "give their names the same text in braces, as in '{jobs}:in' and '{jobs}:out'"
@@ -158,7 +156,7 @@ async def mover_between(source: Any, destination: Any) -> AtomicMover:
         raise ValueError(
             f"a pipe cannot lead from the queue {source.name!r} to itself, or to one that shares a key with it"
         )
-    return AtomicMover(here, there, destination._items)
+    return AtomicMover(here, there, destination._items)  # noqa: SLF001
 
 
 def _end(queue: Scripted) -> End:

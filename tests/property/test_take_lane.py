@@ -12,7 +12,14 @@ from apressure.core.counts import Counts
 from apressure.core.driver import NotSentError
 from apressure.core.taking import Take, TakeLane
 from apressure.core.waiting import EMPTY, Parked, Wait
-from apressure.exceptions import ClientClosedError, DurabilityError, OutcomeUnknownError, PressureError, ServerError
+from apressure.exceptions import (
+    ClientClosedError,
+    DurabilityError,
+    OutcomeUnknownError,
+    PressureError,
+    QueueEmptyError,
+    ServerError,
+)
 
 
 class Want(NamedTuple):
@@ -227,3 +234,38 @@ def test_each_message_is_handed_out_once_or_waits_again() -> None:
         except BaseException as error:
             error.add_note(f"seed {seed}: {actions}")
             raise
+
+
+async def test_a_cancelled_takers_timeout_does_not_end_its_wait_for_the_outcome() -> None:
+    world = World()
+    world.put(1)
+    lane = Taking(world, world)
+    entry = Take(1, Want(0))
+    taker = asyncio.create_task(lane.run(entry, 60, False))
+    await asyncio.sleep(0)
+    world.execute()
+    taker.cancel()
+    await asyncio.sleep(0)
+    lane._expire(entry)  # as its timer would
+    await asyncio.sleep(0)
+    assert (lane.waiting, taker.done()) == (1, False)
+    while world.steps or not taker.done():  # the taking, and the giving back
+        world.answer()
+        await asyncio.sleep(0)
+    assert (taker.cancelled(), lane.waiting, list(world.queue)) == (True, 0, [0])
+
+
+async def test_a_timeout_that_passes_while_a_step_is_on_its_way_counts_when_it_is_answered() -> None:
+    world = World()
+    lane = Taking(world, world)
+    late, lucky = Take(1, Want(0)), Take(1, Want(0))
+    takers = [asyncio.create_task(lane.run(entry, 60, False)) for entry in (late, lucky)]
+    await asyncio.sleep(0)
+    lane._expire(late)
+    world.answer()
+    await asyncio.sleep(0)
+    assert isinstance(takers[0].exception(), QueueEmptyError)
+    world.put(1)
+    lane._expire(lucky)
+    world.answer()
+    assert await takers[1] == [0]

@@ -9,14 +9,13 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequen
 from typing import Any, Final, NamedTuple, TypeVar
 
 from apressure import validation
-from apressure.concurrency.settle import note_sent, set_result_once
+from apressure.concurrency.settle import set_result_once
 from apressure.connection.waiting.waiter import SLICE
 from apressure.connection.wire.request import Request
-from apressure.core.lanes import Entry, Lane
+from apressure.core.putting import Putting, PuttingLane
 from apressure.core.taking import TakeLane
-from apressure.core.waiting import FULL, Parked, Wait
-from apressure.exceptions import DurabilityError, PressureError
-from apressure.items import MAX_BYTES, Items, Progress
+from apressure.core.waiting import Parked, Wait
+from apressure.items import Items, Progress
 from apressure.pressure.engine.notices import Notice
 from apressure.pressure.engine.steps import Steps
 from apressure.pressure.engine.waits import Waits
@@ -29,26 +28,14 @@ MAX_MESSAGES: Final = 2000
 """The most messages in one step, so that it does not hold up the server for more than a few milliseconds."""
 
 
-class Put(Entry[None]):
-    """Messages on their way into the queue.
-
-    Attributes:
-        messages: A chunk, small enough for one step.
-        done: How many of the messages are in the queue, also when the operation failed or was cancelled.
-    """
-
-    done = 0
+class Put(Putting[bytes]):
+    """Messages on their way into the queue, which must have been created."""
 
     def __init__(self, messages: Sequence[bytes]) -> None:
-        self.messages = messages
-
-    def fail(self, error: Exception) -> None:
-        if isinstance(error, PressureError):
-            error.accepted = self.done
-        super().fail(error)
+        super().__init__(messages, expected=True)
 
 
-class PutLane(Lane[Put]):
+class PutLane(PuttingLane[Put]):
     """The puts of a client's tasks.
 
     Args:
@@ -57,34 +44,24 @@ class PutLane(Lane[Put]):
         force: Ignore the bound. Forced puts have a lane of their own, since they do not wait behind others.
     """
 
-    _role = "producer"
+    _most = MAX_MESSAGES
     _steps: Steps
     _waits: Waits
 
     def __init__(self, steps: Steps, waits: Waits, token: bytes = b"", force: bool = False) -> None:
         super().__init__(steps, waits)
         self._notice = Notice(steps.name)
-        self._series = steps.series()
         self._token = token
         self._force = force
         self._since: float | None = None  # since when there is room, and the permit is missing
-        self._window = MAX_MESSAGES
-        self._batch: list[tuple[Put, int]] = []
-        self._size = 0
-        self._served = 0
 
-    def _send(self) -> None:
-        first = self._first
-        if len(self._entries) == 1 and len(first.messages) - first.done <= self._window:
-            messages: Sequence[bytes] = first.messages[first.done :] if first.done else first.messages
-            self._batch = [(first, len(messages))]
-            first.in_flight = True
-        else:
-            messages = self._gather()
-        self._size = len(messages)
+    def _put(self, items: Sequence[bytes], expected: bool) -> Request:  # noqa: ARG002
         lost = self._since is not None and asyncio.get_running_loop().time() - self._since >= SLICE
         claimed = self._waits.take_claim("producer")
-        self._request = self._steps.put(self._series, messages, claimed, self._token, self._force, self._answered, lost)
+        return self._steps.put(self._series, items, claimed, self._token, self._force, self._answered, lost)
+
+    def _sizes(self, items: Sequence[bytes]) -> Iterable[int]:
+        return map(len, items)
 
     def _park(self, wait: Wait) -> Parked:
         return self._waits.park(wait, self._noted, self._token)
@@ -97,70 +74,6 @@ class PutLane(Lane[Put]):
             if self._since is None:
                 self._since = asyncio.get_running_loop().time()
         super()._answered(answer)
-
-    def _gather(self) -> list[bytes]:
-        messages: list[bytes] = []
-        size = 0
-        batch = self._batch = []
-        waiting, served = len(self._entries), self._served
-        # If all tasks that put in a loop shared one step, the server would be idle while they prepare their next puts.
-        # So half of them leave; the others' puts are the next step.
-        most = waiting if waiting <= served else (waiting + served + 1) // 2
-        # The window: a nearly full queue accepts few messages, and the others would be sent again and again.
-        for entry in self._entries:
-            if len(batch) == most:
-                break
-            if entry.future.cancelled():
-                continue
-            begin = len(messages)
-            for message in entry.messages[entry.done : entry.done + self._window - begin]:
-                size += len(message)
-                if size > MAX_BYTES and messages:
-                    break
-                messages.append(message)
-            if len(messages) == begin:
-                break
-            entry.in_flight = True
-            batch.append((entry, len(messages) - begin))
-            if len(messages) >= self._window or size > MAX_BYTES:
-                break
-        return messages
-
-    def _accept(self, answer: int) -> Wait | None:
-        accepted = answer
-        full = accepted < self._size
-        self._window = max(16, 2 * accepted) if full else MAX_MESSAGES
-        batch, self._batch = self._batch, []
-        self._served = 0
-        for entry, sent in batch:
-            taken = min(sent, accepted)
-            accepted -= taken
-            entry.done += taken
-            self._steps.counts.put_count += taken
-            if entry.done == len(entry.messages):
-                self._served += 1
-                self._remove(entry)
-                entry.succeed(None)
-        return FULL if full else None
-
-    def _fail(self, in_flight: Sequence[Put], error: Exception) -> None:
-        if isinstance(error, DurabilityError):
-            # Those that found room are in the queue, and not durable: they fail. The others go on waiting.
-            accepted, unsure = error.answer, []
-            for entry, sent in self._batch:
-                if accepted > 0:
-                    unsure.append(entry)
-                accepted -= sent
-            in_flight = unsure
-        self._batch, self._served = [], 0
-        super()._fail(in_flight, error)
-
-    def _timeout(self, entry: Put) -> Exception:
-        return (self._blocked_by or FULL).error(self._steps.name, entry.done)
-
-    def _recover(self, entry: Put) -> None:
-        if entry.done:
-            note_sent()  # the messages are in the queue
 
 
 class Want(NamedTuple):

@@ -25,7 +25,6 @@ from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.waits import Waits
 
 if TYPE_CHECKING:
-    from apressure.pressure.engine.scripted import Scripted
     from apressure.pressure.leases.lease import Lease
 
 
@@ -88,14 +87,6 @@ class Engine(QueueObject[Client, Block]):
         super().client_closed(error)
 
     @abstractmethod
-    def scripted(self, what: str) -> Scripted:
-        """Return this engine, if it runs scripts.
-
-        Raises:
-            ScriptingRefusedError: It does not, and `what` needs them.
-        """
-
-    @abstractmethod
     def get(self, max_items: int, timeout: float | None, now: bool) -> Awaitable[Sequence[bytes]]:
         """Get one to max_items messages; `now` as with a timeout of 0."""
 
@@ -146,7 +137,7 @@ class Engine(QueueObject[Client, Block]):
         super().check()
         if role is not None and (self._own_roles or self._lease is not None):
             self.check_own(role)
-            if role == "consumer" and self._lease is not None and self._lease.unsettled:
+            if role == "consumer" and self._lease is not None and self._lease.state.unsettled:
                 raise self._in_use(role, "settle what was received first")
 
     def check_own(self, role: Role) -> None:

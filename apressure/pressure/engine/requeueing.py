@@ -6,17 +6,16 @@ import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterator, Callable, Collection
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from apressure import dead_letters
 from apressure.concurrency.settle import note_accepted
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter, Requeued
 from apressure.exceptions import PressureError, QueueDoesNotExistError
+from apressure.pressure.engine.access import Access
 from apressure.pressure.engine.batching import MAX_MESSAGES
-
-if TYPE_CHECKING:
-    from apressure.pressure.engine.scripted import Scripted
+from apressure.pressure.engine.steps import Steps
 
 _PAGE: Final = 1000
 _CHUNK_BYTES: Final = 1 << 20
@@ -26,11 +25,11 @@ _MOST_CHOSEN: Final = 500
 _REASON: Final = re.compile(rb"([0-9]{1,15}):([0-9]{1,9}):([0-9]{1,9}):(.*)", re.DOTALL)
 
 
-async def letters(queue: Scripted, limit: int | None, decode: Callable[[bytes], Any]) -> AsyncIterator[DeadLetter[Any]]:
+async def letters(steps: Steps, limit: int | None, decode: Callable[[bytes], Any]) -> AsyncIterator[DeadLetter[Any]]:
     """Read dead letters, the oldest first; none where there is no such queue.
 
     Args:
-        queue: The dead-letter queue.
+        steps: The steps of the dead-letter queue.
         limit: How many at most; None for all.
         decode: Decodes a message.
     """
@@ -38,7 +37,7 @@ async def letters(queue: Scripted, limit: int | None, decode: Callable[[bytes], 
     seen: set[str] = set()
     while limit is None or passed < limit:
         try:
-            page = await queue.steps.dead_letters(passed, _PAGE if limit is None else min(_PAGE, limit - passed))
+            page = await steps.dead_letters(passed, _PAGE if limit is None else min(_PAGE, limit - passed))
         except QueueDoesNotExistError:
             return
         for raw, reason in zip(*page, strict=True):
@@ -123,12 +122,12 @@ class Chosen:
         return not self._left
 
 
-async def move_chosen(queue: Scripted, other: Scripted, ids: Collection[str], timeout: float | None) -> Requeued:
+async def move_chosen(queue: Access, other: Access, ids: Collection[str], timeout: float | None) -> Requeued:
     """Move the dead letters that have these ids, also if several with the same content share one."""
     missing, chosen = set(ids), []
     unique = all("-" in each for each in ids)
     if missing:
-        async for letter in letters(other, None, bytes):
+        async for letter in letters(other.steps, None, bytes):
             if letter.id in ids:
                 chosen.append(letter)
                 missing.discard(letter.id)
@@ -140,7 +139,7 @@ async def move_chosen(queue: Scripted, other: Scripted, ids: Collection[str], ti
     return Requeued(moved, [each for each in ids if each in missing])
 
 
-async def move(queue: Scripted, other: Scripted, choice: Choice, timeout: float | None) -> int:
+async def move(queue: Access, other: Access, choice: Choice, timeout: float | None) -> int:
     """Move dead letters, waiting for room and for both roles. Returns how many were moved."""
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
@@ -152,7 +151,7 @@ async def move(queue: Scripted, other: Scripted, choice: Choice, timeout: float 
         most, chosen = choice.next_step()
         producer, consumer = queue.waits.take_claim("producer"), other.waits.take_claim("consumer")
         try:
-            answer = await queue.steps.requeue(series, other.keys, producer, consumer, most, chosen)
+            answer = await queue.steps.requeue(series, other.steps.keys, producer, consumer, most, chosen)
         except PressureError:
             if consumer == b"1":
                 other.steps.unclaim("consumer")
@@ -164,7 +163,7 @@ async def move(queue: Scripted, other: Scripted, choice: Choice, timeout: float 
     try:
         while True:
             remaining = None if deadline is None else max(0.0, deadline - loop.time())
-            answer = await waiting.waits.until(attempt, remaining, waiting.name)
+            answer = await waiting.waits.until(attempt, remaining, waiting.steps.name)
             if answer is None:
                 waiting = queue if waiting is other else other
                 continue

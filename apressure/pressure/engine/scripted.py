@@ -14,18 +14,17 @@ from apressure.connection.client import Client
 from apressure.core.taking import Take, Taken
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter, Requeued
-from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError, Role
-from apressure.pressure.engine import requeueing, sending
+from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError
+from apressure.pressure.engine import requeueing
+from apressure.pressure.engine.access import Access
 from apressure.pressure.engine.batching import GET, MAX_MESSAGES, GetLane, Put, PutLane
 from apressure.pressure.engine.dead_letters import DeadLetters, beside
 from apressure.pressure.engine.engine import Engine
 from apressure.pressure.engine.keys import Keys
-from apressure.pressure.engine.steps import Steps
-from apressure.pressure.engine.waits import Waits
 
 if TYPE_CHECKING:
     from apressure.pressure.leases.lease import Lease
-    from apressure.pressure.leases.receiving import Received
+    from apressure.pressure.leases.state import Received
 
 
 class Scripted(Engine):
@@ -41,15 +40,14 @@ class Scripted(Engine):
     ) -> None:
         super().__init__(client, keys, name, owns_client)
         self.dead = dead
-        self.steps = Steps(client, keys, name)
+        self.access = Access(client, keys, name)
+        self.steps, self.waits = self.access.steps, self.access.waits
         self.counts = self.steps.counts
-        rounds = client.rounds_on(self.steps.connection, lambda: sending.script("look"))
-        self.waits = Waits(self.steps.connection.node, keys, self.steps.unclaim, self.steps.resign, rounds)
         self._put_lanes: set[PutLane] = set()
         self._puts = self.put_lane()
         self._forced = self.put_lane(force=True)
         self._gets = GetLane(self.steps, self.waits)
-        self._others: set[Scripted] = set()
+        self._others: set[Access] = set()  # to dead-letter queues, while operations use them
 
     def scripted(self, what: str) -> Scripted:  # noqa: ARG002
         return self
@@ -112,18 +110,17 @@ class Scripted(Engine):
         self.check()
         self.check_own("consumer")
         lease = self._lease
-        if lease is not None and lease.error is not None and lease.active:
+        if lease is not None and lease.state.error is not None and lease.active:
             with contextlib.suppress(PressureError):  # the caller knows the reason already
                 await lease.leave(hurry=True)
-        if lease is None or lease.error is not None:
-            lease = self._lease = Lease(self, seconds, kept=False, max_hold=max_hold)
+        if lease is None or lease.state.error is not None:
+            lease = self._lease = Lease(self.access, self.dead, seconds, kept=False, max_hold=max_hold)
         lease.last(seconds)
         lease.renewal.standstill.most = max_hold
         try:
             buffer = await lease.receive(max_items, timeout)
         except asyncio.CancelledError:
-            lease.return_buffer()
-            if lease.pending:
+            if lease.return_buffer():
                 # In a task of its own, since a frozen server must not keep this one for long.
                 returning = background.start(self._flush(lease), "giving back what was received")
                 await wait_shielded(returning, self.client.settings.settle_timeout)
@@ -175,14 +172,14 @@ class Scripted(Engine):
         validation.timeout(timeout)
         self.check("producer")
         with self._beside(source) as other:
-            return await requeueing.move(self, other, requeueing.Oldest(max_items), timeout)
+            return await requeueing.move(self.access, other, requeueing.Oldest(max_items), timeout)
 
     async def requeue_chosen(self, ids: Collection[str], timeout: float | None, source: str | None) -> Requeued:
         """Move the dead letters that have these ids; see `AsyncQueue.requeue`."""
         validation.timeout(timeout)
         self.check("producer")
         with self._beside(source) as other:
-            return await requeueing.move_chosen(self, other, ids, timeout)
+            return await requeueing.move_chosen(self.access, other, ids, timeout)
 
     async def dead_letters(
         self, limit: int | None, source: str | None, decode: Callable[[bytes], Any]
@@ -190,44 +187,29 @@ class Scripted(Engine):
         """Return dead letters, the oldest first; see `AsyncQueue.dead_letters`."""
         self.check()
         with self._beside(source) as other:
-            return [letter async for letter in requeueing.letters(other, limit, decode)]
+            return [letter async for letter in requeueing.letters(other.steps, limit, decode)]
 
     @contextlib.contextmanager
-    def _beside(self, source: str | None) -> Iterator[Scripted]:
+    def _beside(self, source: str | None) -> Iterator[Access]:
         """Open the dead-letter queue for an operation."""
         if source is None and self.dead is not None:
             source = self.dead.name
         source, keys = beside(self.client, self.keys, self.name, source)
-        other = Scripted(self.client, keys, source)
+        other = Access(self.client, keys, source)
         self._others.add(other)
         try:
             yield other
         finally:
             if other in self._others:
                 self._others.discard(other)
-                other._release(ClientClosedError("the operation has ended"))
+                other.close(ClientClosedError("the operation has ended"))
 
     def _end(self, error: PressureError) -> int:
-        others = sum(other._end(error) for other in self._others)  # noqa: SLF001 (other engines)
+        others = sum(other.waits.end(error) for other in self._others)
         puts = sum(lane.end(error) for lane in self._put_lanes)
         return puts + self._gets.end(error) + self.waits.end(error) + others
 
     def _release(self, error: PressureError) -> None:
         while self._others:
-            self._others.pop()._release(error)  # noqa: SLF001
-        roles = self.waits.close(error)
-        if (roles or self.waits.in_line) and self.client.on_its_loop:
-            self.client.finish_before_close(
-                background.start(self._hand_back(roles), "giving back a role that was waited for")
-            )
-
-    async def _hand_back(self, roles: list[Role]) -> None:
-        """Give back tokens that came for waits which have ended, or their roles would stay busy for 5 seconds."""
-        with contextlib.suppress(PressureError):
-            await asyncio.sleep(0)  # the waits' connections close in the next turn of the event loop
-            await asyncio.sleep(0)
-            await self.steps.exists()  # after a round trip the server has seen that, too
-            for role in roles:
-                self.steps.unclaim(role)
-            if self.waits.in_line:
-                self.steps.resign(self.waits.place, True)
+            self._others.pop().close(error)
+        self.access.close(error)

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from apressure.concurrency.settle import set_result_once
+from apressure.concurrency.settle import set_result_once, wait_shielded
 from apressure.connection.client import Client
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.request import Request
@@ -92,6 +92,16 @@ class Sender:
     def series(self) -> Series:
         """Return a new series of numbered steps."""
         return Series(script, self.keys.for_script)
+
+    async def wait_for(self, answer: asyncio.Future[Any], request: Request | None = None) -> Any:
+        """Wait for an answer; cancelled, take the request back, or wait for the answer for up to `settle_timeout`."""
+        try:
+            await asyncio.wait((answer,))
+        except asyncio.CancelledError:
+            if not self.connection.take_back(request):
+                await wait_shielded(answer, self.settle_timeout)
+            raise
+        return answer.result()
 
     def unclaim(self, role: Role) -> None:
         """Give back a role's token that was claimed and not used."""

@@ -20,12 +20,13 @@ def firsts(ranges: Iterable[Range]) -> set[int]:
 class AcknowledgementTracker:
     """The messages in flight under one lease, and the acknowledgements that have gathered since the last step left.
 
-    Args:
+    Attributes:
         on_first: Called with the first acknowledgement of a run: the others leave with it.
     """
 
-    def __init__(self, on_first: Callable[[], None]) -> None:
-        self._on_first = on_first
+    on_first: Callable[[], None]
+
+    def __init__(self) -> None:
         self._sizes: dict[int, int] = {}  # of what is not settled, and of the run
         self._ranges: list[Range] = []
         self._first = 0
@@ -86,7 +87,7 @@ class AcknowledgementTracker:
             return
         self._end_run()
         self._first, self._next = number, number + 1
-        self._on_first()
+        self.on_first()
 
     def run(self, first: int, last: int) -> Range:
         """Return the range of these messages, which another step acknowledges; `settled` says when it has."""
@@ -107,9 +108,9 @@ class AcknowledgementTracker:
         acks, self._ranges = self.acks, []
         return acks
 
-    def take_back(self, acks: list[Range]) -> None:
+    def take_back(self, acks: Iterable[Range]) -> None:
         """The step was refused: its acknowledgements go with another one."""
-        self._ranges = acks + self.acks
+        self._ranges = [*acks, *self.acks]
 
     def clear(self) -> None:
         """Nothing of it is this client's any more."""

@@ -4,73 +4,94 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from apressure.concurrency.settle import set_result_once
 from apressure.exceptions import DurabilityError
+from apressure.pressure.engine.access import Access
 from apressure.pressure.leases.acknowledgements import Range
-
-if TYPE_CHECKING:
-    from apressure.pressure.engine.scripted import Scripted
-    from apressure.pressure.leases.lease import Lease
+from apressure.pressure.leases.state import LeaseState, Step
 
 
 class Settling:
     """Sends a lease's acknowledgements, what goes back, and renewals. What gathers meanwhile leaves with the next step.
 
     Args:
-        lease: The lease.
-        queue: The operations of the queue.
+        state: The lease, and what is in flight under it.
+        access: The queue.
 
     Attributes:
-        settle: The step.
-        series: The series of these steps.
         renew: The next step is due, even if it only renews the lease.
-        answer: Done with the step on its way; its result says whether too few replicas confirmed it.
-        carried: The acknowledgements that travel with the step on its way.
+        answer: The step on its way; its result says whether too few replicas confirmed it.
     """
 
-    def __init__(self, lease: Lease, queue: Scripted) -> None:
-        self._lease = lease
-        self.settle = queue.steps.settle
-        if lease.shared:
-            self.settle = functools.partial(queue.steps.settle_shared, queue.waits.place)
-        self.series = queue.steps.series()
+    def __init__(self, state: LeaseState, access: Access) -> None:
+        self._state = state
+        self._steps = steps = access.steps
+        self._settle = functools.partial(steps.settle_shared, access.waits.place) if state.shared else steps.settle
+        self._series = steps.series()
         self.renew = False
-        self.answer: asyncio.Future[DurabilityError | None] | None = None
-        self.carried: list[Range] = []
+        self.answer: Step | None = None
         self._nacks: list[int] = []
-        self._carried_nacks: list[int] = []
         self._unseen = 0  # from this number on, what goes back was never handed out; 0 for none
         self._soon: asyncio.Handle | None = None
-        self._awaited = 0  # callers that wait for the step on its way
         self._sent = 0
-        self._done = 0
+        state.unsettled.on_first = self.send_soon
 
     @property
     def pending(self) -> bool:
         """Whether there is something for the next step."""
-        return bool(self._lease.unsettled.acked or self._nacks or self.renew) and self._lease.error is None
+        return bool(self._state.unsettled.acked or self._nacks or self.renew) and self._state.error is None
 
     def give_back(self, number: int, unseen: bool = False) -> None:
         """Give a message back; `unseen`: it was never handed out."""
         if unseen:
             self._unseen = min(self._unseen or number, number)
-        self._lease.unsettled.give_back(number)
+        self._state.unsettled.give_back(number)
         self._nacks.append(number)
         self.send_soon()
 
-    def take(self) -> tuple[list[int], int]:
-        """Return what is to go back, in order, and the number from which on it was never handed out."""
-        nacks, unseen = sorted(self._nacks), self._unseen
-        self._nacks, self._unseen = [], 0
-        return nacks, unseen
+    def return_buffer(self) -> None:
+        """Give back what was received and not handed out: that was no attempt. Called on the event loop."""
+        while self._state.buffer and self._state.error is None:
+            number, _, _ = self._state.buffer.pop()
+            self.give_back(number, unseen=True)
 
-    @property
+    def count(self, acks: Sequence[Range]) -> None:
+        """A step has carried out these acknowledgements."""
+        if acks:
+            self._steps.counts.deleted_count += sum(last - first + 1 for first, last, _ in acks)
+
+    def take_acknowledgements(self) -> list[Range]:
+        """Return the acknowledgements for a step that receives.
+
+        Errors are forgotten by the step that settles, so acknowledgements of redelivered messages leave with that one.
+        """
+        unsettled = self._state.unsettled
+        if self._state.failures.known(unsettled.acks):
+            self.send()
+            if unsettled.acked:
+                return []  # a step is on its way: they leave with the next one
+        return unsettled.take()
+
     def unconfirmed(self) -> list[tuple[int, int]]:
-        """What may not be settled on the server yet, as ranges: first, last."""
-        acks = [(first, last) for first, last, _ in self.carried]
-        return acks + [(number, number) for number in (*self._carried_nacks, *self._nacks)]
+        """Return everything that may be in flight under this lease on the server, as ranges: first, last.
+
+        Steps can overtake each other while the server learns their scripts. So it is ours until it is answered.
+        """
+        acks, nacks = [*self._state.unsettled.acks], [*self._nacks]
+        if self.answer is not None:
+            acks += self.answer.acks
+            nacks += self.answer.nacks
+        known = [*self._state.unsettled.ranges(), *(ack[:2] for ack in acks), *((number, number) for number in nacks)]
+        ranges: list[tuple[int, int]] = []
+        for first, last in sorted(known):
+            if ranges and first <= ranges[-1][1] + 1:
+                ranges[-1] = (ranges[-1][0], max(last, ranges[-1][1]))
+            else:
+                ranges.append((first, last))
+        return ranges
 
     def send_soon(self) -> None:
         """Send what gathers in this turn of the event loop."""
@@ -88,49 +109,66 @@ class Settling:
         self.send()
         last = self._sent + (1 if self.pending else 0)
         unsure: DurabilityError | None = None
-        while self._done < last and self.answer is not None:
-            self._awaited += 1
+        while (step := self.answer) is not None and self._sent <= last:
+            step.awaited += 1
             try:
-                unsure = await self._lease.wait_for(self.answer) or unsure
+                unsure = await self._steps.wait_for(step) or unsure
             finally:
-                self._awaited -= 1
+                step.awaited -= 1
         return unsure
 
     def send(self) -> None:
         """Send what has gathered, unless a step is on its way: then it leaves when that is answered."""
-        lease = self._lease
+        state = self._state
         self.stop()
-        if not lease.kept and not lease.unsettled:
+        if not state.kept and not state.unsettled:
             self.renew = False  # the role goes back with the last message: there is no lease to renew
         if self.answer is not None or not self.pending:
             return
-        answer: asyncio.Future[DurabilityError | None] = asyncio.get_running_loop().create_future()
-        self.answer = answer
         self._sent += 1
         self.renew = False
-        acks = self.carried = lease.unsettled.take()
-        nacks, unseen = self.take()
-        self._carried_nacks = nacks
-        given_back, dead = lease.failures.take(acks, nacks)
-        milliseconds = lease.term.milliseconds
-        confirm = lease.term.sent(milliseconds)
+        step = self.answer = self._gather()
+        milliseconds = state.term.milliseconds
+        self._send(step, milliseconds, functools.partial(self._answered, step, state.term.sent(milliseconds)))
 
-        def on_answer(reply: Any) -> None:
-            self.answer = None
-            self.carried, self._carried_nacks = [], []
-            self._done += 1
-            unsure = reply if isinstance(reply, DurabilityError) else None
-            if unsure is not None or not isinstance(reply, Exception):
-                confirm()
-                lease.settled(acks)
-            if unsure is not None:
-                if acks and not self._awaited:
-                    lease.unsure = unsure  # no caller waits for this step
-            elif isinstance(reply, Exception):
-                lease.broken(reply)
-            if isinstance(reply if unsure is None else unsure.answer, list):
-                lease.paused()
-            self.send()
-            set_result_once(answer, unsure)
+    def leave(self, unanswered: Sequence[Range], unseen: int) -> Step:
+        """Send the last step: it settles what was acknowledged, and gives back all the rest and the role.
 
-        self.settle(self.series, lease.token, milliseconds, False, unseen, acks, given_back, on_answer, dead)
+        Args:
+            unanswered: Acknowledgements that a receive has taken along, and that got no answer.
+            unseen: The number of the first message that was not handed out.
+
+        Returns:
+            The step; its result is the answer.
+        """
+        # Resend acknowledgements that got no reply: a server that has to learn their script first may carry out this
+        # step before them.
+        step = self._gather([*(() if self.answer is None else self.answer.acks), *unanswered], unseen)
+        self._send(step, 0, functools.partial(set_result_once, step), leave=True)
+        return step
+
+    def _gather(self, acks: Sequence[Range] = (), unseen: int = 0) -> Step:
+        """Return a step with all that has gathered, behind these acknowledgements."""
+        step = Step([*acks, *self._state.unsettled.take()], sorted(self._nacks), self._unseen or unseen)
+        self._nacks, self._unseen = [], 0
+        return step
+
+    def _send(self, step: Step, milliseconds: int, on_answer: Callable[[Any], None], leave: bool = False) -> None:
+        state = self._state
+        nacks, dead = state.failures.take(step.acks, step.nacks, leave)
+        self._settle(self._series, state.token, milliseconds, leave, step.unseen, step.acks, nacks, on_answer, dead)
+
+    def _answered(self, step: Step, confirm: Callable[[], None], reply: Any) -> None:
+        self.answer = None
+        unsure = reply if isinstance(reply, DurabilityError) else None
+        if unsure is None and isinstance(reply, Exception):
+            self._state.broken(reply)
+        else:
+            confirm()
+            self.count(step.acks)
+        if unsure is not None and step.acks and not step.awaited:
+            self._state.unsure = unsure  # no caller waits for this step
+        if isinstance(reply if unsure is None else unsure.answer, list):
+            self.return_buffer()  # the queue is paused
+        self.send()
+        set_result_once(step, unsure)

@@ -47,7 +47,7 @@ async def die(db: redis.Redis, url: str, received: int, **options: Any) -> list[
         consumer = await queue.consumer(prefetch=received).__aenter__()
         first = await in_time(anext(consumer))
         await eventually(lambda: consumer._lease.receiving.answer is None)  # type: ignore[union-attr]
-        prefetched = [raw for _, raw, _ in consumer._lease.receiving.buffer]  # type: ignore[union-attr]
+        prefetched = [raw for _, raw, _ in consumer._lease.state.buffer]  # type: ignore[union-attr]
         assert db.hset(LEASE, "deadline", 1) == 0
         async with AsyncQueue("jobs", url=url) as healer, healer.consumer():
             pass

@@ -466,10 +466,10 @@ async def test_requeueing_by_id_when_replies_are_lost(open_queue: Opener, db: re
         engine = queue._engine.scripted("test")
         with engine._beside(None) as other:
             chosen = Chosen([first, third])
-            assert await lose_one(line, move(engine, other, chosen, None), left(2)) == 2
+            assert await lose_one(line, move(engine.access, other, chosen, None), left(2)) == 2
             assert await home.get_many(5) == [b"a", b"b"]
             chosen = Chosen([second, first, second])
-            assert await lose_one(line, move(engine, other, chosen, None), left(1)) == 2
+            assert await lose_one(line, move(engine.access, other, chosen, None), left(1)) == 2
             assert chosen.gone == [first.id]
     assert await home.get_many(5) == [b"twin", b"twin"]
 
@@ -573,7 +573,7 @@ async def test_errors_are_forgotten_also_while_another_step_settles(
         await queue.put(b"c")
         third = await in_time(anext(consumer))
         await third.ack()
-        assert not lease.failures.possible
+        assert not lease.state.failures.possible
     assert not db.exists(REASONS)
     assert (await queue.statistics()).consumed_messages == 3
 
@@ -591,7 +591,7 @@ async def test_a_step_does_not_search_a_long_list_for_long(queue: AsyncQueue[Any
             steps.append(count)
             return super().moved(count, left)
 
-    here, there = queue._engine.scripted("test"), dead._engine.scripted("test")
+    here, there = queue._engine.scripted("test").access, dead._engine.scripted("test").access
     assert await move(here, there, Counted(letters[-100:]), timeout=None) == 100
     assert sum(steps) == 100
     assert 1 <= max(steps) < 50  # the newest are the last that a search finds

@@ -84,8 +84,8 @@ async def test_bytes_are_counted_exactly_when_a_server_lacks_the_end_of_a_range(
     assert db.lpop(f"apressure:{BASE}:inflight") == b"seven__"
     db.hset(f"apressure:{BASE}:consumer_lease", "next", 2)
     lease = first._lease
-    lease.unsettled.ack(1)
-    lease.unsettled.ack(2)
+    lease.state.unsettled.ack(1)
+    lease.state.unsettled.ack(2)
     assert second.raw == b"seven__"
     await lease.flush()
     statistics = await queue.statistics()

@@ -363,7 +363,7 @@ async def test_draining_ends_when_the_last_message_is_settled(open_queue: Opener
             if how == "ack":
                 await delivery.ack()
             else:
-                delivery._lease.unsettled.ack(delivery._number)  # it travels with the next receive
+                delivery._lease.state.unsettled.ack(delivery._number)  # it travels with the next receive
                 await fails(StopAsyncIteration, anext(consumer))
             assert await in_time(asyncio.gather(*draining)) == [[], [], []]
         await queues[0].delete()

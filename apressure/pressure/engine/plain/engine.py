@@ -105,11 +105,11 @@ class Plain(Engine):
         self.check("producer")
 
         async def one(role_lock: RoleLock) -> None:
-            while put.done < len(put.messages):
+            while put.done < len(put.items):
                 if role_lock.interrupted:
                     raise Interrupted
                 async with role_lock:
-                    await self._put_one(role_lock, put.messages[put.done], force, put.done)
+                    await self._put_one(role_lock, put.items[put.done], force, put.done)
                     put.done += 1
                     self.counts.put_count += 1
 
