@@ -229,14 +229,13 @@ class Lane(ABC, Generic[E]):
                 entry.withdraw()
             elif entry.state is CARRIED:
                 entry.state = WAITING
-        withdrawn = [entry for entry in in_flight if entry.state is WITHDRAWN]
         self._blocked_by = None
         if not isinstance(answer, Exception):
             self._blocked_by = answer if isinstance(answer, Wait) else self._accept(answer)
         elif not isinstance(answer, NotSentError):
             self._fail(in_flight, answer)
-        for entry in withdrawn:
-            if entry in self._entries:
+        for entry in in_flight:
+            if entry.state is WITHDRAWN and entry in self._entries:
                 self._remove(entry)
                 entry.future.cancel()
         if self._blocked_by is not None:

@@ -25,11 +25,13 @@ class Putting(Entry[None], Generic[I]):
         done: How many of the items are in the queue, also when the operation failed or was cancelled.
     """
 
+    expected = False
     done = 0
 
     def __init__(self, items: Sequence[I], expected: bool = False) -> None:
         self.items = items
-        self.expected = expected
+        if expected:
+            self.expected = True
 
     def fail(self, error: Exception) -> None:
         if isinstance(error, PressureError):

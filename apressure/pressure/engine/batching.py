@@ -29,10 +29,9 @@ MAX_MESSAGES: Final = 2000
 
 
 class Put(Putting[bytes]):
-    """Messages on their way into the queue, which must have been created."""
+    """Messages on their way into the queue."""
 
-    def __init__(self, messages: Sequence[bytes]) -> None:
-        super().__init__(messages, expected=True)
+    expected = True
 
 
 class PutLane(PuttingLane[Put]):
