@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from apressure import dead_letters
+from apressure.core.delivery import LeasedDelivery
 from apressure.core.leases.arguments import lease_of
 from apressure.core.leases.in_hand import InHand
 from apressure.events.engine.answers import Event
@@ -17,7 +17,7 @@ from apressure.exceptions import LeaseLostError
 T = TypeVar("T")
 
 
-class EventDelivery(Generic[T]):
+class EventDelivery(LeasedDelivery[T]):
     """An event in flight: no other consumer gets it until its lease ends.
 
     Attributes:
@@ -34,9 +34,9 @@ class EventDelivery(Generic[T]):
         in_hand: The consumer's deliveries; None for `receive`.
     """
 
-    __slots__ = (
-        "_decode", "_error", "_in_hand", "_settler", "_steps", "attempts", "certain_until", "claim", "raw", "settled",
-    )  # fmt: skip
+    __slots__ = ("_error", "_settler", "_steps", "claim")
+
+    _noun = "event"
 
     def __init__(
         self,
@@ -57,27 +57,10 @@ class EventDelivery(Generic[T]):
         self._error = b""
         self.certain_until = 0.0  # by the clock of its consumer
 
-    def __repr__(self) -> str:
-        return f"<EventDelivery {self.id} of {len(self.raw)} bytes, attempt {self.attempts}>"
-
     @property
     def id(self) -> str:
         """The event's id."""
         return self.claim[0].decode(errors="surrogateescape")
-
-    @property
-    def item(self) -> T:
-        """The contents, decoded.
-
-        Raises:
-            DecodeError: They cannot be decoded. The event is still in flight: acknowledge it or give it back.
-        """
-        return self._decode(self.raw)
-
-    @property
-    def redelivered(self) -> bool:
-        """Whether it was delivered before, and not acknowledged."""
-        return self.attempts > 1
 
     async def ack(self) -> None:
         """Acknowledge the event: it never comes again (specification: QACK).
@@ -146,10 +129,6 @@ class EventDelivery(Generic[T]):
         if self._in_hand is not None:
             self._in_hand.pop(self.claim, None)
 
-    def excused(self) -> contextlib.AbstractContextManager[None]:
-        """Return a block in which its consumer is not taken for stuck: it waits for another queue."""
-        return contextlib.nullcontext() if self._in_hand is None else self._in_hand.excused()
-
     async def extend(self, seconds: float) -> None:
         """Keep the event in flight for at least `seconds` from now. The lease never gets shorter.
 
@@ -188,10 +167,6 @@ class EventDelivery(Generic[T]):
         error = outcome if isinstance(outcome, Exception) else None if outcome else self._lost("acknowledged")
         if error is not None and self._in_hand is not None:
             self._in_hand.on_failure(error)
-
-    def _check(self, what: str) -> None:
-        if self.settled:
-            raise RuntimeError(f"the event {self.id} cannot be {what}: it was acknowledged or given back before")
 
     def _lost(self, what: str) -> LeaseLostError:
         name = self._steps.name

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from apressure import dead_letters
+from apressure.core.delivery import LeasedDelivery
 from apressure.core.leases.in_hand import InHand
 from apressure.exceptions import LeaseLostError
 from apressure.files.options import check_lease
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class FileDelivery(Generic[T]):
+class FileDelivery(LeasedDelivery[T]):
     """A message in flight: no other consumer gets it until its lease ends.
 
     Attributes:
-        id: The message's id, for `FileQueue.ack` in any process.
         raw: The message's bytes.
         attempts: How often it has been delivered, this time included.
         settled: Whether `ack` or `nack` has been called.
@@ -40,10 +39,11 @@ class FileDelivery(Generic[T]):
         in_hand: A consumer's deliveries that are neither settled nor lost; None for `receive`.
     """
 
-    __slots__ = (
-        "_error", "_filename", "_in_hand", "_key", "_queue", "attempts", "certain_until", "handed_out", "id", "raw",
-        "settled",
-    )  # fmt: skip
+    __slots__ = ("_error", "_filename", "_key", "_queue", "handed_out")
+
+    _noun = "message"
+
+    _in_hand: Hand | None
 
     def __init__(self, queue: FileQueue[T], got: Got, in_hand: Hand | None = None) -> None:
         self._queue = queue
@@ -53,27 +53,15 @@ class FileDelivery(Generic[T]):
         self._filename = got.filename
         self.certain_until = got.expires
         self.handed_out = False
-        self.id = names.id_of(got.key)
+        self._decode = queue._items.decode
         self.raw = got.data
         self.attempts = got.attempts
         self.settled = False
 
-    def __repr__(self) -> str:
-        return f"<FileDelivery {self.id} of {len(self.raw)} bytes, attempt {self.attempts}>"
-
     @property
-    def item(self) -> T:
-        """The message, decoded.
-
-        Raises:
-            DecodeError: It cannot be decoded. It is still in flight: acknowledge it or give it back.
-        """
-        return self._queue._items.decode(self.raw)
-
-    @property
-    def redelivered(self) -> bool:
-        """Whether it was delivered before: that client died, failed, was slow or gave it back."""
-        return self.attempts > 1
+    def id(self) -> str:
+        """The message's id, for `FileQueue.ack` in any process."""
+        return names.id_of(self._key)
 
     @property
     def expires(self) -> datetime:
@@ -164,10 +152,6 @@ class FileDelivery(Generic[T]):
         elif not self.settled:  # meanwhile
             raise self._lost("extended")
 
-    def excused(self) -> contextlib.AbstractContextManager[None]:
-        """Return a block in which its consumer is not taken for stuck: it waits for another queue."""
-        return contextlib.nullcontext() if self._in_hand is None else self._in_hand.excused()
-
     def given_back(self) -> Back:
         """Return the argument for `Receiver.give_back`. What the program has not seen does not count as delivered."""
         return Back(self._filename, self._key, self.attempts - (not self.handed_out), self._error)
@@ -203,10 +187,6 @@ class FileDelivery(Generic[T]):
         if error is not None:
             with self._queue._operation():
                 await self._queue._receiver.note(self._filename, self._key, error, self.attempts)
-
-    def _check(self, what: str) -> None:
-        if self.settled:
-            raise RuntimeError(f"the message {self.id} cannot be {what}: it was acknowledged or given back before")
 
     def _lost(self, what: str) -> LeaseLostError:
         return LeaseLostError(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from apressure import dead_letters
 from apressure.core.counts import Counts
+from apressure.core.delivery import LeasedDelivery
 from apressure.core.leases import arguments
 from apressure.core.leases.clock import since_boot
 from apressure.core.leases.in_hand import InHand
@@ -80,7 +80,7 @@ class Seen:
         self._counts.pop(event, None)
 
 
-class RemoteEventDelivery(Generic[T]):
+class RemoteEventDelivery(LeasedDelivery[T]):
     """An event in flight: no other consumer gets it until its lease ends.
 
     okq knows a claim by the event's id alone. So `ack` after the end of the lease acknowledges the event even if
@@ -88,17 +88,17 @@ class RemoteEventDelivery(Generic[T]):
 
     Attributes:
         queue: The queue's name.
-        id: The event's id.
         raw: The event's contents.
         attempts: How often it has been delivered, this time included. A released okq does not count: there, it is how
             often this queue object has received it.
         settled: Whether `ack` or `nack` has been called.
     """
 
-    __slots__ = (
-        "_client", "_decode", "_in_hand", "_notices", "_seen", "attempts", "certain_until", "event", "failure", "id",
-        "queue", "raw", "settled",
-    )  # fmt: skip
+    __slots__ = ("_client", "_notices", "_seen", "event", "failure", "queue")
+
+    _noun = "event"
+
+    _in_hand: Hand | None
 
     def __init__(
         self,
@@ -113,7 +113,6 @@ class RemoteEventDelivery(Generic[T]):
     ) -> None:
         self.queue = queue
         self.event, self.raw = event
-        self.id = self.event.decode(errors="surrogateescape")
         self.attempts = seen.delivered(self.event)
         self.settled = False
         self.failure = b""  # why this attempt failed, as it is kept
@@ -124,22 +123,10 @@ class RemoteEventDelivery(Generic[T]):
         self._notices = notices
         self._in_hand = in_hand
 
-    def __repr__(self) -> str:
-        return f"<RemoteEventDelivery {self.id} of {len(self.raw)} bytes, attempt {self.attempts}>"
-
     @property
-    def item(self) -> T:
-        """The contents, decoded.
-
-        Raises:
-            DecodeError: They cannot be decoded. The event is still in flight: acknowledge it or give it back.
-        """
-        return self._decode(self.raw)
-
-    @property
-    def redelivered(self) -> bool:
-        """Whether it was delivered before, and not acknowledged; on a released okq, to this queue object."""
-        return self.attempts > 1
+    def id(self) -> str:
+        """The event's id."""
+        return self.event.decode(errors="surrogateescape")
 
     @property
     def claim(self) -> RemoteEventDelivery[T]:
@@ -208,10 +195,6 @@ class RemoteEventDelivery(Generic[T]):
         if self._in_hand is not None:
             self._in_hand.acks.add(task)
 
-    def excused(self) -> contextlib.AbstractContextManager[None]:
-        """Return a block in which its consumer is not taken for stuck: it waits for another queue."""
-        return contextlib.nullcontext() if self._in_hand is None else self._in_hand.excused()
-
     async def extend(self, seconds: float) -> None:
         """Keep the event in flight for at least `seconds` from now. The lease never gets shorter.
 
@@ -276,10 +259,6 @@ class RemoteEventDelivery(Generic[T]):
             self._seen.acknowledged(self.event)
         elif self._in_hand is not None:
             self._in_hand.on_failure(outcome if isinstance(outcome, Exception) else self.lost("acknowledged"))
-
-    def _check(self, what: str) -> None:
-        if self.settled:
-            raise RuntimeError(f"the event {self.id} cannot be {what}: it was acknowledged or given back before")
 
 
 class Hand(InHand[RemoteEventDelivery[Any], RemoteEventDelivery[Any]]):
