@@ -1,7 +1,6 @@
 """Queues between processes that behave like a bounded `asyncio.Queue`."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from apressure.codecs import CloudEventsCodec, Codec, PydanticCodec, TypedCodec
 from apressure.connection.client import Client
@@ -45,6 +44,7 @@ from apressure.exceptions import (
     TaskStatusError,
     TaskUnfinishedError,
 )
+from apressure.lazy import on_first_use
 from apressure.pressure.queue import AsyncQueue
 
 if TYPE_CHECKING:
@@ -187,14 +187,8 @@ _LATER = {
     "serve": "apressure.service.serve",
 }
 
-if not TYPE_CHECKING:  # with a __getattr__, a type checker would accept every name
-
-    def __getattr__(name: str) -> Any:
-        if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = import_module(_LATER[name])
-        found = globals()[name] = getattr(module, name, module)
-        return found
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__, _LATER)
 
 
 def __dir__() -> list[str]:

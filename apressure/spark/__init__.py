@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from apressure.exceptions import MissingExtraError
+from apressure.lazy import on_first_use
 from apressure.spark.checkpoint import mend_checkpoint
 from apressure.spark.running import await_end, close_queue, forget_group, start
 
@@ -68,12 +69,8 @@ _LATER: Final = {
 }
 """Names that are imported when they are first used: the listener needs pyspark, and Spark's workers need no `feed`."""
 
-if not TYPE_CHECKING:  # with a __getattr__, a type checker would accept every name
-
-    def __getattr__(name: str) -> Any:
-        if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(_LATER[name]), name)
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__, _LATER)
 
 
 def check() -> None:

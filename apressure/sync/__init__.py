@@ -6,9 +6,9 @@ cancels the operation under way, and waits until it has ended: no message is lef
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from apressure.lazy import on_first_use
 from apressure.sync.blocks import Consumer, EventConsumers, Producer
 from apressure.sync.delivery import Delivery
 from apressure.sync.queue import AsyncioQueue, Queue
@@ -34,10 +34,5 @@ _LATER = {
     "BlockingTaskQueue": "apressure.sync.tasks",
 }
 
-if not TYPE_CHECKING:  # with a __getattr__, a type checker would accept every name
-
-    def __getattr__(name: str) -> Any:
-        if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(_LATER[name]), name)
-        return found
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__, _LATER)
