@@ -144,6 +144,8 @@ class EventDelivery(LeasedDelivery[T]):
         (extended,) = (await self._steps.extend([self.claim], seconds)).outcomes
         if not extended and not self.settled:
             raise self._lost("extended")
+        if self._in_hand is not None:
+            self._in_hand.extended(seconds)
 
     async def _settle(self, how: str, what: str) -> None:
         self._begin(what)

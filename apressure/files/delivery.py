@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -198,10 +197,4 @@ class FileDelivery(LeasedDelivery[T]):
 
 
 class Hand(InHand[FileDelivery[Any], FileDelivery[Any]]):
-    """A consumer's deliveries.
-
-    Attributes:
-        extended: Told for how many seconds the program has extended a lease.
-    """
-
-    extended: Callable[[float], None]
+    """A consumer's deliveries."""

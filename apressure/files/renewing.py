@@ -54,7 +54,6 @@ class Renewing(LeasesInHand[FileDelivery[Any], FileDelivery[Any]]):
         self._look = look
         self._renaming = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
-        hand.extended = self._extended
 
     async def assure(self) -> None:
         """Renew all leases now; what others have got is in hand no more."""
@@ -94,10 +93,6 @@ class Renewing(LeasesInHand[FileDelivery[Any], FileDelivery[Any]]):
                 await self._extend(delivery)
             except PressureError as error:
                 logger.warning("the lease of the message %s could not be renewed: %s", delivery.id, error)
-
-    def _extended(self, seconds: float) -> None:
-        """The program has extended a lease: nothing is stuck until then, nor while an earlier extension lasts."""
-        self.term.extend(max(seconds, self.term.extended - self.term.clock()))
 
     async def _extend(self, delivery: FileDelivery[Any]) -> None:
         """Renew the lease of a delivery, unless the program has extended it for longer, or settled it."""

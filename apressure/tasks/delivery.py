@@ -224,6 +224,8 @@ class TaskDelivery(Processor, Generic[T]):
         elif renewed.letters != "1" and not self.settled:
             raise self._lost("extended")
         self.renewed(sent + seconds)
+        if self._in_hand is not None:
+            self._in_hand.extended(seconds)
 
     def _begin(self, what: str) -> None:
         super()._begin(what)

@@ -20,6 +20,7 @@ from apressure import (
     DecodeError,
     EventQueue,
     FileQueue,
+    LeaseLostError,
     OperationUnblockedError,
     QueueAlreadyExistsError,
     QueueClosedError,
@@ -32,6 +33,7 @@ from apressure import (
 from apressure.embedded import EmbeddedServer
 from apressure.testing.contract import ITEMS, PATIENCE, begun, drained, fails, in_time
 from tests.contract.matrix import GAPS, KINDS, VERBS, expect_gap
+from tests.integration.conftest import eventually
 from tests.integration.events.remote.conftest import serving
 
 
@@ -466,3 +468,22 @@ async def test_a_closed_object_says_so(both: Both) -> None:
     for verb in VERBS:
         if "deadline" in VERBS[verb] and hasattr(both.queue, verb):
             await fails(ClientClosedError, _call(both.queue, verb))
+
+
+@every_kind
+async def test_the_time_that_a_program_asks_for_does_not_count(both: Both) -> None:
+    """Another consumer, which begins later and is more patient, has asked for none."""
+    await both.owner.create()
+    await both.owner.put_many([b"1", b"2"])
+    options: dict[str, Any] = {"prefetch": 1, "lease": 1, "shared": True}
+    async with both.queue.consumer("manual", max_hold=0.5, **options) as consumer:
+        delivery = await anext(consumer)
+        await delivery.extend(600)
+        with contextlib.suppress(LeaseLostError):  # at the end of the block, of some kinds
+            async with both.owner.consumer("manual", max_hold=1, **options) as late:
+                lost: list[Exception] = []
+                late.on_lost(lost.append)
+                await anext(late)
+                await eventually(lambda: lost)
+                await delivery.ack()
+    assert await both.owner.qsize() == 1

@@ -58,6 +58,11 @@ class InHand(dict[K, D]):
         """Return a block in which the consumer is not stuck; see `protocols.Excusable`."""
         return contextlib.nullcontext() if self.standstill is None else self.standstill.excuse()
 
+    def extended(self, seconds: float) -> None:
+        """The program has extended a lease: until then, the consumer is not stuck."""
+        if self.standstill is not None:
+            self.standstill.extend(seconds)
+
 
 class LeasesInHand(ABC, Generic[K, D]):
     """Renews the leases of everything that a consumer has in hand, what was prefetched included.

@@ -82,6 +82,7 @@ class Standstill:
         self._lease = lease
         self._progress: Hashable = None
         self._looked_at = 0.0
+        self._extended = 0.0
 
     def look(self, turned_at: float) -> None:
         """Look at the lease. A process that stood still itself is not blamed for that.
@@ -92,7 +93,7 @@ class Standstill:
         lease, term = self._lease, self._lease.term
         now, progress = time.monotonic(), lease.progress
         turned = turned_at > self._looked_at and (self.excused or not lease.in_hand)
-        alive = turned or progress != self._progress or term.clock() < term.extended
+        alive = turned or progress != self._progress or term.clock() < term.extended or now < self._extended
         self.seconds = 0.0 if alive else self.seconds + min(now - self._looked_at, term.seconds)
         self._progress, self._looked_at = progress, now
 
@@ -104,6 +105,10 @@ class Standstill:
             yield
         finally:
             self.excused -= 1
+
+    def extend(self, seconds: float) -> None:
+        """The program has asked for so many seconds from now: nothing is stuck until then."""
+        self._extended = max(self._extended, time.monotonic() + seconds)
 
     def end(self) -> None:
         """There is nothing to look at: the next look counts as progress."""

@@ -219,6 +219,8 @@ class RemoteEventDelivery(LeasedDelivery[T]):
             self.certain_until = max(self.certain_until, sent + seconds)
         elif not self.settled:
             raise self.lost("extended")
+        if self._in_hand is not None:
+            self._in_hand.extended(seconds)
 
     def lost(self, what: str) -> LeaseLostError:
         """Return the error for an event whose lease has ended."""
