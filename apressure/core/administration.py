@@ -92,6 +92,9 @@ class Administration(ABC):
 
     _max_bound: ClassVar[int] = MAX_BOUND
 
+    _where = ""
+    """Where it is, for errors, if the name does not say that."""
+
     _expected = False
     """This object has created the queue: if it is gone, it was deleted."""
 
@@ -111,8 +114,8 @@ class Administration(ABC):
         """Look at the queue. It changes nothing."""
 
     @abstractmethod
-    async def _purge(self, most: int) -> int:
-        """Delete and count up to so many messages that wait, those that are next first. Returns how many."""
+    async def _purge(self) -> int:
+        """Delete the messages that wait when it begins; returns how many. See `_purge_by_steps`."""
 
     @abstractmethod
     async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
@@ -178,7 +181,8 @@ class Administration(ABC):
             )
         if new is False and not exist_ok:
             raise QueueAlreadyExistsError(
-                f"the queue {self.name!r} exists already. Pass exist_ok=True to use it as it is", name=self.name
+                f"the queue {self.name!r} exists already{self._where}. Pass exist_ok=True to use it as it is",
+                name=self.name,
             )
         self._expected = True
         if new is False:
@@ -192,6 +196,7 @@ class Administration(ABC):
         On this kind:
             EventQueue with an `okq://` address: On a released okq, True if the server answers: there, a queue exists
                 as soon as it is named.
+            TaskQueue: Also one that has had tasks, until it is deleted.
             FileQueue: False if another directory has replaced the one that this object opened.
         """
         self.check()
@@ -318,12 +323,8 @@ class Administration(ABC):
             EventQueue: okq's QFLUSH deletes what is in flight, too.
             FileQueue: `give_back_in_flight` before it makes messages in flight wait, too.
         """
-        left, deleted = await self._waiting_now(), 0
-        while left > 0 and (step := await self._purge(left)):
-            note_sent()
-            deleted += step
-            left -= step
-        return deleted
+        self.check()
+        return await self._purge()
 
     @with_deadline()
     async def requeue(
@@ -366,7 +367,8 @@ class Administration(ABC):
         This stops `get`, `receive`, consumers, `serve` and `pipe` where they read from the queue. They wait as if it
         were empty, also when it is closed. What is in hand can be settled, and leases are renewed. A consumer gives
         back what it has prefetched when it next renews its leases, that is after a third of the lease at most. Puts go
-        on up to the bound. The pause lasts until `resume`, `delete` or `create`, also when this process ends.
+        on up to the bound. The pause lasts until `resume` or `delete`, or until `create` makes a queue that was not
+        created before, also when this process ends.
 
         Programs that are not apressure's do not know of the pause, and go on.
 
@@ -431,8 +433,14 @@ class Administration(ABC):
     async def _exists(self) -> bool:
         return bool((await self._look()).exists)
 
-    async def _waiting_now(self) -> int:
-        return int((await self._existing()).waiting)
+    async def _purge_by_steps(self, waiting: int, step: Callable[[int], Awaitable[int]]) -> int:
+        """Purge as many messages as wait. Each step deletes and counts up to so many, those that are next first."""
+        left, deleted = waiting, 0
+        while left > 0 and (purged := await step(left)):
+            note_sent()
+            deleted += purged
+            left -= purged
+        return deleted
 
     async def _existing(self) -> Any:
         """Look at the queue; raise if this object has created it, and it was deleted."""

@@ -172,6 +172,7 @@ class Queue(Administration, Iterating[T], Generic[T, D]):
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
         validation.timeout(timeout)
+        self.check()
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
 

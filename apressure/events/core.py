@@ -119,7 +119,10 @@ class Core(QueueObject[Client, Block], Identified[T, EventDelivery[T]], Generic[
     async def _look(self) -> Status:
         return await self._steps.status()
 
-    async def _purge(self, most: int) -> int:
+    async def _purge(self) -> int:
+        return await self._purge_by_steps((await self._existing()).waiting, self._purge_step)
+
+    async def _purge_step(self, most: int) -> int:
         purged = await self._steps.purge(min(most, MAX_EVENTS), self._expected)
         self._steps.counts.deleted_count += purged
         return purged

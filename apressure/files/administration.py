@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -172,7 +171,10 @@ class Administration(Core[T], Generic[T]):
 
     @property
     def _administration(self) -> FileSteps:
-        return FileSteps(self._store, self._operation)
+        return FileSteps(self._store, self._operation, self._keep_deleted)
+
+    def _keep_deleted(self) -> None:
+        self._auto_create = False  # if another process deletes it, a put does not make it again
 
     async def _look(self) -> Status:
         with self._operation():
@@ -187,8 +189,8 @@ class Administration(Core[T], Generic[T]):
         with self._operation():
             return await self._store.worker.in_thread(self._store.directory.exists)
 
-    async def _purge(self, most: int) -> int:
-        return await self._each(self._receiver.remove, waiting=True, most=most)
+    async def _purge(self) -> int:
+        return await self._each(self._receiver.remove, waiting=True)
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         with self._operation(), self._beside(self._source(source)) as dead:
@@ -214,7 +216,7 @@ class Administration(Core[T], Generic[T]):
     def _source(self, source: str | None) -> str:
         return self._store.settings.dead_letters if source is None else names.check_queue_name(source)
 
-    async def _each(self, act: Callable[[str], Any], *, waiting: bool, most: float = math.inf) -> int:
+    async def _each(self, act: Callable[[str], Any], *, waiting: bool) -> int:
         """Do something with all messages that wait, or with all that are in flight. Returns how many were there."""
         count = 0
         with self._operation():
@@ -223,6 +225,4 @@ class Administration(Core[T], Generic[T]):
                 await self._breathe()
                 count += bool(await act(filename))
                 note_sent()
-                if count >= most:
-                    break
         return count

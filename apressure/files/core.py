@@ -66,6 +66,10 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         return f"<FileQueue {str(self.path)!r}>"
 
     @property
+    def _where(self) -> str:  # type: ignore[override]
+        return f": {self.path}"
+
+    @property
     def dead_letter_queue(self) -> str | None:
         """The name of the dead-letter queue, in a directory beside this one; None without `max_attempts`."""
         return None if self.max_attempts is None else self._store.settings.dead_letters
@@ -131,7 +135,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
     async def _make(self) -> None:
         """Open the directory for putting or receiving, and make it if it is missing and the options allow that."""
         if self._store.watcher is None:
-            await self._store.open(self._auto_create and not self._expected)
+            await self._store.open(self._auto_create)
 
     async def _take(
         self, most: int, timeout: float | None, lease: float | None, idle: Callable[[], bool] | None = None

@@ -19,11 +19,15 @@ class FileSteps:
     Args:
         store: The queue.
         operation: Returns the context of an operation.
+        on_create: Called when the directory is there: from then on, nothing else makes it.
     """
 
-    def __init__(self, store: Store, operation: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, store: Store, operation: Callable[[], AbstractContextManager[None]], on_create: Callable[[], None]
+    ) -> None:
         self._store = store
         self._operation = operation
+        self._on_create = on_create
 
     async def create(self, bound: int) -> bool:
         """Make the directory, with its bound in it, unless something has its name. Returns whether it is new."""
@@ -31,6 +35,7 @@ class FileSteps:
             new = await self._store.worker.in_thread(
                 lifecycle.create, self._store.beside(self._store.settings.name), bound
             )
+            self._on_create()
             await self._store.reopen()
         return new
 
@@ -94,13 +99,14 @@ class Revived:
         return bool(self._left)
 
     async def step(self) -> Wait | None:
-        """Move the next one, if there is room and it is still there."""
-        await self._breathe()
-        adopted = await self._putter.adopt(self._dead, self._left[-1])
-        if adopted is None:
-            return FULL
-        filename = self._left.pop()
-        if adopted:
-            self.moved += 1
-            self.not_found.pop(filename, None)
+        """Move all for which there is room. What waits for room keeps its place in the line."""
+        while self._left:
+            await self._breathe()
+            adopted = await self._putter.adopt(self._dead, self._left[-1])
+            if adopted is None:
+                return FULL
+            filename = self._left.pop()
+            if adopted:
+                self.moved += 1
+                self.not_found.pop(filename, None)
         return None

@@ -183,7 +183,10 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
     async def _look(self) -> Status:
         return await self.steps.status()
 
-    async def _purge(self, most: int) -> int:
+    async def _purge(self) -> int:
+        return await self._purge_by_steps((await self._existing()).waiting, self._purge_step)
+
+    async def _purge_step(self, most: int) -> int:
         purged, _ = await self.steps.purge("pending", min(most, MAX_DELETED), None, self._expected)
         self.steps.counts.deleted_count += purged
         return purged

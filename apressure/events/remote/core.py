@@ -152,25 +152,24 @@ class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDeliver
             await self._counts()
             return True
 
-    async def _waiting_now(self) -> int:
+    async def _purge(self) -> int:
         try:
-            return await super()._waiting_now()
+            waiting, step = (await self._existing()).waiting, self._ours.purge
         except ServerTooOldError:
             counts = await self._counts()
-            return counts.total - counts.processing
+            waiting, step = counts.total - counts.processing, self._get_away
 
-    async def _purge(self, most: int) -> int:
-        try:
-            purged = await self._ours.purge(min(most, MAX_EVENTS))
-        except ServerTooOldError:
-            purged = await self._client.step(self._purge_step(min(most, MAX_EVENTS)))
-        self._done.deleted_count += purged
-        return purged
+        async def purge(most: int) -> int:
+            purged = await step(min(most, MAX_EVENTS))
+            self._done.deleted_count += purged
+            return purged
 
-    async def _purge_step(self, most: int) -> int:
-        """Purge a queue on a released okq: by gets."""
+        return await self._purge_by_steps(waiting, purge)
+
+    async def _get_away(self, most: int) -> int:
+        """Purge up to so many events on a released okq: by gets."""
         try:
-            return len(await self._client.commands.pop(self.name, most, 0))
+            return len(await self._client.step(self._client.commands.pop(self.name, most, 0)))
         except QueueClosedError:
             return 0
 

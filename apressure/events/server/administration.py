@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
 from typing import Final
 
-from apressure.events.engine.steps import MAX_EVENTS, EventSteps
+from apressure.events.engine.steps import MAX_EVENTS
 from apressure.events.server.arguments import Arguments, name_of, number, quoted
 from apressure.events.server.queues import Queues
 from apressure.events.server.session import Session
 from apressure.events.server.wire.replies import ErrorReply, Reply
-from apressure.exceptions import QueueClosedError
+from apressure.exceptions import QueueClosedError, ServerError
 
 MAX_BOUND: Final = 10**12
 _MOST_LETTERS: Final = 1000
@@ -34,8 +32,14 @@ class Administration:
 
     async def delete(self, session: Session, arguments: Arguments) -> Reply:
         """QDELETE queue"""
-        async with self._ending(arguments[0]) as steps:
-            await steps.delete()
+        queue = self._queues[name_of(arguments[0])]
+        try:
+            created = (await queue.steps.status()).created
+        except ServerError:
+            created = True  # it is damaged: deleting it is how to mend it
+        await queue.steps.delete()
+        if created:
+            queue.note_end()
         return "OK"
 
     async def close(self, session: Session, arguments: Arguments) -> Reply:
@@ -43,21 +47,13 @@ class Administration:
         name, *options = arguments
         if [one.upper() for one in options] not in ([], [b"CREATED"]):
             raise ErrorReply(f"ERR syntax error: QCLOSE has the option CREATED, not {quoted(options[0])}")
+        queue = self._queues[name_of(name)]
         try:
-            async with self._ending(name) as steps:
-                await steps.close(bool(options))
+            await queue.steps.close(bool(options))
         except QueueClosedError:
             return 0
+        queue.note_end()
         return 1
-
-    @contextlib.asynccontextmanager
-    async def _ending(self, name: bytes) -> AsyncIterator[EventSteps]:
-        """A block that ends a queue; if it was created, all clients that wait look at it after that."""
-        queue = self._queues[name_of(name)]
-        created = (await queue.steps.status()).created
-        yield queue.steps
-        if created:
-            queue.note_end()
 
     async def pause(self, session: Session, arguments: Arguments) -> Reply:
         """QPAUSE queue"""

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+import redis
 
 from apressure import EventQueue, QueueDoesNotExistError
 from apressure.events.server import queues
@@ -74,6 +75,31 @@ async def test_the_end_of_a_queue_that_was_not_created_wakes_nobody(okq: Served,
     assert await reply is None
     await wire("QREGISTER")
     await waiting("QREGISTER")
+
+
+async def test_the_close_of_a_queue_that_was_not_created_ends_a_pop(
+    okq: Served, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "WATCH", LONG)
+    waiting = await okq.connect()
+    waiting.send("QRPOP", "foo", "WAIT", LONG)
+    await asyncio.sleep(0.2)  # it waits
+
+    async def close() -> None:
+        await wire("QCLOSE", "foo")
+        await asyncio.sleep(0.05)
+
+    assert str(await woken(waiting, close)) == "ERR queue closed"
+    await wire("QDELETE", "foo")
+
+
+async def test_a_damaged_queue_can_be_deleted(wire: Wire, db: redis.Redis) -> None:
+    assert await wire("QCREATE", "foo", 0) == 1
+    (bound,) = db.keys("*bound*")
+    db.delete(bound)
+    db.lpush(bound, "damaged")
+    assert await wire("QDELETE", "foo") == b"OK"
+    assert not db.exists(bound)
 
 
 async def test_a_pop_that_waits_says_that_the_queue_was_deleted(okq: Served, wire: Wire) -> None:

@@ -126,15 +126,19 @@ async def test_a_lost_claim_puts_nothing(open_queue: Open, db: redis.Redis, okq:
 
 
 @pytest.mark.parametrize("lost", [True, False])
-async def test_a_destination_that_another_stage_has_closed(open_queue: Open, okq: Okq, lost: bool) -> None:
+async def test_a_destination_that_another_stage_has_closed(
+    open_queue: Open, okq: Okq, db: redis.Redis, lost: bool
+) -> None:
     """Whose claims are gone has nothing to put: that the destination is closed is no error of his."""
     source, destination = await two(open_queue, 1)
     delivery = await source.receive()
     if lost:
         assert okq.ack("in", delivery.id) == 1
     await destination.close()
+    db.delete(OUT.room)
     with pytest.raises(LeaseLostError if lost else QueueClosedError):
         await Moves(destination)(([delivery], [b"x"]))
+    assert db.llen(OUT.room) == 1  # the next one that waits for room learns that it is closed
     assert await destination.qsize() == 0
     if not lost:
         await delivery.ack()

@@ -85,6 +85,20 @@ async def test_dead_letters_wait_for_room(make: Make) -> None:
     assert await drain(queue) == [b"b", b"c"]
 
 
+async def test_requeue_keeps_its_place_in_the_line(make: Make) -> None:
+    queue, dead = make(bound=1), make("orders.dead")
+    await queue.create()
+    await dead.put_many([b"a", b"b", b"c"])
+    await queue.put(b"first")
+    begun = [asyncio.create_task(queue.requeue())]
+    for item in (b"x", b"y"):
+        await asyncio.sleep(0.05)  # they wait in this order
+        begun.append(asyncio.create_task(queue.put(item)))
+    await asyncio.sleep(0.05)
+    assert [await queue.get(20) for _ in range(6)] == [b"first", b"a", b"b", b"c", b"x", b"y"]
+    await asyncio.gather(*begun)
+
+
 async def test_requeue_that_is_cancelled_leaves_each_in_one_of_both(make: Make) -> None:
     for turns in range(0, 40, 4):
         queue, dead = make(f"q{turns}"), make(f"q{turns}.dead")

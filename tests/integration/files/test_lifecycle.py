@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from apressure import (
+    ClientClosedError,
     FileQueue,
     QueueAlreadyExistsError,
     QueueDoesNotExistError,
@@ -193,3 +195,50 @@ async def test_looking_at_the_first_and_the_last(make: Make) -> None:
     await delivery.nack()
     assert await queue.peek() == b"a"
     assert [one.attempts for one in await queue.receive_many(3)] == [2, 1, 1]
+
+
+async def test_purge_deletes_what_waited_when_it_began(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, other = make(), make()
+    await queue.put_many([b"old"] * 6)
+    remove, removed = queue._receiver.remove, 0
+
+    async def remove_beside_others(filename: str) -> bool:
+        nonlocal removed
+        removed += 1
+        if removed == 1:
+            assert await other.get_many(3) == [b"old"] * 3
+            await other.put_many([b"new"] * 3)
+        return await remove(filename)
+
+    monkeypatch.setattr(queue._receiver, "remove", remove_beside_others)
+    assert await queue.purge() == 3
+    assert await other.get_many(9) == [b"new"] * 3
+
+
+async def test_purge_of_a_queue_that_was_deleted(make: Make) -> None:
+    queue, other = make(), make()
+    await queue.create()
+    await queue.close()
+    await other.delete()
+    with pytest.raises(QueueDoesNotExistError):
+        await queue.purge()
+
+
+async def test_a_put_makes_no_queue_again_that_create_has_found(make: Make) -> None:
+    queue, other = make(), make()
+    await other.create()
+    with pytest.raises(QueueAlreadyExistsError, match=re.escape(str(queue.path))):
+        await queue.create()
+    await other.delete()
+    with pytest.raises(QueueDoesNotExistError):
+        await queue.put(b"1")
+
+
+async def test_put_many_on_a_closed_object_reads_nothing(make: Make) -> None:
+    queue = make()
+    await queue.exists()
+    await queue.aclose()
+    items = iter([b"1"])
+    with pytest.raises(ClientClosedError):
+        await queue.put_many(items)
+    assert list(items) == [b"1"]

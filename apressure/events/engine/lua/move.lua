@@ -35,12 +35,13 @@ end
 
 switch_to(SOURCE)
 if closed then
+  switch_to(1)
+  wake(ROOM)  -- the next one that waits for room has to learn that, too
+  switch_to(SOURCE)
   -- Another stage may have moved the rest, and closed the destination: to this one, its claims are lost.
   for j = 6, 5 + 2 * ARGV[4], 2 do
     if not mine(ARGV[j], ARGV[j + 1]) then return {'lost'} end
   end
-  switch_to(1)
-  wake(ROOM)
   return {'closed'}
 end
 local units, inputs, ids, pairs_, bytes, freed, blocked, i = 0, {}, {}, {}, 0, 0, nil, 4
