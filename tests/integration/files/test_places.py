@@ -126,6 +126,11 @@ async def test_an_object_belongs_to_its_event_loop(tmp_path: Path) -> None:
 
 
 def test_an_object_whose_event_loop_has_ended_can_be_closed(tmp_path: Path) -> None:
+    async def put_and_close() -> None:
+        async with FileQueue(tmp_path / "q") as first:
+            await first.put(b"a")
+
+    asyncio.run(put_and_close())  # the process keeps the inotify instance of its first event loop
     queue = FileQueue(tmp_path / "q")
     before = len(listing(Path("/proc/self/fd")))
     asyncio.run(queue.put(b"a"))

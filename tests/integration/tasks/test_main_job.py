@@ -30,7 +30,7 @@ def test_the_main_job_of_the_page(tmp_path: Path, url: str, capfd: pytest.Captur
     path = os.pathsep.join((str(program.parent), os.environ["PATH"]))
     done = processes.run(
         ["bash", "-euc", script], cwd=tmp_path, env=environment(url, PATH=path), capture_output=True, text=True,
-        timeout=PATIENCE, check=False,
+        timeout=2 * PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, (done.stdout, done.stderr)
     tasks = Tasks(url, capfd).data("ls", "archive")
