@@ -184,10 +184,14 @@ def seconds_between(interval: float | None, watch: bool) -> float:
     return 1.0 if interval is None else interval
 
 
-def framing_of(null: bool, length_prefixed: bool) -> Framing:
-    """Return the framing that the options select."""
+def framing_of(null: bool, length_prefixed: bool, as_json: bool = False) -> Framing:
+    """Return the framing that the options select; `as_json` for items that are written with `--json`."""
     if null and length_prefixed:
         raise UsageError("-0 and --length-prefixed exclude each other")
+    if as_json:
+        if null or length_prefixed:
+            raise UsageError("--json excludes -0 and --length-prefixed: it writes each item as an object on a line")
+        return Framing.JSON
     if length_prefixed:
         return Framing.LENGTH_PREFIXED
     return Framing.NUL if null else Framing.LINES

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import struct
 
 import pytest
@@ -19,12 +21,26 @@ from apressure.cli.streams.framing import (
 )
 
 DELIMITED = [(Framing.LINES, b"\n"), (Framing.NUL, b"\0")]
+READ = [framing for framing in Framing if framing is not Framing.JSON]
+"""The framings that are read; JSON is only written."""
 
 
 def decode(framing: Framing, *chunks: bytes, limit: int = 1000) -> list[bytes]:
     decoding = decoder(framing, limit=limit)
     messages = [message for chunk in chunks for message in decoding.feed(chunk)]
     return messages + decoding.finish()
+
+
+@given(st.binary(max_size=200))
+def test_json_is_a_line_that_keeps_every_byte(message: bytes) -> None:
+    line = encode(message, Framing.JSON)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert line.isascii(), "a terminal obeys nothing of it"
+    ((key, value),) = json.loads(line).items()
+    assert message == (value.encode() if key == "item" else base64.b64decode(value))
+    assert (key == "item") is (message.decode(errors="ignore").encode() == message)
+    assert fits(message, Framing.JSON)
 
 
 @pytest.mark.parametrize(("framing", "end"), DELIMITED)
@@ -133,7 +149,7 @@ class TestLengthPrefixed:
 
 
 @given(
-    framing=st.sampled_from(Framing),
+    framing=st.sampled_from(READ),
     messages=st.lists(st.binary(max_size=20)),
     data=st.data(),
 )

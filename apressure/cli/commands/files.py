@@ -173,7 +173,7 @@ async def sink(
     An item is deleted after it has been written. However the command ends, an item that was received and not written
     goes back to its place in the queue.
     """
-    framing = framing_of(null, length_prefixed)
+    framing = framing_of(null, length_prefixed, common.json)
     newest = datetime.fromtimestamp(0, UTC)
     with Meter(f"sink {name}", shown=is_shown(progress, busy=1), total=number) as meter:
         async with FileQueue(

@@ -72,7 +72,7 @@ async def get(
     An item is acknowledged after it has been written. However the command ends, items that were received and not
     written go back into the queue, first in line.
     """
-    address, framing = common.read(queue), framing_of(null, length_prefixed)
+    address, framing = common.read(queue), framing_of(null, length_prefixed, common.json)
     shown = is_shown(progress, busy=1)
     if dead_letters is not None and max_attempts is None:
         raise UsageError("--dead-letters needs --max-attempts: give both options")

@@ -23,7 +23,7 @@ async def peek(
 
     The exit code is 6 if no item waits.
     """
-    framing = framing_of(null, length_prefixed)
+    framing = framing_of(null, length_prefixed, common.json)
     address = common.read(queue)
     async with common.open(address) as opened:
         item = await (opened.peek_newest() if newest else opened.peek())

@@ -2,17 +2,22 @@
 
 This module does no I/O: it turns bytes into messages and messages into bytes, so tests can feed it every case.
 
-Three framings:
+Three framings are read and written:
 
 * **lines**: a newline ends a message. The last one may lack it; an empty line is an empty message; a carriage
   return belongs to the message.
 * **NUL**: the same with a NUL byte, as `find -print0` writes and `xargs -0` reads.
 * **length-prefixed**: four bytes, the length as a big-endian unsigned integer, and then the message: any bytes.
+
+Messages can also be written, and not read, as **JSON**: an object on a line for each, with the message as `item`, or as
+`base64` if it is not UTF-8.
 """
 
 from __future__ import annotations
 
+import base64
 import enum
+import json as jsons
 import struct
 from abc import ABC, abstractmethod
 from typing import Final
@@ -31,6 +36,7 @@ class Framing(enum.Enum):
     LINES = "lines"
     NUL = "nul"
     LENGTH_PREFIXED = "length-prefixed"
+    JSON = "json"
 
 
 _DELIMITERS: Final = {Framing.LINES: b"\n", Framing.NUL: b"\0"}
@@ -87,6 +93,8 @@ def encode(message: bytes, framing: Framing, *, strict: bool = True) -> bytes:
         if len(message) > 0xFFFFFFFF:
             raise FramingError(f"a message of {len(message)} bytes is too long for a length of 4 bytes")
         return _PREFIX.pack(len(message)) + message
+    if framing is Framing.JSON:
+        return jsons.dumps(_as_dict(message)).encode() + b"\n"
     if strict and not fits(message, framing):
         raise FramingError(f"a message contains {_DELIMITER_NAMES[framing]}: {_ADVICE[framing]}")
     return message + _DELIMITERS[framing]
@@ -94,7 +102,14 @@ def encode(message: bytes, framing: Framing, *, strict: bool = True) -> bytes:
 
 def fits(message: bytes, framing: Framing) -> bool:
     """Return whether a reader of the stream gets `message` back unchanged."""
-    return framing is Framing.LENGTH_PREFIXED or _DELIMITERS[framing] not in message
+    return framing not in _DELIMITERS or _DELIMITERS[framing] not in message
+
+
+def _as_dict(message: bytes) -> dict[str, str]:
+    try:
+        return {"item": message.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(message).decode()}
 
 
 class Decoder(ABC):

@@ -120,7 +120,7 @@ class Output:
             raise PressureError(
                 f"cannot write an item: its {len(item)} bytes do not fit into memory twice. Allow more memory"
             ) from None
-        if self._is_terminal:
+        if self._is_terminal and framing is not Framing.JSON:
             prefixed = framing is Framing.LENGTH_PREFIXED
             framed = visible(framed) if prefixed else visible(item) + framed[len(item) :]
         await self.write(framed)

@@ -167,6 +167,21 @@ def test_an_item_that_cannot_be_written_goes_back(here: Here, address: str) -> N
     assert here("get", address, "--no-follow", "-0") == "two\nlines\0last\0"
 
 
+def test_items_as_json(here: Here, address: str) -> None:
+    here("create", address)
+    here("put", address, "first", NOT_A_LINE.decode(), "last")
+    assert here.json("peek", address) == {"item": "first"}
+    assert here.json("peek", address, "--newest") == {"item": "last"}
+    lines = here("get", address, "--no-follow", "--json").splitlines()
+    assert [json.loads(line) for line in lines] == [{"item": "first"}, {"item": NOT_A_LINE.decode()}, {"item": "last"}]
+    if not address.startswith("tasks:"):  # their parameters are text
+        here.library(address, lambda queue: queue.put(b"\xff"))
+        assert here.json("get", address, "-n", "1", "--at-most-once") == {"base64": "/w=="}
+    for option in ("-0", "--length-prefixed"):
+        for command in ("get", "peek"):
+            assert "--json excludes" in here.result(2, command, address, option, "--json")[1]
+
+
 def test_many_items_and_the_end(here: Here, address: str) -> None:
     here.library(address, _fill_and_close)
     assert here("get", address).splitlines() == [str(number) for number in range(2500)]

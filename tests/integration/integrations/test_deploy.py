@@ -21,6 +21,8 @@ from tests.integration.conftest import Opener
 
 DEPLOY = Path(__file__).parents[3] / "examples" / "deploy"
 ROOT = DEPLOY.parents[1]
+SHARED = "redis://valkey:6379/0/orders"
+"""The address of the queue in the files."""
 
 
 def unit(name: str) -> configparser.SectionProxy:
@@ -63,13 +65,14 @@ async def test_the_worker_handles_orders_until_sigterm_and_the_probes_find_it(
     cli: Commands, open_queue: Opener
 ) -> None:
     queue = await open_queue("orders", codec="text")
-    with running([sys.executable, str(DEPLOY / "worker.py")], env=environment(cli.url)) as process:
+    address = f"{cli.url}/orders"
+    with running([sys.executable, str(DEPLOY / "worker.py")], env=environment(QUEUE=address)) as process:
         await queue.put("order 1")
         assert process.stdout is not None
         assert process.stdout.readline() == b"order 1 is done\n"
         for command in {tuple(command) for command in probes()}:
             assert command[0] == "apressure"
-            cli(*command[1:])
+            cli(*(address if word == SHARED else word for word in command[1:]))
         process.send_signal(signal.SIGTERM)
         assert ended(process)[0] == 0
     assert not (await queue.statistics()).members
@@ -81,6 +84,8 @@ def test_service_managers_wait_until_the_handlers_have_finished() -> None:
     assert service["ExecStart"].endswith("/worker.py")
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["worker"]
     assert float(compose["stop_grace_period"].removesuffix("s")) > worker.SHUTDOWN_SECONDS
+    assert compose["environment"]["QUEUE"] == SHARED
+    assert unit("orders-worker.service")["Environment"].startswith("QUEUE=redis://")
     for pod, container in kubernetes():
         before = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])
         assert pod["terminationGracePeriodSeconds"] > worker.SHUTDOWN_SECONDS + float(before[1])
