@@ -180,5 +180,5 @@ def test_a_stream_may_be_cut_anywhere(stream: bytes, data: st.DataObject) -> Non
 
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
     chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    for framing in Framing:
+    for framing in READ:
         assert outcome(framing, chunks) == outcome(framing, [stream])
