@@ -161,6 +161,7 @@ async def test_processes_share_a_directory(tmp_path: Path, recorder: Recorder) -
         nursery(str(tmp_path), "tests.chaos.file_workers") as crew,
     ):
         workers = {}
+        await queue.create()  # before the first worker is there
         for number, kind in enumerate(publishers + consumers):
             log = tmp_path / f"{kind}{number}"
             log.touch()
