@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from apressure.service.stages.results import Many
     from apressure.tasks.client import TaskClient
     from apressure.tasks.queue import TaskQueue
+    from apressure.worker.worker import Worker
 
 __version__ = "0.1.0"
 
@@ -148,6 +149,7 @@ __all__ = [
     "TaskStatusError",
     "TaskUnfinishedError",
     "TypedCodec",
+    "Worker",
     "open_queue",
     "pipe",
     "recovery",
@@ -181,6 +183,7 @@ _LATER = {
     "Served": "apressure.service.service",
     "TaskClient": "apressure.tasks.client",
     "TaskQueue": "apressure.tasks.queue",
+    "Worker": "apressure.worker.worker",
     "open_queue": "apressure.opening",
     "pipe": "apressure.service.pipe",
     "recovery": "apressure.pressure.doctor.recovery",

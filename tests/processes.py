@@ -12,6 +12,7 @@ import io
 import multiprocessing
 import multiprocessing.context
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -276,3 +277,10 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if report.failed:
         report.sections += filter(None, [output.show() for output in _outputs])
     return report
+
+
+def free_port() -> int:
+    """Return a port that nobody uses."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port

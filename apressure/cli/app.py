@@ -27,7 +27,7 @@ _CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 
 _ALONE: Final = (
     "create", "put", "get", "peek", "ls", "stat", "pause", "resume", "purge", "dead", "requeue", "close", "delete",
-    "doctor", "health", "metrics", "demo", "pipeline", "explain",
+    "doctor", "health", "metrics", "worker", "demo", "pipeline", "explain",
 )  # fmt: skip
 _TASKS: Final = (
     "schedule", "run", "ls", "show", "wait", "cancel", "purge", "listen", "complete", "fail", "progress",

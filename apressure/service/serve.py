@@ -29,8 +29,8 @@ _MOST_AHEAD: Final = 1000
 """The most messages that a service with `batch=` asks for ahead by itself."""
 
 
-class ServeOptions(TypedDict, total=False):
-    """What `serve` takes besides the handler and the queue, with each kind of handler. `serve` explains them."""
+class HandlerOptions(TypedDict, total=False):
+    """How `serve` handles the messages of one queue, with each kind of handler. `serve` explains the options."""
 
     concurrency: int
     prefetch: int | None
@@ -45,6 +45,11 @@ class ServeOptions(TypedDict, total=False):
     bound: int | None
     linger: float
     rate: float | None
+
+
+class ServeOptions(HandlerOptions, total=False):
+    """What `serve` takes besides the handler and the queue, with each kind of handler. `serve` explains the options."""
+
     signals: Sequence[int]
     stop: asyncio.Event | None
     observer: Observer | None

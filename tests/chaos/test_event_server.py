@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import random
-import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from apressure.embedded import EmbeddedServer
 from tests import processes
 from tests.chaos import event_server_workers as workers
 from tests.chaos.support import PATIENCE, Recorder, Row, often
+from tests.processes import free_port
 from tests.servers import SERVERS, admin
 from tests.topologies import sentinel, until
 
@@ -197,10 +197,3 @@ def account(notes: Path) -> Row:
             doubled += told < asked + LEASE  # its first lease had begun after it was asked for
         doubled += sum(asked > acknowledged.get(event, float("inf")) for asked, _ in found)
     return Row(acknowledged=len(pushed), lost=len(pushed - pops.keys()), doubled=doubled)
-
-
-def free_port() -> int:
-    """Return a port that nobody uses."""
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port: int = one.getsockname()[1]
-        return port

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -20,16 +19,11 @@ import pytest
 from apressure import AsyncQueue
 from tests.integration.commands import PATIENCE, ended, environment, running
 from tests.integration.conftest import Opener
+from tests.processes import free_port
 
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)  # the other tests use each server
 
 WEB = Path(__file__).parents[3] / "examples" / "web"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 async def until(condition: Callable[[], Any]) -> Any:

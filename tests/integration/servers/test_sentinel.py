@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -27,6 +26,7 @@ from apressure.embedded import EmbeddedServer
 from apressure.testing.proxy import Proxy
 from tests.integration.conftest import PATIENCE, eventually, fails, in_time, refusals
 from tests.integration.waits import waits
+from tests.processes import free_port
 from tests.servers import SERVERS, admin, blocked_clients
 from tests.topologies import Pair, Watched, ask, follows, heard, must_be_empty, replicated, sentinel, until
 
@@ -99,12 +99,6 @@ async def test_a_server_that_is_no_sentinel_is_called_so(watched: Watched) -> No
     with pytest.raises(ServerError, match=rf"the server at 127.0.0.1:{watched.primary.port} is not a Sentinel"):
         async with AsyncQueue(NAME, sentinels=[("127.0.0.1", watched.primary.port)], service="queues"):
             pass
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 async def test_no_sentinel_is_up() -> None:

@@ -34,6 +34,7 @@ from apressure import (
 )
 from apressure.pressure.engine import notices
 from apressure.tasks import Runner
+from apressure.worker.processes import Processes
 from tests import processes
 from tests.integration.conftest import Opener, eventually, in_time
 from tests.integration.events.remote.conftest import cleared, serving
@@ -101,6 +102,35 @@ def said(
     yield records
     for event, kind in getattr(request.function, "provokes", ()):
         assert [one for one in records(event) if not kind or getattr(one, "kind", "") == kind], (event, kind)
+
+
+@provokes("worker_restarted", "worker_reloaded")
+async def test_the_processes_of_a_worker(said: Said, tmp_path: Path) -> None:
+    watched, died, once = tmp_path / "watched", tmp_path / "died", tmp_path / "once"
+    watched.mkdir()
+    die = f"import pathlib, sys; sys.exit(not pathlib.Path({os.fspath(died)!r}).exists())"
+    running = asyncio.ensure_future(Processes([sys.executable, "-c", die], 1).run(()))
+    await eventually(lambda: said("worker_restarted"))
+    died.touch()
+    assert await in_time(running) == 0
+    restarted: Any = said("worker_restarted")[0]
+    assert (restarted.number, restarted.exit_code, restarted.seconds > 0) == (0, 1, True)
+    assert "process 0 of the worker ended with exit code 1: it starts again in" in restarted.getMessage()
+    live = f"import pathlib, time; pathlib.Path({os.fspath(once)!r}).exists() or time.sleep(3600)"
+    running = asyncio.ensure_future(Processes([sys.executable, "-c", live], 1, watched=[watched]).run(()))
+    changes = 0
+
+    def reloaded() -> bool:
+        nonlocal changes
+        changes += 1
+        (watched / "app.py").write_text(f"{changes}")
+        return bool(said("worker_reloaded"))
+
+    await eventually(reloaded)
+    once.touch()
+    (watched / "app.py").write_text("last")
+    assert await in_time(running) == 0
+    assert "app.py changed: the worker starts again" in said("worker_reloaded")[0].getMessage()
 
 
 def test_each_event_of_the_page_is_provoked_by_a_test_and_for_each_kind_of_queue() -> None:

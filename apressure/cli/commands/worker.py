@@ -1,0 +1,179 @@
+"""`apressure worker`: handles the items of queues with a function of yours, in one process or several."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import traceback
+from pathlib import Path
+from signal import SIGHUP, SIGINT, SIGTERM
+from typing import Annotated, Any, Final
+
+import typer
+
+from apressure.cli.exits import Exit, UsageError
+from apressure.cli.options import Common, MaxAttempts, complain
+from apressure.cli.show import answer
+from apressure.worker import processes
+from apressure.worker.loading import TargetError, load
+from apressure.worker.worker import Worker
+
+_SIGNALS: Final = (SIGTERM, SIGINT, SIGHUP)
+_FINAL: Final = (Exit.USAGE, Exit.MISSING_EXTRA)
+"""The exit codes of a process that will end the same way if it is started again."""
+
+
+async def worker(
+    common: Common,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:NAME", show_default=False,
+            help="The handler, an async or a plain function of one item, or a Worker with its handlers.",
+        ),
+    ],
+    queues: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="QUEUE", help="The queues that the handler serves.", show_default=False),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option("--concurrency", metavar="N", min=1, help="How many handlers run at a time, for each queue and "
+                     "process.", show_default="1"),
+    ] = None,
+    codec: Annotated[
+        str | None,
+        typer.Option("--codec", metavar="NAME", help="What items are: raw, text, json, msgpack or cloudevents.",
+                     show_default="bytes; JSON for tasks"),
+    ] = None,
+    max_attempts: MaxAttempts = None,
+    retry_delay: Annotated[
+        float | None,
+        typer.Option("--retry-delay", metavar="SECONDS", min=0, help="The first pause before a retry.",
+                     show_default="1"),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Cancel a handler, which fails, after this time.",
+                     show_default="no limit"),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", metavar="N", min=0, help="How many handlers of a process may begin a second.",
+                     show_default="no limit"),
+    ] = None,
+    shutdown_timeout: Annotated[
+        float | None,
+        typer.Option("--shutdown-timeout", metavar="SECONDS", min=0, help="How long handlers may go on after a signal.",
+                     show_default="30"),
+    ] = None,
+    create: Annotated[bool, typer.Option("--create", help="Create the queues first, unless they exist.")] = False,
+    bound: Annotated[
+        int | None,
+        typer.Option("--bound", metavar="N", min=0, help="How many items a queue may hold, with --create.",
+                     show_default="no limit"),
+    ] = None,
+    process_count: Annotated[
+        int, typer.Option("--processes", metavar="N", min=1, max=1000, help="How many processes. One that dies is "
+                          "started again.")
+    ] = 1,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Start again when a Python file changes. For development.")
+    ] = False,
+    app_dir: Annotated[
+        Path, typer.Option("--app-dir", metavar="DIR", help="Where MODULE is; --reload watches this directory.")
+    ] = Path(),
+    metrics_port: Annotated[
+        int | None,
+        typer.Option("--metrics-port", metavar="PORT", min=0, max=65535, show_default="none",
+                     help="Serve /metrics and /healthz there; each further process at the next port."),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", metavar="ADDRESS", help="The address. 0.0.0.0 opens it to other machines.")
+    ] = "127.0.0.1",
+) -> None:  # fmt: skip
+    """Handle the items of queues with a function of yours, until the queues are closed and drained, or a signal comes.
+
+    An item is acknowledged when its handler has returned. If the handler raises, it is tried again after a pause. The
+    first SIGTERM or Ctrl-C lets handlers finish, the second one cancels them, and their items go back. The exit code is
+    0 if the worker has drained.
+    """
+    number = processes.number_of_this_process()
+    if number is None and (process_count > 1 or reload):
+        await _in_processes(process_count, [app_dir] if reload else None)
+        return
+    options = {
+        "codec": codec, "max_attempts": max_attempts, "concurrency": concurrency, "retry_delay": retry_delay,
+        "timeout": timeout, "rate": rate, "shutdown_timeout": shutdown_timeout, "bound": bound,
+        "create": create or None,
+    }  # fmt: skip
+    served = _worker(common, target, queues or [], app_dir, {k: v for k, v in options.items() if v is not None})
+    stop = asyncio.Event()
+    with contextlib.ExitStack() as stack:
+        if number is not None:
+            stack.enter_context(processes.parent_watched(stop.set))
+        _leave_signals_to_the_worker()
+        names = ", ".join(one.name for one in served.handlers)
+        if sys.stderr.isatty() and not common.json:
+            complain(f"apressure: {target} handles {names}. Ctrl-C lets handlers finish")
+        port = metrics_port + (number or 0) if metrics_port else metrics_port
+        done = await served.run(signals=_SIGNALS, stop=stop, observer=_metrics(port, metrics_host))
+    handled, failed = (sum(getattr(one, what) for one in done.values()) for what in ("handled", "failed"))
+    answer(
+        {"queues": {name: {"handled": one.handled, "failed": one.failed} for name, one in done.items()}},
+        f"{names}: {handled} handled, {failed} failed", as_json=common.json,
+    )  # fmt: skip
+
+
+async def _in_processes(count: int, watched: list[Path] | None) -> None:
+    """Run this command in processes of its own."""
+    _leave_signals_to_the_worker()
+    command = [sys.executable, "-m", "apressure", *sys.argv[1:]]
+    code = await processes.Processes(command, count, final=_FINAL, watched=watched).run(_SIGNALS)
+    if code:
+        raise typer.Exit(code)
+
+
+def _worker(common: Common, target: str, queues: list[str], app_dir: Path, options: dict[str, Any]) -> Worker:
+    """Return the worker that a target names, or one whose only handler it is."""
+    if (place := str(app_dir.absolute())) not in sys.path:
+        sys.path.insert(0, place)
+    try:
+        found = load(target)
+    except TargetError as error:
+        raise UsageError(str(error)) from None
+    except Exception as error:  # noqa: BLE001 (the code of the module may raise anything)
+        traceback.print_exc()
+        raise UsageError(f"{target} cannot be imported: {error!r}") from None
+    if isinstance(found, Worker):
+        given = ["QUEUE"] * bool(queues) + [f"--{name.replace('_', '-')}" for name in options]
+        if given:
+            raise UsageError(f"{target} is a Worker, which says that itself: leave out {', '.join(given)}")
+        found.url, found.prefix = found.url or common.url, found.prefix or common.prefix
+        return found
+    if not queues:
+        raise UsageError(f"which queues does {target} handle? Name at least one, such as orders or events:clicks")
+    worker = Worker(url=common.url, prefix=common.prefix)
+    try:
+        for queue in queues:
+            common.read(queue)
+            worker.handle(queue, **options)(found)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    return worker
+
+
+def _metrics(port: int | None, host: str) -> Any:
+    if port is None:
+        return None
+    from apressure.telemetry import Metrics
+
+    return Metrics(port=port, host=host)
+
+
+def _leave_signals_to_the_worker() -> None:
+    """Undo what cancels a command at a signal: the worker lets handlers finish."""
+    loop = asyncio.get_running_loop()
+    for signum in _SIGNALS:
+        loop.remove_signal_handler(signum)

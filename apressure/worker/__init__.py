@@ -1,0 +1,1 @@
+"""A worker: handlers of any number of queues as one process, or several, that `apressure worker` runs."""

@@ -1,0 +1,188 @@
+"""Several processes of a worker: started together, started again when they die, and ended in an orderly way.
+
+Each process runs the same command. It has its number in its environment, and a pipe to its parent as its standard
+input: the end of the pipe tells it that the parent has died. It is in a session of its own, so Ctrl-C at a terminal
+reaches it through the parent alone, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from apressure.concurrency import background
+from apressure.concurrency.backoff import Backoff
+from apressure.concurrency.signals import listening
+from apressure.exceptions import MissingExtraError
+
+logger = logging.getLogger("apressure")
+
+NUMBER: Final = "APRESSURE_WORKER_PROCESS"
+"""The environment variable with the number of a process, from 0."""
+
+_RESTART: Final = Backoff(0.5, 30.0)
+"""The pauses before a process is started again."""
+
+_HEALTHY: Final = 10.0
+"""Seconds after which a process that ends counts as having worked: the pauses begin anew."""
+
+
+def number_of_this_process() -> int | None:
+    """Return the number of this process among those of a parent, or None. Its own children do not see it."""
+    text = os.environ.pop(NUMBER, None)
+    return None if text is None else int(text)
+
+
+@contextlib.contextmanager
+def parent_watched(on_death: Callable[[], object]) -> Iterator[None]:
+    """Call `on_death()` on the event loop when the parent has died."""
+    loop = asyncio.get_running_loop()
+
+    def readable() -> None:
+        if not os.read(0, 64):
+            loop.remove_reader(0)
+            on_death()
+
+    loop.add_reader(0, readable)
+    try:
+        yield
+    finally:
+        loop.remove_reader(0)
+
+
+class Processes:
+    """Processes that run the same command.
+
+    Args:
+        command: The command, with its arguments.
+        count: How many processes.
+        final: The exit codes after which starting it again is pointless; then all others end, too.
+        watched: Directories: when a Python file in them changes, the processes end and start again. None to watch none.
+    """
+
+    def __init__(
+        self, command: Sequence[str], count: int, *, final: Sequence[int] = (), watched: Sequence[Path] | None = None
+    ) -> None:
+        self._command = command
+        self._count = count
+        self._final = final
+        self._watched = watched
+        self._running: dict[int, asyncio.subprocess.Process] = {}
+        self._stopping = False
+        self._ended = asyncio.Event()
+        """The processes that run now have been told to end."""
+        self._code = 0
+
+    async def run(self, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) -> int:
+        """Run the processes until all have ended, or a signal has ended them.
+
+        Each signal is passed on: the first lets handlers finish, the second cancels them. A process that dies is
+        started again, after a pause that grows. One that ends with 0 has drained its queues, and is not.
+
+        Returns:
+            The exit code: 0, or the first one after which starting again is pointless.
+
+        Raises:
+            MissingExtraError: There are directories to watch, and watchfiles is not installed.
+
+        Cancelled, it ends the processes, and waits for them.
+        """
+        changes = None if self._watched is None else _changes(self._watched)
+        with listening(signals, self._stop):
+            watcher = None if changes is None else background.start(self._reload(changes), "watching a worker's files")
+            keepers = [background.start(self._keep(number), "running a process") for number in range(self._count)]
+            try:
+                await asyncio.wait(keepers)
+            except asyncio.CancelledError:
+                self._stop(signal.SIGTERM)
+                await asyncio.wait(keepers)
+                raise
+            finally:
+                if watcher is not None:
+                    watcher.cancel()
+                    await asyncio.wait((watcher,))
+        for keeper in keepers:
+            keeper.result()
+        return self._code
+
+    def _stop(self, signum: int) -> None:
+        """End all processes for good."""
+        self._stopping = True
+        self._end(signum)
+
+    async def _reload(self, changes: AsyncIterator[set[Any]]) -> None:
+        """End all processes, to start them again, whenever a file has changed."""
+        async for changed in changes:
+            names = ", ".join(sorted({Path(name).name for _, name in changed}))
+            logger.warning(
+                "%s changed: the worker starts again", names, extra={"event": "worker_reloaded", "count": len(changed)}
+            )
+            self._end(signal.SIGTERM)
+
+    def _end(self, signum: int) -> None:
+        ended, self._ended = self._ended, asyncio.Event()
+        ended.set()
+        for process in self._running.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signum)
+
+    async def _keep(self, number: int) -> None:
+        """Run one of the processes, again and again."""
+        failures = 0
+        while not self._stopping:
+            began, ended = time.monotonic(), self._ended
+            code = await self._once(number, ended)
+            if code == 0 and not ended.is_set():
+                return
+            if code in self._final and self._watched is None and not ended.is_set():
+                self._code = code
+                self._stop(signal.SIGTERM)
+            if ended.is_set():
+                continue
+            failures = 0 if time.monotonic() - began > _HEALTHY else failures + 1
+            # A file that changes may mend what failed; nothing else will, in the time that a person takes to edit it.
+            pause = None if self._watched is not None else _RESTART.pause(failures)
+            logger.warning(
+                "process %d of the worker ended with %s: it starts again %s", number, in_words(code),
+                "when a file changes" if pause is None else f"in {pause:.1f} s",
+                extra={"event": "worker_restarted", "number": number, "exit_code": code, "seconds": pause},
+            )  # fmt: skip
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await ended.wait()
+
+    async def _once(self, number: int, ended: asyncio.Event) -> int:
+        """Run one of the processes to its end; returns its exit code, or the negative number of the signal."""
+        environment = {**os.environ, NUMBER: str(number)}
+        process = await asyncio.create_subprocess_exec(
+            *self._command, stdin=asyncio.subprocess.PIPE, env=environment, start_new_session=True
+        )
+        self._running[number] = process
+        if ended.is_set():  # while it was being started
+            process.send_signal(signal.SIGTERM)
+        try:
+            return await process.wait()
+        finally:
+            del self._running[number]
+
+
+def in_words(code: int) -> str:
+    """Return how a process ended."""
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def _changes(directories: Sequence[Path]) -> AsyncIterator[set[Any]]:
+    try:
+        import watchfiles
+    except ImportError:
+        raise MissingExtraError(
+            "--reload needs watchfiles. Run pip install 'apressure[worker]'", extra="worker"
+        ) from None
+    return watchfiles.awatch(*directories, watch_filter=watchfiles.PythonFilter())

@@ -1,0 +1,255 @@
+"""`Worker`: which function handles the messages of which queue, and what happens before and after."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from signal import SIGINT, SIGTERM
+from typing import Any, Final, TypeVar, Unpack
+
+from apressure import validation
+from apressure.concurrency.signals import when_set
+from apressure.opening import make
+from apressure.protocols import Observer
+from apressure.queue_addresses import read
+from apressure.service import handlers
+from apressure.service.serve import HandlerOptions, serve
+from apressure.service.service import Served
+
+H = TypeVar("H", bound=Callable[[Any], object])
+S = TypeVar("S", bound=Callable[[], object])
+
+
+class WorkerOptions(HandlerOptions, total=False):
+    """What `Worker.handle` takes besides the queue: the options of the queue, and those of `serve`.
+
+    Attributes:
+        codec: What items are, for a queue that an address names.
+        max_attempts: How often a message is delivered at most, for a queue that an address names.
+        deliveries: See `serve`.
+        batch: See `serve`.
+        on_error: See `serve`.
+        key: See `serve`.
+        executor: See `serve`. Without one, a plain function runs in threads of its own, `concurrency` of them.
+    """
+
+    codec: Any
+    max_attempts: int | None
+    deliveries: bool
+    batch: int | None
+    on_error: Callable[[Any, BaseException], object] | None
+    key: Callable[[Any], Hashable] | None
+    executor: Executor | None
+
+
+_OF_THE_QUEUE: Final = ("codec", "max_attempts", "prefix")
+
+
+@dataclasses.dataclass(frozen=True)
+class Registered:
+    """A handler, and its queue.
+
+    Attributes:
+        handler: The function.
+        queue: The queue object, or its address.
+        options: The options of `Worker.handle`.
+    """
+
+    handler: Callable[[Any], object]
+    queue: Any
+    options: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The queue, for people: its address without the server, or the name of the object."""
+        return str(read(self.queue)) if isinstance(self.queue, str) else str(self.queue.name)
+
+    def make_queue(self, url: str | None, prefix: str | None) -> Any:
+        """Return the queue object, on this server if the address names none."""
+        if not isinstance(self.queue, str):
+            return self.queue
+        address = read(self.queue, url=url)
+        given = {"prefix": None if address.kind == "files" else prefix, **self.options}
+        chosen = {name: value for name, value in given.items() if name in _OF_THE_QUEUE and value is not None}
+        return make(address, chosen)
+
+    @property
+    def serving(self) -> dict[str, Any]:
+        """The options of `serve`."""
+        return {name: value for name, value in self.options.items() if name not in _OF_THE_QUEUE}
+
+
+class Worker:
+    """Handlers of any number of queues, of any kind, which one process serves together.
+
+    `apressure worker module:worker` runs it, in as many processes as you like; `await worker.run()` runs it in a
+    program of your own. Making one does no I/O.
+
+    Args:
+        url: The server of queues whose address names none. None for that of `apressure worker --url`, or for
+            `REDIS_SERVER`, `REDIS_PORT` and `REDIS_DB`.
+        prefix: The prefix of their keys; see `ClientOptions`.
+
+    Attributes:
+        url: As given.
+        prefix: As given.
+        handlers: The handlers, with their queues.
+
+    Example:
+        >>> worker = Worker(url="redis://127.0.0.1:6379/0")
+        >>> @worker.handle("orders", concurrency=8)
+        ... async def bill(order: bytes) -> None: ...
+    """
+
+    def __init__(self, *, url: str | None = None, prefix: str | None = None) -> None:
+        if url is not None:
+            validation.text(url, "url")
+        self.url = url
+        self.prefix = prefix
+        self.handlers: list[Registered] = []
+        self._startup: list[Callable[[], object]] = []
+        self._shutdown: list[Callable[[], object]] = []
+
+    def __repr__(self) -> str:
+        return f"<Worker of {', '.join(one.name for one in self.handlers) or 'no queue'}>"
+
+    def handle(self, queue: Any, **options: Unpack[WorkerOptions]) -> Callable[[H], H]:
+        """Return a decorator that makes a function the handler of a queue.
+
+        Args:
+            queue: The address of a queue of any kind, such as `"orders"` or `"events:clicks"` (see `open_queue`), or a
+                queue object that is not open yet.
+            **options: `codec=` and `max_attempts=` of a queue that an address names, and the options of `serve`.
+
+        The function is an `async def`, or a plain function, which runs in threads. It takes one argument, the item.
+
+        Raises:
+            TypeError: The function cannot handle an item, or an option does not exist.
+            ValueError: The address is not one, or the queue has a handler already.
+        """
+        if unknown := options.keys() - WorkerOptions.__optional_keys__:
+            raise TypeError(f"a handler has no option {min(unknown)!r}: see the options of serve")
+        if isinstance(queue, str):
+            read(queue, url=self.url)
+        elif taken := [name for name in _OF_THE_QUEUE if name in options]:
+            raise TypeError(f"{taken[0]}= belongs to the queue object: pass it to its class")
+        if queue in [one.queue for one in self.handlers]:
+            raise ValueError(f"{queue} has a handler already")
+
+        def register(handler: H) -> H:
+            if options.get("executor") is None and asynchronous(handler):
+                handlers.check(handler)
+            else:
+                handlers.check_blocking(handler)
+            self.handlers.append(Registered(handler, queue, dict(options)))
+            return handler
+
+        return register
+
+    def on_startup(self, function: S) -> S:
+        """Call a function, asynchronous or not, before anything is received. A decorator; several run in order.
+
+        If it raises, the worker ends with its error, and what has begun is shut down.
+        """
+        self._startup.append(function)
+        return function
+
+    def on_shutdown(self, function: S) -> S:
+        """Call a function, asynchronous or not, when all handlers have ended. A decorator; the last one runs first."""
+        self._shutdown.append(function)
+        return function
+
+    async def run(
+        self,
+        *,
+        signals: Sequence[int] = (SIGTERM, SIGINT),
+        stop: asyncio.Event | None = None,
+        observer: Observer | None = None,
+    ) -> dict[str, Served]:
+        """Serve all queues until they are closed and drained, or a signal comes.
+
+        Args:
+            signals: The first one lets handlers finish, the second one cancels them; see `serve`. () for none.
+            stop: An event that ends the worker as the first signal does.
+            observer: Looks on, such as an `apressure.telemetry.Metrics`; it is entered here if it is a block.
+
+        Returns:
+            What was done, by the address or name of the queue.
+
+        Raises:
+            ValueError: The worker has no handler.
+            BaseException: Of `serve`. The services of the other queues end first, as after a signal.
+
+        Cancelled, it cancels the handlers, gives back what was not acknowledged, and calls what `on_shutdown` has.
+        """
+        if not self.handlers:
+            raise ValueError("this worker has no handler: decorate a function with @worker.handle(QUEUE)")
+        ended = asyncio.Event()
+        async with contextlib.AsyncExitStack() as stack:
+            if isinstance(observer, contextlib.AbstractAsyncContextManager):
+                await stack.enter_async_context(observer)
+            for function in self._shutdown:
+                stack.push_async_callback(_called, function)
+            if stop is not None:
+                await stack.enter_async_context(when_set(stop, ended.set))
+            for function in self._startup:
+                await _called(function)
+            services = [
+                asyncio.ensure_future(self._serve(one, signals=signals, stop=ended, observer=observer))
+                for one in self.handlers
+            ]
+            try:
+                await asyncio.wait(services, return_when=asyncio.FIRST_EXCEPTION)
+                ended.set()  # if one has failed, the others end as after a signal
+                await asyncio.wait(services)
+            except asyncio.CancelledError:
+                for service in services:
+                    service.cancel()
+                await asyncio.wait(services)
+                raise
+            return {one.name: service.result() for one, service in zip(self.handlers, services, strict=True)}
+
+    async def _serve(self, registered: Registered, **how: Any) -> Served:
+        options = registered.serving
+        handler = registered.handler
+        with contextlib.ExitStack() as stack:
+            if options.get("executor") is None and not asynchronous(handler):
+                threads = ThreadPoolExecutor(options.get("concurrency", 1), f"apressure-{handlers.name_of(handler)}")
+                # Not as a block, which would wait for functions that a second signal has left behind.
+                stack.callback(threads.shutdown, wait=False)
+                options["executor"], handler = threads, _plain(handler)
+            return await serve(handler, registered.make_queue(self.url, self.prefix), **options, **how)
+
+
+def asynchronous(handler: Any) -> bool:
+    """Return whether a handler is an `async def`, also one behind decorators and `functools.partial`."""
+    function = inspect.unwrap(handler) if callable(handler) else handler
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    return any(inspect.iscoroutinefunction(one) for one in (function, getattr(function, "__call__", None)))  # noqa: B004
+
+
+def _plain(handler: Callable[[Any], object]) -> Callable[[Any], object]:
+    """Return a handler for threads that refuses to drop a coroutine: nobody would await it."""
+
+    @functools.wraps(handler)
+    def handle(item: Any) -> object:
+        result = handler(item)
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()  # or Python warns that nobody has awaited it
+            raise TypeError(f"the handler {handlers.name_of(handler)} returned an awaitable: declare it `async def`")
+        return result
+
+    return handle
+
+
+async def _called(function: Callable[[], object]) -> None:
+    result = function()
+    if inspect.isawaitable(result):
+        await result

@@ -1,0 +1,391 @@
+"""`Worker` and `apressure worker`: handlers of several queues, in processes that die, end and start again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue, Worker, sync
+from tests import processes
+from tests.integration.commands import COMMAND, PATIENCE, Commands, environment, running
+from tests.processes import free_port
+
+pytestmark = [pytest.mark.leaves_keys, pytest.mark.parametrize("server", ["valkey"], indirect=True)]
+
+APP = """
+import asyncio, os, time
+from pathlib import Path
+from apressure import Worker
+
+DONE = Path(os.environ["DONE"])
+
+
+def note(item):
+    text = item.decode() if isinstance(item, bytes) else str(item)
+    with DONE.open("a") as file:
+        file.write(f"{os.getpid()} {text}\\n")
+
+
+async def bill(order):
+    await asyncio.sleep(0.01)
+    note(order)
+
+
+def plain(order):
+    time.sleep(0.01)
+    note(order)
+
+
+async def slow(order):
+    note(f"began {order.decode()}")
+    try:
+        await asyncio.sleep(3 if order == b"short" else 3600)
+    except asyncio.CancelledError:
+        note(f"cancelled {order.decode()}")
+        raise
+    note(order)
+
+
+worker = Worker()
+
+
+@worker.on_startup
+async def begin():
+    note("startup")
+
+
+@worker.on_shutdown
+def end():
+    note("shutdown")
+
+
+@worker.handle("orders", concurrency=4)
+async def order(item):
+    note(item)
+
+
+@worker.handle("events:clicks", codec="json")
+def click(item):
+    note(item)
+"""
+
+
+class App:
+    """A module in a directory of its own, run by `apressure worker`."""
+
+    def __init__(self, place: Path, url: str) -> None:
+        self.place = place
+        self.url = url
+        self.done = place / "done"
+        (place / "app.py").write_text(APP)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [*COMMAND, "worker", *arguments, "--app-dir", str(self.place)]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return environment(self.url, DONE=str(self.done))
+
+    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = processes.run(
+            self.command(*arguments),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+        assert done.returncode == code, done
+        return done
+
+    @contextlib.contextmanager
+    def started(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        with running(self.command(*arguments), env=self.environment, stderr=subprocess.STDOUT) as process:
+            yield process
+
+    def notes(self) -> list[str]:
+        """What the handlers have noted, without the processes."""
+        return [line.partition(" ")[2] for line in self._lines()]
+
+    def pids(self) -> set[int]:
+        return {int(line.partition(" ")[0]) for line in self._lines()}
+
+    def _lines(self) -> list[str]:
+        return self.done.read_text().splitlines() if self.done.exists() else []
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        until = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < until, self.notes()
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def app(tmp_path: Path, url: str) -> App:
+    return App(tmp_path, url)
+
+
+@pytest.fixture
+def orders(url: str) -> Iterator[sync.Queue[Any]]:
+    with sync.Queue(AsyncQueue("orders", url=url)) as queue:
+        queue.create()
+        yield queue
+
+
+ORDERS = [f"order {number}" for number in range(40)]
+
+
+def filled(queue: sync.Queue[Any], close: bool = True) -> None:
+    queue.put_many([order.encode() for order in ORDERS])
+    if close:
+        queue.close()
+
+
+@pytest.mark.parametrize("function", ["bill", "plain"])
+def test_a_function_handles_a_queue_until_it_is_drained(app: App, orders: sync.Queue[Any], function: str) -> None:
+    filled(orders)
+    done = app.run(f"app:{function}", "orders", "--concurrency", "8")
+    assert sorted(app.notes()) == sorted(ORDERS)
+    assert done.stdout == "orders: 40 handled, 0 failed\n"
+    assert done.stderr == ""
+
+
+def test_a_function_handles_queues_of_every_kind(app: App, url: str, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    queues: list[Any] = [
+        AsyncQueue("orders", url=url), EventQueue("orders", url=url), TaskQueue("orders", url=url), FileQueue(spool),
+    ]  # fmt: skip
+    for number, one in enumerate(queues):
+        with sync.Queue(one) as queue:
+            queue.create()
+            queue.put(str(number) if isinstance(one, TaskQueue) else str(number).encode())
+            queue.close()
+    addresses = ("orders", "events:orders", "tasks:orders", f"files:{spool}")
+    done = app.run("app:bill", *addresses, "--json")
+    assert sorted(app.notes()) == ["0", "1", "2", "3"]
+    assert json.loads(done.stdout) == {"queues": {name: {"handled": 1, "failed": 0} for name in addresses}}
+
+
+def test_a_worker_object_has_several_handlers_and_hooks(app: App, orders: sync.Queue[Any], url: str) -> None:
+    filled(orders)
+    with sync.Queue(EventQueue("clicks", url=url, codec="json")) as clicks:
+        clicks.create()
+        clicks.put({"page": 7})
+        clicks.close()
+    done = app.run("app:worker")
+    notes = app.notes()
+    assert (notes[0], notes[-1]) == ("startup", "shutdown")
+    assert sorted(notes[1:-1]) == sorted([*ORDERS, "{'page': 7}"])
+    assert done.stdout == "orders, events:clicks: 41 handled, 0 failed\n"
+
+
+def test_processes_share_the_queue_and_one_that_is_killed_is_replaced(app: App, orders: sync.Queue[Any]) -> None:
+    with app.started("app:bill", "orders", "--processes", "2") as parent:
+        orders.put_many([b"first"] * 200)
+        app.wait(lambda: len(app.pids()) == 2)
+        victim = min(app.pids())
+        os.kill(victim, signal.SIGKILL)
+        app.wait(lambda: len(app.notes()) >= 200)
+        # What the victim had in hand comes again; the one that replaces it works, too.
+        app.wait(lambda: orders.put(b"more") is None and len(app.pids()) == 3)
+        parent.send_signal(signal.SIGTERM)
+        output, _ = parent.communicate(timeout=PATIENCE)
+    assert parent.returncode == 0, output
+    assert b"of the worker ended with SIGKILL: it starts again in" in output
+    assert not orders.statistics().members
+    assert not any(psutil.pid_exists(pid) for pid in app.pids())
+
+
+def test_the_first_signal_drains_and_the_second_cancels(app: App, orders: sync.Queue[Any]) -> None:
+    orders.put_many([b"short", b"long"])
+    with app.started("app:slow", "orders", "--concurrency", "2", "--processes", "1", "--reload") as parent:
+        app.wait(lambda: len(app.notes()) == 2)
+        parent.send_signal(signal.SIGINT)
+        app.wait(lambda: "short" in app.notes())
+        assert "cancelled long" not in app.notes()
+        parent.send_signal(signal.SIGINT)
+        output, _ = parent.communicate(timeout=PATIENCE)
+    assert parent.returncode == 0, output
+    assert "cancelled long" in app.notes()
+    assert orders.get_many(5, timeout=0) == [b"long"]
+
+
+def test_the_processes_end_in_order_when_their_parent_is_killed(app: App, orders: sync.Queue[Any]) -> None:
+    with app.started("app:slow", "orders", "--processes", "2") as parent:
+        orders.put(b"short")
+        app.wait(app.notes)
+        children = psutil.Process(parent.pid).children()
+        assert len(children) == 2
+        parent.kill()
+        parent.wait()
+        psutil.wait_procs(children, timeout=PATIENCE)
+    assert app.notes() == ["began short", "short"], "its handler could finish"
+    assert orders.qsize() == 0
+    assert not any(child.is_running() for child in children)
+
+
+def test_it_starts_again_when_a_file_changes(app: App, orders: sync.Queue[Any]) -> None:
+    pytest.importorskip("watchfiles", reason="watchfiles")
+    with app.started("app:bill", "orders", "--reload") as parent:
+        orders.put(b"old")
+        app.wait(lambda: app.notes() == ["old"])
+        source = app.place / "app.py"
+        source.write_text("def")  # a person saves half of a line
+        app.wait(lambda: not psutil.Process(parent.pid).children())
+        source.write_text(APP.replace("    note(order)\n", '    note(b"new " + order)\n', 1))
+        orders.put(b"item")
+        app.wait(lambda: "new item" in app.notes())
+        orders.close()
+        assert parent.wait(timeout=PATIENCE) == 0
+
+
+def test_metrics_are_served_while_it_runs(app: App, orders: sync.Queue[Any]) -> None:
+    pytest.importorskip("prometheus_client", reason="prometheus_client")
+    port = free_port()
+    with app.started("app:bill", "orders", "--metrics-port", str(port)) as process:
+        orders.put(b"one")
+        app.wait(app.notes)
+        assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+        assert 'handler="bill"' in httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        orders.close()
+        assert process.wait(timeout=PATIENCE) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("app", "orders"), "'app' names no handler. Write MODULE:FUNCTION"),
+        (("nothing:bill", "orders"), "there is no module 'nothing'"),
+        (("app:nothing", "orders"), "the module 'app' has no 'nothing'"),
+        (("app:bill",), "which queues does app:bill handle?"),
+        (("app:bill", "event://orders"), "an address cannot begin with event://"),
+        (("app:bill", "orders", "orders"), "orders has a handler already"),
+        (("app:DONE", "orders"), "the handler must be a function"),
+        (("app:note", "orders", "--timeout", "5"), "timeout= cannot be combined with executor="),
+        (("app:worker", "orders", "--concurrency", "2"), "leave out QUEUE, --concurrency"),
+        (("app:bill", "orders", "--codec", "yaml"), "yaml"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_received(
+    app: App, cli: Commands, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+) -> None:
+    cli.create("orders")
+    cli.fill("orders", b"one")
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command, which runs in this process, adds the module's place
+    done = cli("worker", *arguments, "--app-dir", str(app.place), code=2, env={"DONE": str(app.done)})
+    sys.modules.pop("app", None)
+    assert said in done.stderr.decode()
+    assert cli.stat("orders").length == 1
+
+
+def test_a_module_that_fails_shows_where(app: App, orders: sync.Queue[Any]) -> None:
+    (app.place / "app.py").write_text("import apressure\nraise RuntimeError('no database')\n")
+    said = app.run("app:bill", "orders", "--processes", "2", code=2).stderr
+    assert 'app.py", line 2' in said
+    assert "app:bill cannot be imported: RuntimeError('no database')" in said
+
+
+def test_a_queue_that_does_not_exist(app: App) -> None:
+    assert "'orders' does not exist" in app.run("app:bill", "orders", code=3).stderr
+
+
+class TestInAProgram:
+    async def test_a_failure_ends_the_others_in_order(self, url: str) -> None:
+        worker, told = Worker(url=url), []
+
+        @worker.handle("events:orders", create=True)
+        async def handle(item: bytes) -> None:
+            await asyncio.sleep(0.05)
+            told.append(item)
+
+        @worker.handle("missing")
+        async def never(item: bytes) -> None: ...
+
+        @worker.on_shutdown
+        async def end() -> None:
+            told.append("end")
+
+        async with EventQueue("orders", url=url) as queue:
+            await queue.put(b"one")
+            with pytest.raises(QueueDoesNotExistError, match="missing"):
+                await worker.run(signals=())
+            assert told in (["end"], [b"one", "end"])
+            assert await queue.qsize() == (told == ["end"])
+
+    async def test_stop_and_cancellation(self, url: str) -> None:
+        worker, began, told = Worker(url=url), asyncio.Event(), []
+
+        @worker.handle(AsyncQueue("orders", url=url), create=True)
+        async def handle(item: bytes) -> None:
+            began.set()
+            await asyncio.sleep(0 if item == b"quick" else 3600)
+
+        worker.on_shutdown(lambda: told.append("end"))
+        async with AsyncQueue("orders", url=url) as queue:
+            await queue.create()
+            await queue.put(b"quick")
+            stop = asyncio.Event()
+            running_worker = asyncio.ensure_future(worker.run(signals=(), stop=stop))
+            await began.wait()
+            stop.set()
+            assert (await running_worker)["orders"].handled == 1
+            assert told == ["end"]
+            began.clear()
+            await queue.put(b"for ever")
+            worker.handlers[0] = type(worker.handlers[0])(handle, "orders", {})
+            running_worker = asyncio.ensure_future(worker.run(signals=()))
+            await began.wait()
+            running_worker.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running_worker
+            assert told == ["end", "end"]
+            assert await queue.get(timeout=0) == b"for ever"
+
+    async def test_a_startup_that_fails_receives_nothing(self, url: str) -> None:
+        worker, told = Worker(url=url), []
+
+        @worker.handle("orders", create=True)
+        async def handle(item: bytes) -> None: ...
+
+        @worker.on_startup
+        def fail() -> None:
+            raise RuntimeError("no database")
+
+        worker.on_shutdown(lambda: told.append("end"))
+        async with AsyncQueue("orders", url=url) as queue:
+            await queue.create()
+            await queue.put(b"one")
+            with pytest.raises(RuntimeError, match="no database"):
+                await worker.run(signals=())
+            assert (told, await queue.qsize()) == (["end"], 1)
+
+    async def test_a_plain_function_that_returns_a_coroutine_acknowledges_nothing(self, url: str) -> None:
+        worker, told = Worker(url=url), []
+
+        async def work(item: bytes) -> None: ...
+
+        def note(delivery: Any, error: BaseException) -> None:
+            told.append(str(error))
+            worker_stop.set()
+
+        worker_stop = asyncio.Event()
+        worker.handle("orders", on_error=note)(lambda item: work(item))  # noqa: PLW0108
+        async with AsyncQueue("orders", url=url) as queue:
+            await queue.create()
+            await queue.put(b"one")
+            await worker.run(signals=(), stop=worker_stop)
+            assert "declare it `async def`" in told[0]
+            assert await queue.get(timeout=0) == b"one"
