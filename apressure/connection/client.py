@@ -12,7 +12,7 @@ from apressure.connection.renewer import Renewer
 from apressure.connection.server import Node, Server
 from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions, settings_from
 from apressure.connection.waiting.rounds import Rounds
-from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.connection.wire.reconnecting import ReconnectingConnection, scan
 from apressure.connection.wire.script import Script
 from apressure.core.objects import SharedClient
 
@@ -146,14 +146,8 @@ class Client(SharedClient):
     async def scan(self, pattern: bytes, kind: bytes) -> AsyncIterator[bytes]:
         """Yield keys of a type that match, from every node; a key may come more than once."""
         async for node in self.server.nodes():
-            connection = self._connection_at(node)
-            cursor = b"0"
-            while True:
-                cursor, keys = await connection.ask(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", 1000, b"TYPE", kind)
-                for key in keys:
-                    yield key
-                if cursor == b"0":
-                    break
+            async for key in scan(self._connection_at(node).ask, pattern, kind):
+                yield key
 
 
 def client_of(kind: type, client: Client | None, options: ClientOptions) -> Client:

@@ -6,8 +6,8 @@ import asyncio
 import dataclasses
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from apressure.connection import discovery
 from apressure.connection.addresses import Address
@@ -25,6 +25,8 @@ from apressure.exceptions import (
 )
 
 logger = logging.getLogger("apressure")
+
+T = TypeVar("T")
 
 OLDEST_VERSION = (6, 2)
 
@@ -239,15 +241,15 @@ class Node:
         self,
         connected: Callable[[], Awaitable[Channel]],
         drop: Callable[[Channel], None],
-        command: Sequence[bytes | str | int],
+        send: Callable[[Channel], Awaitable[T]],
         reads: bool = False,
-    ) -> Any:
+    ) -> T:
         """Run a command, and again for up to `retry_timeout` seconds if the server says that it was not executed.
 
         Args:
             connected: Returns the channel to use, or opens one.
             drop: Called with a channel to a server that does not have the data, or no longer has it.
-            command: The command.
+            send: Sends the command on a channel, and returns its reply.
             reads: It may run twice: send it again if its reply was lost, too.
 
         Raises:
@@ -259,7 +261,7 @@ class Node:
         while True:
             channel = await connected()
             try:
-                return await channel.ask(*command)
+                return await send(channel)
             except (ServerUnavailableError, ServerError) as error:
                 until = until or loop.time() + self.settings.retry_timeout
                 if isinstance(error, ServerUnavailableError):

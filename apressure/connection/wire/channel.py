@@ -27,7 +27,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.addresses import NAMELESS, Address, host_check
-from apressure.connection.wire.command import NO_HEAD, Argument, Head, pack
+from apressure.connection.wire.command import NO_HEAD, Argument, Head
 from apressure.connection.wire.replies import error_from_reply
 from apressure.exceptions import AuthenticationError, ServerError, ServerUnavailableError
 
@@ -139,7 +139,7 @@ class RESPChannel(asyncio.Protocol):
         if not self.up:
             self._loop.call_soon(on_reply, ConnectionLost(self._reason))
             return
-        pieces = pack(head, command)
+        pieces = head.pack(command)
         if not self._pending and not self._outgoing and len(pieces) == 1:
             self._transport.write(pieces[0])
         else:
@@ -279,10 +279,10 @@ class RESPChannel(asyncio.Protocol):
             self._watchdog = self._loop.call_at(due, self._watch)
 
 
-async def reply_of(channel: Channel, command: Sequence[Argument]) -> Any:
+async def reply_of(channel: Channel, command: Sequence[Argument], head: Head = NO_HEAD) -> Any:
     """Send a command and return its reply, or raise its error."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    channel.call(command, functools.partial(set_result_once, future))
+    channel.call(command, functools.partial(set_result_once, future), head)
     reply = await future
     if isinstance(reply, ConnectionLost):
         raise ServerUnavailableError(str(reply))

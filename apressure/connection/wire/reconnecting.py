@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 from apressure import logs
 from apressure.concurrency import background
@@ -25,6 +26,8 @@ from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import Script, answer_of
 from apressure.core.driver import NotSentError
 from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError, ServerUnavailableError
+
+T = TypeVar("T")
 
 _CLOSED = "the client was closed; open a new one"
 
@@ -85,10 +88,13 @@ class ReconnectingConnection:
         return True
 
     async def ask(self, *command: bytes | str | int, reads: bool = False) -> Any:
-        """Run a command of administration on this connection.
+        """Run a command of administration on this connection; as for `repeat`."""
+        return await self.repeat(lambda channel: channel.ask(*command), reads)
 
-        It is sent again if the server says that it was not executed. With `reads`, for a command that may run twice,
-        it is also sent again if its reply was lost.
+    async def repeat(self, send: Callable[[Channel], Awaitable[T]], reads: bool = False) -> T:
+        """Run a command, and again if the server says that it was not executed.
+
+        With `reads`, for a command that may run twice, it is also sent again if its reply was lost.
 
         Raises:
             ClientClosedError: The client was closed meanwhile.
@@ -97,7 +103,7 @@ class ReconnectingConnection:
         """
         self._asking += 1
         try:
-            return await self.node.ask(self.connected, self._drop, command, reads)
+            return await self.node.ask(self.connected, self._drop, send, reads)
         except ServerUnavailableError:
             if self._closed:  # closing has ended the connection, not the server
                 raise ClientClosedError(_CLOSED) from None
@@ -358,3 +364,18 @@ class ReconnectingConnection:
         queued, self._queued = self._queued, []
         for request in queued:
             self._fail(request, copy.copy(error))
+
+
+async def scan(ask: Callable[..., Awaitable[Any]], pattern: bytes, kind: bytes) -> AsyncIterator[bytes]:
+    """Yield the keys of a type that match; a key may come more than once.
+
+    Args:
+        ask: Sends a command to one node, and returns the reply.
+        pattern: As in Redis.
+        kind: The type.
+    """
+    cursor = b""
+    while cursor != b"0":
+        cursor, keys = await ask(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", 1000, b"TYPE", kind)
+        for key in keys:
+            yield key
