@@ -167,32 +167,29 @@ class Node:
             ServerError: It refuses the connection, or is too old.
         """
         self.server.reserve(self)
-        counted = True
-        channel: Channel | None = None
-
-        def release() -> None:
-            nonlocal counted
-            if counted:
-                counted = False
-                self.server.connections -= 1
-                if channel is not None and channel.lost:
-                    self.server.outages.lost(self, channel.address, channel.lost)
-
         try:
-            channel = await self._connect_with_retries(release, response_timeout or self.settings.response_timeout)
+            channel = await self._connect_with_retries(response_timeout or self.settings.response_timeout)
         except BaseException:
-            release()
+            self.server.connections -= 1
             raise
         self.server.outages.connected(self, channel.address)
+        channel.on_end.append(lambda: self._ended(channel))
+        if not channel.up:
+            self._ended(channel)
         return channel
 
-    async def _connect_with_retries(self, on_lost: Callable[[], None], response_timeout: float) -> Channel:
+    def _ended(self, channel: Channel) -> None:
+        self.server.connections -= 1
+        if channel.lost:
+            self.server.outages.lost(self, channel.address, channel.lost)
+
+    async def _connect_with_retries(self, response_timeout: float) -> Channel:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.retry_timeout
         failures = 0
         while True:
             try:
-                return await self._connect_once(on_lost, response_timeout)
+                return await self._connect_once(response_timeout)
             except ServerUnavailableError as error:
                 pause = RECONNECT_BACKOFF.pause(failures)
                 if not self.server.reached or not self.settings.retry_timeout:
@@ -204,15 +201,15 @@ class Node:
             failures += 1
             await asyncio.sleep(pause)
 
-    async def _connect_once(self, on_lost: Callable[[], None], response_timeout: float) -> Channel:
+    async def _connect_once(self, response_timeout: float) -> Channel:
         settings = self.settings
         if settings.fake is not None:
             from apressure.connection.wire.fake import FakeredisChannel
 
-            return FakeredisChannel(settings.fake, settings.address, on_lost)
+            return FakeredisChannel(settings.fake, settings.address)
         address = await self._discovery.locate(self._slot)
         try:
-            channel = await channels.connect(address, settings.connect_timeout, response_timeout, on_lost)
+            channel = await channels.connect(address, settings.connect_timeout, response_timeout)
             self.server.address = address.text
             await self._greet(channel)
         except ServerUnavailableError as error:
@@ -222,19 +219,19 @@ class Node:
         return channel
 
     async def _greet(self, channel: RESPChannel) -> None:
-        address, timeout = channel.address, self.settings.connect_timeout
+        timeout = self.settings.connect_timeout
         try:
             async with asyncio.timeout(timeout):
                 await self.server.greet(channel)
-        except TimeoutError:
-            channel.abort("the server did not answer")
-            raise ServerUnavailableError(
-                f"the server at {address.text} accepts connections but does not answer (within {timeout:g} seconds)"
-            ) from None
-        except ServerUnavailableError as error:
-            raise channels.unreachable(address, error) from None
-        except BaseException:
+        except BaseException as error:
             channel.abort("the connection was refused, or is no longer needed")
+            if isinstance(error, ServerUnavailableError):
+                raise channels.unreachable(channel.address, error) from None
+            if isinstance(error, TimeoutError):
+                raise ServerUnavailableError(
+                    f"the server at {channel.address.text} accepts connections but does not answer "
+                    f"(within {timeout:g} seconds)"
+                ) from None
             raise
 
     async def ask(

@@ -31,6 +31,7 @@ class FakeChannel:
         self.up = True
         self.address = Address("a test")
         self.lost = ""
+        self.on_end: list[Callable[[], None]] = []
         self.calls: list[tuple[Sequence[Argument], OnReply]] = []
         self.answered = 0
         self.retired = False

@@ -86,7 +86,8 @@ class Subscriber:
         channel = await self._node.connect()
         assert isinstance(channel, RESPChannel)
         ended = asyncio.Event()
-        channel.on_message, channel.on_end = self._on_message, ended.set
+        channel.on_message = self._on_message
+        channel.on_end.append(ended.set)
         try:
             self._connection = channel
             while missing := self._channels - self._confirmed:

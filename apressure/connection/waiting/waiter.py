@@ -70,7 +70,7 @@ class Waiter:
         self._on_unwanted = on_unwanted
         self._patient = patient
         self._channel: Channel | None = None
-        self._connecting: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[Channel | Exception] | None = None
         self._outstanding = False
         self._blocks = 0
         self._watchers: set[Parked] = set()
@@ -149,28 +149,28 @@ class Waiter:
             channel.call(self._command, lambda reply: self._woken(channel, reply))
         elif self._connecting is None:
             self._connecting = background.start(self._connect(), "connecting a waiter to the server")
+            self._connecting.add_done_callback(self._connect_ended)
 
-    async def _connect(self) -> None:
-        mine = asyncio.current_task()
+    async def _connect(self) -> Channel | Exception:
         try:
-            channel = await self._node.connect(self._seconds + self._node.settings.response_timeout)
+            return await self._node.connect(self._seconds + self._node.settings.response_timeout)
         except Exception as error:  # noqa: BLE001 (the waiting tasks raise it)
-            if self._connecting is mine:
-                self._connecting = None
-                self._wake(error)
-            return
-        except BaseException:
-            if self._connecting is mine:
-                self._connecting = None
-            raise
-        if self._connecting is not mine:
+            return error
+
+    def _connect_ended(self, connecting: asyncio.Task[Channel | Exception]) -> None:
+        outcome = None if connecting.cancelled() else connecting.result()
+        if self._connecting is not connecting:
             # Closed meanwhile. A cancellation that comes when the channel is already open goes unnoticed.
-            channel.abort("the wait was ended")
+            if outcome is not None and not isinstance(outcome, Exception):
+                outcome.abort("the wait was ended")
             return
         self._connecting = None
-        self._channel = channel
-        if self._watchers and not self._outstanding:
-            self._block()
+        if isinstance(outcome, Exception):
+            self._wake(outcome)
+        elif outcome is not None:
+            self._channel = outcome
+            if self._watchers and not self._outstanding:
+                self._block()
 
     def _woken(self, channel: Channel, reply: Any) -> None:
         self._outstanding = False

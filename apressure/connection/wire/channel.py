@@ -58,11 +58,13 @@ class Channel(Protocol):
         up: It has not ended.
         address: Where the server is.
         lost: How it ended, unless this client ended it.
+        on_end: Called when it has ended.
     """
 
     up: bool
     address: Address
     lost: str
+    on_end: list[Callable[[], None]]
 
     def call(self, command: Sequence[Argument], on_reply: OnReply, head: Head = NO_HEAD) -> None:
         """Send a command; `on_reply` is called exactly once, never from within this call.
@@ -99,20 +101,13 @@ class RESPChannel(asyncio.Protocol):
         transport: Its transport.
         address: Where the server is.
         response_timeout: Seconds of silence after which a missing reply ends the connection.
-        on_lost: Called once when the connection has ended.
 
     Attributes:
         on_message: Receives the channel of each message, on a connection that subscribes; None on all others.
-        on_end: Called when the connection has ended, on a connection that subscribes.
     """
 
     def __init__(
-        self,
-        connection: Any,
-        transport: asyncio.Transport,
-        address: Address,
-        response_timeout: float,
-        on_lost: Callable[[], None],
+        self, connection: Any, transport: asyncio.Transport, address: Address, response_timeout: float
     ) -> None:
         self.address = address
         self._connection = connection
@@ -127,11 +122,10 @@ class RESPChannel(asyncio.Protocol):
         self._response_timeout = response_timeout
         self._watchdog: asyncio.TimerHandle | None = None
         self._heard = 0.0
-        self._on_lost = on_lost
         self._reason = "the connection was closed"
         self._retired = False
         self.on_message: Callable[[bytes], None] | None = None
-        self.on_end: Callable[[], None] | None = None
+        self.on_end: list[Callable[[], None]] = []
         self.up = True
         self.lost = ""
 
@@ -258,9 +252,8 @@ class RESPChannel(asyncio.Protocol):
         pending, self._pending = self._pending, deque()
         for on_reply, _ in pending:
             on_reply(ConnectionLost(self._reason))
-        self._on_lost()
-        if self.on_end is not None:
-            self.on_end()
+        for on_end in self.on_end:
+            on_end()
 
     def _watch(self) -> None:
         """Check the oldest reply, and come back when that one is due: one timer for all replies.
@@ -327,9 +320,7 @@ def unreachable(address: Address, cause: Exception) -> ServerUnavailableError:
     return ServerUnavailableError(f"cannot reach the server at {address.text}: {reason}. {question}")
 
 
-async def connect(
-    address: Address, connect_timeout: float, response_timeout: float, on_lost: Callable[[], None] = lambda: None
-) -> RESPChannel:
+async def connect(address: Address, connect_timeout: float, response_timeout: float) -> RESPChannel:
     """Connect to the server at an address.
 
     Raises:
@@ -368,7 +359,7 @@ async def connect(
         connection._close()  # noqa: SLF001
         raise
     transport = _transport_of(connection)
-    channel = RESPChannel(connection, transport, address, response_timeout, on_lost)
+    channel = RESPChannel(connection, transport, address, response_timeout)
     transport.set_protocol(channel)
     if transport.is_closing():
         channel.abort("the connection was closed at once")

@@ -26,10 +26,10 @@ POLL: Final = 0.002
 class FakeredisChannel:
     """A channel that runs commands one after the other, as a server does for one connection."""
 
-    def __init__(self, client: Any, address: Address, on_lost: Callable[[], None]) -> None:
+    def __init__(self, client: Any, address: Address) -> None:
         self._client = client
         self.address = address
-        self._on_lost = on_lost
+        self.on_end: list[Callable[[], None]] = []
         self._queue: asyncio.Queue[tuple[Sequence[Argument], OnReply]] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self.up = True
@@ -51,7 +51,8 @@ class FakeredisChannel:
             self._task.cancel()
         while not self._queue.empty():
             self._queue.get_nowait()[1](ConnectionLost(reason))
-        self._on_lost()
+        for on_end in self.on_end:
+            on_end()
 
     def retire(self) -> None:
         self.abort("the connection is no longer needed")

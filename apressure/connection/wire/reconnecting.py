@@ -45,7 +45,7 @@ class ReconnectingConnection:
         self._queued: list[Request] = []
         self._held: asyncio.TimerHandle | None = None
         self._retired: set[Channel] = set()
-        self._connecting: asyncio.Task[Exception | None] | None = None
+        self._connecting: asyncio.Task[Channel | Exception] | None = None
         self._connected_at = -1.0
         self._short_lived = 0
         self._callers = 0
@@ -127,8 +127,8 @@ class ReconnectingConnection:
                 raise
             finally:
                 self._callers -= 1
-            if not connecting.cancelled() and (failure := connecting.result()) is not None:
-                raise copy.copy(failure)
+            if not connecting.cancelled() and isinstance(outcome := connecting.result(), Exception):
+                raise copy.copy(outcome)
         return self._channel
 
     def close_if_idle(self) -> bool:
@@ -300,45 +300,44 @@ class ReconnectingConnection:
         if self._held is None:
             self._connect_soon()
 
-    def _connect_soon(self) -> asyncio.Task[Exception | None]:
+    def _connect_soon(self) -> asyncio.Task[Channel | Exception]:
         if self._connecting is None:
             self._connecting = background.start(self._connect(), "connecting to the server")
+            self._connecting.add_done_callback(self._connect_ended)
         return self._connecting
 
-    async def _connect(self) -> Exception | None:
-        """Connect, and send the queued requests in order. Return the error if that fails."""
+    async def _connect(self) -> Channel | Exception:
         loop = asyncio.get_running_loop()
-        mine = asyncio.current_task()
+        if loop.time() - self._connected_at < 1.0:
+            # The last connection ended soon: without a pause this could become a busy loop.
+            self._short_lived += 1
+            await asyncio.sleep(RECONNECT_BACKOFF.pause(self._short_lived - 1))
+        else:
+            self._short_lived = 0
         try:
-            if loop.time() - self._connected_at < 1.0:
-                # The last connection ended soon: without a pause this could become a busy loop.
-                self._short_lived += 1
-                await asyncio.sleep(RECONNECT_BACKOFF.pause(self._short_lived - 1))
-            else:
-                self._short_lived = 0
-            channel = await self._open()
+            return await self._open()
         except Exception as error:  # noqa: BLE001 (the queued requests raise it)
-            if self._connecting is not mine:
-                return None
-            self._connecting = None
-            self._fail_queued(error)
             return error
-        except BaseException:
-            if self._connecting is mine:
-                self._connecting = None
-                self._fail_queued(ClientClosedError("the client, or the event loop, ended while connecting"))
-            raise
-        if self._closed or self._connecting is not mine:
+
+    def _connect_ended(self, connecting: asyncio.Task[Channel | Exception]) -> None:
+        """Send the queued requests in order, or fail them."""
+        outcome = None if connecting.cancelled() else connecting.result()
+        if self._closed or self._connecting is not connecting:
             # A cancellation that comes when the channel is already open goes unnoticed.
-            channel.abort("the connection is no longer needed")
-            return None
+            if outcome is not None and not isinstance(outcome, Exception):
+                outcome.abort("the connection is no longer needed")
+            return
         self._connecting = None
-        self._channel = channel
-        self._connected_at = loop.time()
-        self._known.clear()
-        self._invalidations = self.node.invalidations(channel.address)
-        self._transmit_queued(channel)
-        return None
+        if outcome is None:
+            self._fail_queued(ClientClosedError("the client, or the event loop, ended while connecting"))
+        elif isinstance(outcome, Exception):
+            self._fail_queued(outcome)
+        else:
+            self._channel = outcome
+            self._connected_at = asyncio.get_running_loop().time()
+            self._known.clear()
+            self._invalidations = self.node.invalidations(outcome.address)
+            self._transmit_queued(outcome)
 
     async def _open(self) -> Channel:
         channel = await self.node.connect()
