@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
@@ -193,13 +194,13 @@ class ReconnectingConnection:
         command = [*request.arguments, tag]
         wanted = self.node.durability
 
-        def on_reply(reply: Any) -> None:
-            self._answer(request, channel, answer_of(reply, tag, channel))
-
         if wanted is None or request.changed is None:
-            channel.call(command, on_reply, head)
-        else:
-            durability.Confirmation(channel, head, command, tag, request.changed, wanted, on_reply)
+            channel.call(command, lambda reply: self._answer(request, channel, answer_of(reply, tag, channel)), head)
+            return
+        on_answer = functools.partial(self._answer, request, channel)
+        confirmation = durability.Confirmation(channel, request.changed, wanted, on_answer)
+        channel.call(command, lambda reply: confirmation.answered(answer_of(reply, tag, channel)), head)
+        confirmation.send()
 
     def _answer(self, request: Request, channel: Channel, reply: Any) -> None:
         if not isinstance(reply, Exception):
