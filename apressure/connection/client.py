@@ -59,11 +59,6 @@ class Client(SharedClient):
         With `durability="all"` it is None until the client has connected and counted them. In a cluster it is the
         smallest number of all slots that were used so far.
         """
-        wanted = self.settings.durability
-        if wanted is None:
-            return 0
-        if isinstance(wanted.replicas, int):
-            return wanted.replicas
         counted = [connection.node.replicas for connection in self._connections.values()]
         return min((replicas for replicas in counted if replicas is not None), default=None)
 

@@ -94,16 +94,14 @@ class Server:
             ConnectionLimitError: `max_connections` are in use, and none of them is idle.
         """
         limit = self.settings.max_connections
-        if limit is not None and self.connections >= limit and not self._reclaim(node):
-            raise ConnectionLimitError(
-                f"all {limit} connections of this client are in use (max_connections={limit}); each queue that waits "
-                "needs up to five. Raise the limit, or wait on fewer queues at a time"
-            )
+        if limit is not None and self.connections >= limit:
+            reclaimers = sorted(self._reclaimers.items(), key=lambda entry: entry[1] is not None)
+            if not any(close_idle() for close_idle, wanted_by in reclaimers if wanted_by is not node):
+                raise ConnectionLimitError(
+                    f"all {limit} connections of this client are in use (max_connections={limit}); each queue that "
+                    "waits needs up to five. Raise the limit, or wait on fewer queues at a time"
+                )
         self.connections += 1
-
-    def _reclaim(self, wanted: Node) -> bool:
-        reclaimers = sorted(self._reclaimers.items(), key=lambda entry: entry[1] is not None)
-        return any(close_idle() for close_idle, node in reclaimers if node is not wanted)
 
     async def greet(self, channel: RESPChannel) -> None:
         """Check that the server answers and accepts this client; the first time, its version too."""

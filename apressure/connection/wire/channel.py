@@ -85,6 +85,7 @@ class Channel(Protocol):
             ServerError: The server refused it.
             ServerUnavailableError: The connection ended first.
         """
+        return await reply_of(self, command)
 
     def abort(self, reason: str) -> None:
         """End the connection at once; pending replies become `ConnectionLost`."""
@@ -93,7 +94,7 @@ class Channel(Protocol):
         """End the connection as soon as no reply is pending."""
 
 
-class RESPChannel(asyncio.Protocol):
+class RESPChannel(asyncio.Protocol, Channel):
     """A channel to a server, speaking RESP2.
 
     Args:
@@ -145,9 +146,6 @@ class RESPChannel(asyncio.Protocol):
         self._pending.append((on_reply, self._loop.time()))
         if self._watchdog is None:
             self._watchdog = self._loop.call_later(self._response_timeout, self._watch)
-
-    async def ask(self, *command: bytes | str | int) -> Any:
-        return await reply_of(self, command)
 
     def abort(self, reason: str) -> None:
         if self.up:

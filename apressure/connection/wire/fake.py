@@ -14,7 +14,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from apressure.concurrency import background
 from apressure.connection.addresses import Address
-from apressure.connection.wire.channel import ConnectionLost, OnReply, reply_of
+from apressure.connection.wire.channel import Channel, ConnectionLost, OnReply
 from apressure.connection.wire.command import NO_HEAD, Argument, Head
 from apressure.connection.wire.replies import error_from_reply
 from apressure.exceptions import ScriptingRefusedError
@@ -23,7 +23,7 @@ POLL: Final = 0.002
 """Seconds between two looks at a list that is missing."""
 
 
-class FakeredisChannel:
+class FakeredisChannel(Channel):
     """A channel that runs commands one after the other, as a server does for one connection."""
 
     def __init__(self, client: Any, address: Address) -> None:
@@ -39,9 +39,6 @@ class FakeredisChannel:
         self._queue.put_nowait(((*head.arguments, *command), on_reply))
         if self._task is None or self._task.done():
             self._task = background.start(self._run(), "a command of fakeredis")
-
-    async def ask(self, *command: bytes | str | int) -> Any:
-        return await reply_of(self, command)
 
     def abort(self, reason: str) -> None:
         if not self.up:

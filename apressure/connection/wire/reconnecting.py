@@ -281,14 +281,9 @@ class ReconnectingConnection:
         if self._drained is not None and self._finished == self._sent:
             set_result_once(self._drained, None)
         if logs.logger.isEnabledFor(logging.DEBUG):
-            self._tell(request, reply)
+            seconds = asyncio.get_running_loop().time() - request.began
+            logs.step(request.call.script.name, seconds, reply if isinstance(reply, Exception) else None)
         request.on_reply(reply)
-
-    @staticmethod
-    def _tell(request: Request, reply: Any) -> None:
-        """Log a step that has ended."""
-        seconds, name = asyncio.get_running_loop().time() - request.began, request.call.script.name
-        logs.step(name, seconds, reply if isinstance(reply, Exception) else None)
 
     def _fail(self, request: Request, error: Exception) -> None:
         """Finish with an error. If the reply to an earlier try was lost, the outcome stays unknown."""
