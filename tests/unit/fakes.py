@@ -67,7 +67,7 @@ class FakeChannel:
         """Reply with an error."""
         self.reply(error_from_reply(text))
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, lost: bool = False) -> None:
         self.up = False
         while self.answered < len(self.calls):
             self.reply(ConnectionLost(reason))

@@ -121,8 +121,14 @@ class Waiter:
 
     def _end_overdue(self, channel: Channel, block: int) -> None:
         if self._outstanding and self._channel is channel and self._blocks == block:
-            channel.lost = "a wait did not end when it should have"
-            channel.abort(channel.lost)
+            channel.abort("a wait did not end when it should have", lost=True)
+
+    def close_if_idle(self) -> bool:
+        """Close the connection if no task waits here, and return whether there was one."""
+        idle = self.idle and self.connected
+        if idle:
+            self.close()
+        return idle
 
     def close(self) -> bool:
         """End the connection. It does not wake the tasks that wait.

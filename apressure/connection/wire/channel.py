@@ -87,8 +87,13 @@ class Channel(Protocol):
         """
         return await reply_of(self, command)
 
-    def abort(self, reason: str) -> None:
-        """End the connection at once; pending replies become `ConnectionLost`."""
+    def abort(self, reason: str, lost: bool = False) -> None:
+        """End the connection at once; pending replies become `ConnectionLost`.
+
+        Args:
+            reason: Why.
+            lost: It is not this client that ends it: it is lost.
+        """
 
     def retire(self) -> None:
         """End the connection as soon as no reply is pending."""
@@ -123,7 +128,7 @@ class RESPChannel(asyncio.Protocol, Channel):
         self._response_timeout = response_timeout
         self._watchdog: asyncio.TimerHandle | None = None
         self._heard = 0.0
-        self._reason = "the connection was closed"
+        self._reason = ""
         self._retired = False
         self.on_message: Callable[[bytes], None] | None = None
         self.on_end: list[Callable[[], None]] = []
@@ -147,11 +152,10 @@ class RESPChannel(asyncio.Protocol, Channel):
         if self._watchdog is None:
             self._watchdog = self._loop.call_later(self._response_timeout, self._watch)
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, lost: bool = False) -> None:
         if self.up:
-            self._reason = reason
             self._transport.abort()
-            self._end()
+            self._end(reason, reason if lost else "")
 
     def retire(self) -> None:
         self._retired = True
@@ -190,8 +194,7 @@ class RESPChannel(asyncio.Protocol, Channel):
             if reply is False or self._pending or self._is_message(reply):
                 return reply
         # Not RESP, or a reply without a command: the other end is no Redis.
-        self.lost = "the server does not speak the Redis protocol"
-        self.abort(self.lost)
+        self.abort("the server does not speak the Redis protocol", lost=True)
         return False
 
     def _write(self) -> None:
@@ -221,12 +224,11 @@ class RESPChannel(asyncio.Protocol, Channel):
         self._write()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        reason, lost = "the connection was closed", "the server closed it"
         if exc is not None:
-            self._reason = f"the connection was lost: {exc}"
+            reason, lost = f"the connection was lost: {exc}", str(exc)
             self._read_last_reply()
-        if self.up and not self._retired:
-            self.lost = "the server closed it" if exc is None else str(exc)
-        self._end()
+        self._end(reason, "" if self._retired else lost)
 
     def _read_last_reply(self) -> None:
         """Read the reply that a server sent before it closed the connection ("the message is too large").
@@ -238,10 +240,10 @@ class RESPChannel(asyncio.Protocol, Channel):
             with contextlib.suppress(OSError):
                 self.data_received(os.read(transport.get_extra_info("socket").fileno(), PIECE))
 
-    def _end(self) -> None:
+    def _end(self, reason: str, lost: str) -> None:
         if not self.up:
             return
-        self.up = False
+        self.up, self._reason, self.lost = False, reason, lost
         if self._watchdog is not None:
             self._watchdog.cancel()
         # redis-py's objects would warn of an unclosed connection when they are collected.
@@ -264,8 +266,7 @@ class RESPChannel(asyncio.Protocol, Channel):
             return
         due = max(self._pending[0][1], self._heard) + self._response_timeout
         if self._loop.time() >= due:
-            self.lost = f"the server did not answer for {self._response_timeout:g} seconds"
-            self.abort(self.lost)
+            self.abort(f"the server did not answer for {self._response_timeout:g} seconds", lost=True)
         else:
             self._watchdog = self._loop.call_at(due, self._watch)
 

@@ -40,7 +40,7 @@ class FakeredisChannel(Channel):
         if self._task is None or self._task.done():
             self._task = background.start(self._run(), "a command of fakeredis")
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, lost: bool = False) -> None:  # noqa: ARG002
         if not self.up:
             return
         self.up = False
