@@ -311,9 +311,17 @@ class ReconnectingConnection:
         else:
             self._short_lived = 0
         try:
-            return await self._open()
+            channel = await self.node.connect()
+            try:
+                await durability.check(channel, self.node)
+            except ServerUnavailableError:
+                self.node.invalidate(channel.address)  # lost again: the first request notices, and reconnects
+            except BaseException:
+                channel.abort("the server cannot do what durability= asks for")
+                raise
         except Exception as error:  # noqa: BLE001 (the queued requests raise it)
             return error
+        return channel
 
     def _connect_ended(self, connecting: asyncio.Task[Channel | Exception]) -> None:
         """Send the queued requests in order, or fail them."""
@@ -334,17 +342,6 @@ class ReconnectingConnection:
             self._known.clear()
             self._invalidations = self.node.invalidations(outcome.address)
             self._transmit_queued(outcome)
-
-    async def _open(self) -> Channel:
-        channel = await self.node.connect()
-        try:
-            await durability.check(channel, self.node)
-        except ServerUnavailableError:
-            self.node.invalidate(channel.address)  # lost again: the first request notices, and reconnects
-        except BaseException:
-            channel.abort("the server cannot do what durability= asks for")
-            raise
-        return channel
 
     def _transmit_queued(self, channel: Channel) -> None:
         queued, self._queued = sorted(self._queued, key=lambda request: request.number), []
