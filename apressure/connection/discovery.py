@@ -49,6 +49,10 @@ class Discovery:
     def moved(self, slot: int, node: Node) -> None:
         """A node answered that another one has the slot."""
 
+    async def slots(self) -> list[int | None]:
+        """Return one slot of every node that has slots; None for servers that are no cluster."""
+        return [None]
+
 
 class Embedded(Discovery):
     """The private server of this process; the first connection starts it."""
@@ -223,8 +227,7 @@ class Cluster(_Asked):
         self._slots, self._stale = slots, False
         self._nodes = [*found, *(place for place in self._startup if place not in found)]
 
-    async def slots(self) -> list[int]:
-        """Return one slot of every node that has slots."""
+    async def slots(self) -> list[int | None]:
         await self.locate(None)
         return list({address.text: slot for slot, address in self._slots.items()}.values())
 

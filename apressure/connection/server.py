@@ -43,6 +43,7 @@ class Server:
         connections: How many connections are open or being opened.
         reached: The server has answered at least once.
         outages: Logs lost connections.
+        discovery: Finds it.
     """
 
     def __init__(self, settings: Settings, outages: Outages | None = None) -> None:
@@ -52,7 +53,7 @@ class Server:
         self.reached = False
         self.outages = outages or Outages()
         self._reclaimers: dict[Callable[[], bool], Node | None] = {}
-        self._discovery = discovery.discovery_for(settings)
+        self.discovery = discovery.discovery_for(settings)
         self._nodes: dict[int | None, Node] = {}
 
     def node_of(self, keys: Iterable[bytes]) -> Node:
@@ -61,18 +62,17 @@ class Server:
         Raises:
             ValueError: The server is a cluster, and the keys are in several slots.
         """
-        slot = discovery.slot_of(self.settings.address, keys)
-        if slot not in self._nodes:
-            self._nodes[slot] = Node(self, self._discovery, slot)
-        return self._nodes[slot]
+        return self._node_with(discovery.slot_of(self.settings.address, keys))
 
     async def nodes(self) -> AsyncIterator[Node]:
         """Yield nodes that together have all keys: one, or every node of a cluster that has slots."""
-        if isinstance(self._discovery, discovery.Cluster):
-            for slot in await self._discovery.slots():
-                yield self._nodes.setdefault(slot, Node(self, self._discovery, slot))
-        else:
-            yield self.node_of(())
+        for slot in await self.discovery.slots():
+            yield self._node_with(slot)
+
+    def _node_with(self, slot: int | None) -> Node:
+        if slot not in self._nodes:
+            self._nodes[slot] = Node(self, slot)
+        return self._nodes[slot]
 
     def add_reclaimer(self, close_idle: Callable[[], bool], node: Node | None = None) -> None:
         """Register a function that closes an idle connection when `max_connections` is reached.
@@ -132,7 +132,6 @@ class Node:
 
     Args:
         server: The server.
-        found_by: How its address is found.
         slot: The slot of the keys in a cluster.
 
     Attributes:
@@ -141,11 +140,11 @@ class Node:
         durability: What writes wait for here. "all" becomes a number as soon as the replicas were counted.
     """
 
-    def __init__(self, server: Server, found_by: discovery.Discovery, slot: int | None) -> None:
+    def __init__(self, server: Server, slot: int | None) -> None:
         self.server = server
         self.settings = server.settings
         self.durability = server.settings.durability
-        self._discovery = found_by
+        self._discovery = server.discovery
         self._slot = slot
         self._written = False
         self._invalidations: dict[str, int] = {}

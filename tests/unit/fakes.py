@@ -9,7 +9,6 @@ from typing import Any
 
 from apressure import ServerUnavailableError
 from apressure.connection.addresses import Address
-from apressure.connection.discovery import Discovery
 from apressure.connection.server import Node, Server
 from apressure.connection.settings import settings_from
 from apressure.connection.wire.channel import ConnectionLost, OnReply, reply_of
@@ -90,7 +89,7 @@ class FakeNode(Node):
 
     def __init__(self, **options: Any) -> None:
         settings = settings_from({"retry_timeout": 5, **options}, {})  # type: ignore[typeddict-item]
-        super().__init__(Server(settings), Discovery(settings.address), None)
+        super().__init__(Server(settings), None)
         self.channels: list[FakeChannel] = []
         self.error: Exception | None = None
         self.delay = 0.0

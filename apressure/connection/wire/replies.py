@@ -71,27 +71,24 @@ def error_from_reply(text: str) -> errors.ServerError:
         return errors.ScriptingRefusedError(
             f"the server refuses scripts ({text}): allow them to the user, or use scripting=False", code=code
         )
-    if "ACL failure in script" in text or "user executing the script" in text:  # Valkey, Redis
-        return errors.PermissionDeniedError(
-            f"{text} (the server's user needs the command and the key; what the script did before is not undone)",
-            code="NOPERM",
-        )
     if code == "DENIED":  # the server's own text is a paragraph, which advises to switch the protection off
         return errors.AuthenticationError(
             "the server is in protected mode: it takes connections from its own machine only. Give it a password "
             "(requirepass), and the password to its clients",
             code=code,
         )
-    if UNREADABLE in text:
-        return errors.ServerError(
-            f"{text} (the message is larger than the server takes: raise its proto-max-bulk-len, or lower the client's "
-            "max_message_size; nothing was written)",
-            code=code,
-        )
     if "command on a stale replica" in text:  # MASTERDOWN inside a script
         code = "MASTERDOWN"
     if "unauthenticated" in text:  # a long command is refused before it is read
         code = "NOAUTH"
-    if code in _ADVICE:
-        return _KINDS.get(code, errors.ServerError)(f"{text} ({_ADVICE[code]})", code=code)
-    return errors.ServerError(text, code=code if code.isupper() else "ERR")
+    advice = _ADVICE.get(code)
+    if "ACL failure in script" in text or "user executing the script" in text:  # Valkey, Redis
+        code = "NOPERM"
+        advice = "the server's user needs the command and the key; what the script did before is not undone"
+    elif UNREADABLE in text:
+        advice = (
+            "the message is larger than the server takes: raise its proto-max-bulk-len, or lower the client's "
+            "max_message_size; nothing was written"
+        )
+    kind = _KINDS.get(code, errors.ServerError)
+    return kind(f"{text} ({advice})" if advice else text, code=code if code.isupper() else "ERR")
