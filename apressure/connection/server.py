@@ -114,17 +114,14 @@ class Server:
                 raise ServerUnavailableError(str(error)) from None
             answer = b""  # the user may not run INFO; on an old server, the first missing command will raise
         if not self.reached:
-            self._check_version(bytes(answer))
+            version = re.search(rb"redis_version:(\d+)\.(\d+)", answer)
+            valkey = b"valkey_version:" in answer
+            if version and not valkey and (int(version[1]), int(version[2])) < OLDEST_VERSION:
+                raise ServerTooOldError(
+                    f"the server at {self.address} is Redis {int(version[1])}.{int(version[2])}: "
+                    "apressure needs Redis 6.2 or later, or Valkey"
+                )
             self.reached = True
-
-    def _check_version(self, information: bytes) -> None:
-        version = re.search(rb"redis_version:(\d+)\.(\d+)", information)
-        valkey = b"valkey_version:" in information
-        if version and not valkey and (int(version[1]), int(version[2])) < OLDEST_VERSION:
-            raise ServerTooOldError(
-                f"the server at {self.address} is Redis {int(version[1])}.{int(version[2])}: "
-                "apressure needs Redis 6.2 or later, or Valkey"
-            )
 
 
 class Node:
