@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import ipaddress
+import re
 import ssl
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -244,15 +245,9 @@ def _node(text: str, default_port: int, shown: bool = True) -> Node:
     """Parse `host`, `host:port`, `[::1]:port` or `::1`. Errors do not show text from a URL: it may be a password."""
     if "@" in text or "//" in text:  # it may contain a password: do not show it
         raise ValueError(f"an address must be host:port; {_ELSEWHERE}")
-    host, port = text, ""
-    if text.startswith("["):
-        host, bracket, port = text[1:].partition("]")
-        if not bracket or (port and not port.startswith(":")):
-            raise ValueError(f"an address must be host:port, not {text!r}" if shown else _ADDRESS)
-        port = port[1:]
-    elif text.count(":") == 1:
-        host, _, port = text.partition(":")
-    if not host or (port and not (port.isascii() and port.isdigit())) or "/" in host or not _valid(host):
+    match = re.fullmatch(r"(?:\[(.+)\]|([^:/]+))(?::([0-9]*))?", text)
+    host, port = (match[1] or match[2], match[3]) if match else (text, None)
+    if not host or set("/[]") & set(host) or not _valid(host):
         raise ValueError(f"an address must be host:port, not {text!r}" if shown else _ADDRESS)
     return host, int(_checked({"port": int(port or default_port)})["port"])
 
@@ -303,12 +298,11 @@ def _parsed(url: str) -> ParseResult:
 
 def _from_url(url: str) -> dict[str, Any]:
     parts = _parsed(url)
-    scheme = parts.scheme
     parsed: dict[str, Any] = {}
     problem = ""
     try:
         parsed.update(parse_url(url))
-        if scheme != "unix" and parts.port is not None:
+        if parts.scheme != "unix" and parts.port is not None:
             parsed["port"] = parts.port  # redis-py ignores 0
     except ValueError as error:
         # Show the problem, never the URL: it may contain a password, without an "@" in the place of the port.
@@ -316,7 +310,7 @@ def _from_url(url: str) -> dict[str, Any]:
     if problem:
         raise ValueError(f"the URL is not valid: {problem}")
     path = parts.path.strip("/")
-    if scheme != "unix" and path and not (path.isascii() and path.isdigit()):
+    if parts.scheme != "unix" and path and not (path.isascii() and path.isdigit()):
         raise ValueError(f"the URL's path must be the number of a database, not {path!r}")
     if taken := parsed.keys() & _OURS:
         raise ValueError(

@@ -12,7 +12,7 @@ from apressure.connection.renewer import Renewer
 from apressure.connection.server import Node, Server
 from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions, settings_from
 from apressure.connection.waiting.rounds import Rounds
-from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.connection.wire.reconnecting import ReconnectingConnection, scan
 from apressure.connection.wire.script import Script
 from apressure.core.objects import SharedClient
 
@@ -59,11 +59,6 @@ class Client(SharedClient):
         With `durability="all"` it is None until the client has connected and counted them. In a cluster it is the
         smallest number of all slots that were used so far.
         """
-        wanted = self.settings.durability
-        if wanted is None:
-            return 0
-        if isinstance(wanted.replicas, int):
-            return wanted.replicas
         counted = [connection.node.replicas for connection in self._connections.values()]
         return min((replicas for replicas in counted if replicas is not None), default=None)
 
@@ -146,14 +141,8 @@ class Client(SharedClient):
     async def scan(self, pattern: bytes, kind: bytes) -> AsyncIterator[bytes]:
         """Yield keys of a type that match, from every node; a key may come more than once."""
         async for node in self.server.nodes():
-            connection = self._connection_at(node)
-            cursor = b"0"
-            while True:
-                cursor, keys = await connection.ask(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", 1000, b"TYPE", kind)
-                for key in keys:
-                    yield key
-                if cursor == b"0":
-                    break
+            async for key in scan(self._connection_at(node).ask, pattern, kind):
+                yield key
 
 
 def client_of(kind: type, client: Client | None, options: ClientOptions) -> Client:

@@ -49,6 +49,10 @@ class Discovery:
     def moved(self, slot: int, node: Node) -> None:
         """A node answered that another one has the slot."""
 
+    async def slots(self) -> list[int | None]:
+        """Return one slot of every node that has slots; None for servers that are no cluster."""
+        return [None]
+
 
 class Embedded(Discovery):
     """The private server of this process; the first connection starts it."""
@@ -78,20 +82,18 @@ class _Asked(Discovery, ABC):
         self._askers = 0
 
     async def locate(self, slot: int | None) -> Address:
-        asked = False
-        while (address := self._known(slot)) is None:
-            if asked:
+        if (address := self._known(slot)) is None:
+            await self._ask_together()
+            if (address := self._known(slot)) is None:
                 lack = "is moving to another address" if slot is None else f"has no node for the slot {slot} at present"
                 raise ServerUnavailableError(f"{self._address.text} {lack}")
-            if self._asking is None or self._asking.done():
-                self._asking = background.start(self._ask_all(), "asking where the server is")
-            failure = await self._outcome(self._asking)
-            if failure is not None:
-                raise copy.copy(failure)
-            asked = True
         return address
 
-    async def _outcome(self, asking: asyncio.Task[PressureError | None]) -> PressureError | None:
+    async def _ask_together(self) -> None:
+        """Ask, or wait for the answer to a question that is under way."""
+        if self._asking is None or self._asking.done():
+            self._asking = background.start(self._ask_all(), "asking where the server is")
+        asking = self._asking
         self._askers += 1
         try:
             await asyncio.wait((asking,))
@@ -100,7 +102,8 @@ class _Asked(Discovery, ABC):
             if not self._askers and not asking.done():  # no task waits any more
                 self._asking = None
                 asking.cancel()
-        return asking.result()
+        if (failure := asking.result()) is not None:
+            raise copy.copy(failure)
 
     async def _ask_all(self) -> PressureError | None:
         """Ask the nodes in turn, and return the error if none answers. The one that answers is first the next time."""
@@ -155,20 +158,19 @@ class Sentinels(_Asked):
         return self._primary
 
     async def _ask(self, node: Node) -> None:
+        sentinel = self._address.sentinel_at(*node)
         try:
-            place = await self._question(
-                self._address.sentinel_at(*node), b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service
-            )
+            place = await self._question(sentinel, b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service)
         except ServerTooOldError:
-            raise ServerError(f"the server at {node[0]}:{node[1]} is not a Sentinel. Use redis://") from None
+            raise ServerError(f"the server at {sentinel.text} is not a Sentinel. Use redis://") from None
         except AuthenticationError as error:
             raise AuthenticationError(
-                f"the Sentinel at {node[0]}:{node[1]} refused the credentials ({error.code}). Give sentinel_password= "
+                f"the Sentinel at {sentinel.text} refused the credentials ({error.code}). Give sentinel_password= "
                 "(and sentinel_username=), or the same in the URL's query",
                 code=error.code,
             ) from None
         if place is None:
-            raise ServerUnavailableError(f"the Sentinel at {node[0]}:{node[1]} does not know {self._service!r}")
+            raise ServerUnavailableError(f"the Sentinel at {sentinel.text} does not know {self._service!r}")
         primary = self._address.at(place[0].decode(), int(place[1]))
         # A Sentinel that was cut off may name a primary that has been replaced (Sentinel clients, step 3).
         try:
@@ -176,11 +178,9 @@ class Sentinels(_Asked):
         except ServerError:
             role = b"master"  # the user may not run ROLE
         if role != b"master":
-            raise ServerUnavailableError(
-                f"{primary.text}, which the Sentinel at {node[0]}:{node[1]} named, is a replica"
-            )
+            raise ServerUnavailableError(f"{primary.text}, which the Sentinel at {sentinel.text} named, is a replica")
         if self._counts:
-            replicas = await self._question(self._address.sentinel_at(*node), b"SENTINEL", b"REPLICAS", self._service)
+            replicas = await self._question(sentinel, b"SENTINEL", b"REPLICAS", self._service)
             self.replicas = max(self.replicas, len(replicas))
         self._primary = primary
 
@@ -227,8 +227,7 @@ class Cluster(_Asked):
         self._slots, self._stale = slots, False
         self._nodes = [*found, *(place for place in self._startup if place not in found)]
 
-    async def slots(self) -> list[int]:
-        """Return one slot of every node that has slots."""
+    async def slots(self) -> list[int | None]:
         await self.locate(None)
         return list({address.text: slot for slot, address in self._slots.items()}.values())
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from apressure.connection.server import Node
 from apressure.connection.settings import Durability
-from apressure.connection.wire.channel import Channel, ConnectionLost, OnReply
-from apressure.connection.wire.command import Argument, Head
+from apressure.connection.wire.channel import Channel, ConnectionLost
+from apressure.connection.wire.command import Argument
 from apressure.connection.wire.replies import NOT_EXECUTED
-from apressure.connection.wire.script import answer_of, out_of_step
+from apressure.connection.wire.script import out_of_step
 from apressure.exceptions import DurabilityError, PermissionDeniedError, ServerError, ServerTooOldError
 
 _IS_REPLICA = "cannot be used with replica instances"
@@ -72,64 +72,56 @@ async def _count(channel: Channel, node: Node) -> None:
 
 
 class Confirmation:
-    """One pending command, and the commands that wait until it is durable.
+    """The commands that follow one command, and wait until what it wrote is durable.
 
     Args:
-        channel: Where to send it.
-        head: How the command begins.
-        command: The rest of it.
-        tag: What its reply begins with.
+        channel: Where the command was sent.
         changed: Returns whether an answer means that there is something to confirm.
         durability: What must be confirmed.
-        on_reply: Called exactly once, with the command's reply. If too little was confirmed, that is a
+        on_answer: Called exactly once, with the command's answer. If too little was confirmed, that is a
             `DurabilityError`, which contains the answer.
     """
 
     def __init__(
-        self,
-        channel: Channel,
-        head: Head,
-        command: list[Argument],
-        tag: bytes,
-        changed: Callable[[Any], bool],
-        durability: Durability,
-        on_reply: OnReply,
+        self, channel: Channel, changed: Callable[[Any], bool], durability: Durability, on_answer: Callable[[Any], None]
     ) -> None:
         self._channel = channel
-        self._tag = tag
         self._changed = changed
         self._durability = durability
-        self._on_reply: OnReply | None = on_reply
-        self._reply: Any = None
+        self._on_answer: Callable[[Any], None] | None = on_answer
         self._answer: Any = None
+        self._open = 0
+
+    def send(self) -> None:
+        """Send them. The command has just been sent."""
+        durability = self._durability
         milliseconds = max(1, int(durability.timeout * 1000))
-        questions: list[tuple[list[Argument], Callable[[Any], str]]] = []
         if durability.replicas == "all":  # not counted: the server was loading, or a replica
-            questions.append(([b"WAIT", 0, 1], lambda _: "the replicas have not been counted yet"))
+            self._send(int, b"WAIT", 0, 1)
         elif durability.replicas:
-            questions.append(([b"WAIT", durability.replicas, milliseconds], self._lacking_replicas))
+            self._send(int, b"WAIT", durability.replicas, milliseconds)
         if durability.fsync:
-            questions.append(([b"WAITAOF", 1, 0, milliseconds], self._lacking_disk))
-        self._open = len(questions)
-        channel.call(command, self._answered, head)
-        for question, lacking in questions:
-            channel.call(question, functools.partial(self._confirmed, lacking))
+            self._send(list, b"WAITAOF", 1, 0, milliseconds)
 
-    def _answered(self, reply: Any) -> None:
-        answer = answer_of(reply, self._tag, self._channel)
+    def _send(self, kind: type, *question: Argument) -> None:
+        self._open += 1
+        self._channel.call(question, functools.partial(self._confirmed, kind))
+
+    def answered(self, answer: Any) -> None:
+        """The command has been answered."""
         if not isinstance(answer, Exception) and self._changed(answer):
-            self._reply, self._answer = reply, answer
+            self._answer = answer
         else:
-            self._finish(reply)
+            self._finish(answer)
 
-    def _confirmed(self, lacking: Callable[[Any], str], reply: Any) -> None:
+    def _confirmed(self, kind: type, reply: Any) -> None:
         if isinstance(reply, ServerError) and (reply.code == "UNBLOCKED" or _IS_REPLICA in str(reply)):
             reply = ConnectionLost(str(reply))  # the server became a replica, and may lose the step
-        elif not isinstance(reply, Exception) and isinstance(reply, list) is not (lacking == self._lacking_disk):
+        elif not isinstance(reply, (Exception, kind)):
             reply = out_of_step(self._channel)
         if isinstance(reply, ConnectionLost):
             self._finish(reply)
-        elif lack := str(reply) if isinstance(reply, Exception) else lacking(reply):
+        elif lack := str(reply) if isinstance(reply, Exception) else self._lack(reply):
             self._finish(
                 DurabilityError(
                     f"the server carried out the operation, but {lack}: it may be lost when the server fails. "
@@ -139,22 +131,22 @@ class Confirmation:
             )
         self._open -= 1
         if not self._open:
-            self._finish(self._reply)
+            self._finish(self._answer)
 
-    def _lacking_replicas(self, confirmed: int) -> str:
+    def _lack(self, confirmed: int | list[int]) -> str:
+        """Return what was not confirmed in time; empty if everything was."""
         wanted, seconds = self._durability.replicas, self._durability.timeout
-        if wanted == "all" or confirmed >= wanted:
+        if isinstance(confirmed, list):
+            return "" if confirmed[0] >= 1 else f"it was not on the server's disk within {seconds:g} seconds"
+        if wanted == "all":
+            return "the replicas have not been counted yet"
+        if confirmed >= wanted:
             return ""
         return f"{confirmed} of {wanted} replicas have confirmed it within {seconds:g} seconds"
 
-    def _lacking_disk(self, confirmed: list[int]) -> str:
-        if confirmed[0] >= 1:
-            return ""
-        return f"it was not on the server's disk within {self._durability.timeout:g} seconds"
-
-    def _finish(self, reply: Any) -> None:
+    def _finish(self, answer: Any) -> None:
         if self._durability.replicas == "all":
             self._channel.retire()  # the next connection counts the replicas
-        on_reply, self._on_reply = self._on_reply, None
-        if on_reply is not None:
-            on_reply(reply)
+        on_answer, self._on_answer = self._on_answer, None
+        if on_answer is not None:
+            on_answer(answer)

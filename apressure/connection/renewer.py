@@ -19,7 +19,6 @@ import math
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -29,7 +28,7 @@ from apressure.connection.wire.channel import no_room
 from apressure.connection.wire.outages import Outages
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.core.leases.renewal import RETRY, Renewal
-from apressure.core.leases.timer import look_at
+from apressure.core.leases.timer import Timer, look_at
 from apressure.exceptions import (
     AuthenticationError,
     ConnectionLimitError,
@@ -49,62 +48,48 @@ _PAUSED: Final = 0.25
 _REFUSALS = (AuthenticationError, ConnectionLimitError, PermissionDeniedError, ScriptingRefusedError)
 
 
-class Renewer:
+class Renewer(Timer):
     """Renews the leases of one client.
 
     Args:
         server: The client's server.
 
     Attributes:
-        home: The client's event loop.
-        home_thread: The thread that runs it.
-        turned_at: When the client's event loop is known to have turned, by the monotonic clock.
-        late: How many renewals came too late, by the name of the queue; see `Renewal`.
+        home, home_thread, turned_at, late: As for `driver.Renewer`.
     """
 
     def __init__(self, server: Server) -> None:
-        self.home: asyncio.AbstractEventLoop | None = None
-        self.home_thread: threading.Thread | None = None
-        self.turned_at = 0.0
-        self.late: Counter[str] = Counter()
+        super().__init__()
         self._server = server
-        self._renewals: dict[Renewal, None] = {}
         self._here = server.settings.fake is not None  # the client's event loop looks after the leases
         self._pid = 0
         self._thread: _Thread | None = None
         self._reserved: set[Node] = set()
-        self._timer: asyncio.TimerHandle | None = None  # of the client's event loop
         self._wake_at = math.inf
         self._turning = False
         self._closed = False
-
-    def __contains__(self, renewal: Renewal) -> bool:
-        return renewal in self._renewals
 
     def add(self, renewal: Renewal) -> None:
         """Renew a lease until `discard`. It may have been added before. Called on the client's event loop."""
         if self._closed or (self._pid and os.getpid() != self._pid):
             return
-        self._renewals[renewal] = None
-        self.turned_at = time.monotonic()
         if self.home is None:
             self._begin()
-        if not self._here and self._server.settings.max_connections is not None:
+        if self._here:
+            super().add(renewal)
+            return
+        self._renewals[renewal] = None
+        self.turned_at = time.monotonic()
+        if self._server.settings.max_connections is not None:
             self._reserve(self._server.node_of(renewal.keys))
-        if time.monotonic() + renewal.pause() < self._wake_at:
-            self._wake()
-
-    def discard(self, renewal: Renewal) -> None:
-        """Renew a lease no more. A renewal that is on its way changes nothing once the lease's token is gone."""
-        self._renewals.pop(renewal, None)
+        if self._thread is not None and time.monotonic() + renewal.pause() < self._wake_at:
+            self._thread.wake()
 
     async def aclose(self, timeout: float) -> None:
         """Renew nothing any more, and wait up to `timeout` seconds until the connections have been closed."""
         self._closed = True
         self._renewals.clear()
         self._leave_thread()
-        if self._timer is not None:
-            self._timer.cancel()
         if self._thread is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
@@ -141,21 +126,15 @@ class Renewer:
         """Whether the thread is needed no more."""
         return self._closed or self._here or self.home is None or self.home.is_closed()
 
-    def _look_here(self) -> None:
-        """Look after the leases, on the client's event loop."""
-        if self._timer is not None:
-            self._timer.cancel()
+    def _look(self) -> None:
         if not self._closed and os.getpid() == self._pid:
-            pause = self.look_at_all(lambda renewal: renewal.renew_here())
-            self._timer = asyncio.get_running_loop().call_later(pause, self._look_here)
+            super()._look()
 
-    def look_at_all(self, renew: Callable[[Renewal], None] | None = None) -> float:
-        """Renew what is due, and return in how many seconds to look again; 0 where it is due and cannot be renewed."""
+    def look_at_all(self, renew: Callable[[Renewal], None]) -> float:
+        """Renew what is due, and return in how many seconds to look again. Called in the thread."""
         self._wake_at = math.inf  # what is added from here on asks for another look
         runs = self._home_runs()
         pause = look_at(self._renewals if runs else (), renew)
-        if pause <= 0:
-            return 0.0
         if self._renewals and not runs:
             pause = _PAUSED
         self._wake_at = time.monotonic() + pause
@@ -172,13 +151,6 @@ class Renewer:
     def _has_turned(self) -> None:
         self._turning = False
         self.turned_at = time.monotonic()
-
-    def _wake(self) -> None:
-        """Look soon."""
-        if self._here:
-            self.call_home(self._look_here)
-        elif self._thread is not None:
-            self._thread.wake()
 
     def _renew_here(self, renewal: Renewal) -> None:
         if renewal in self._renewals:
@@ -214,7 +186,7 @@ class Renewer:
         self._leave_thread()
         for renewal in list(self._renewals):
             renewal.renew_here()
-        self._look_here()
+        self._look()
 
     def _leave_thread(self) -> None:
         """End the thread, and release its connections."""
@@ -246,8 +218,7 @@ class _Thread:
             retry_timeout=RETRY,
             response_timeout=min(settings.response_timeout, _PATIENCE),
         )
-        self._alarm = threading.Event()  # wakes the thread before it has an event loop
-        self._woken = asyncio.Event()  # wakes it afterwards
+        self._woken = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
@@ -260,20 +231,15 @@ class _Thread:
 
     def wake(self) -> None:
         """Have the thread look at the leases now, or end where it is needed no more."""
-        self._alarm.set()
-        if self._loop is not None:
+        if self._loop is not None:  # otherwise it is about to look
             with contextlib.suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._woken.set)
 
     def _run(self) -> None:
         renewer = self._renewer
         try:
-            while not renewer.over and (pause := renewer.look_at_all()) > 0:
-                self._alarm.wait(pause)
-                self._alarm.clear()
-            if not renewer.over:
-                with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-                    runner.run(self._renew())
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+                runner.run(self._renew())
         except Exception as error:  # noqa: BLE001 (such as no more open files; `move_here` logs it)
             reason = repr(error)
             renewer.call_home(lambda: renewer.move_here(reason))
@@ -281,16 +247,14 @@ class _Thread:
             renewer.call_home(self.ended.set)
 
     async def _renew(self) -> None:
-        """Renew leases, from when the first one has to be renewed. (A short one needs no connection.)"""
+        """Renew leases. The first renewal opens a connection: short leases need none."""
         server = Server(self._settings, Outages(logging.DEBUG))
         server.reached = True
         connections: dict[Node, ReconnectingConnection] = {}
 
         def renew(renewal: Renewal) -> None:
             node = server.node_of(renewal.keys)
-            if node not in connections:
-                connections[node] = ReconnectingConnection(node)
-            renewal.renew(connections[node])
+            renewal.renew(connections.setdefault(node, ReconnectingConnection(node)))
 
         self._loop = asyncio.get_running_loop()
         try:

@@ -6,8 +6,8 @@ import asyncio
 import dataclasses
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from apressure.connection import discovery
 from apressure.connection.addresses import Address
@@ -26,6 +26,8 @@ from apressure.exceptions import (
 
 logger = logging.getLogger("apressure")
 
+T = TypeVar("T")
+
 OLDEST_VERSION = (6, 2)
 
 
@@ -41,6 +43,7 @@ class Server:
         connections: How many connections are open or being opened.
         reached: The server has answered at least once.
         outages: Logs lost connections.
+        discovery: Finds it.
     """
 
     def __init__(self, settings: Settings, outages: Outages | None = None) -> None:
@@ -50,7 +53,7 @@ class Server:
         self.reached = False
         self.outages = outages or Outages()
         self._reclaimers: dict[Callable[[], bool], Node | None] = {}
-        self._discovery = discovery.discovery_for(settings)
+        self.discovery = discovery.discovery_for(settings)
         self._nodes: dict[int | None, Node] = {}
 
     def node_of(self, keys: Iterable[bytes]) -> Node:
@@ -59,18 +62,17 @@ class Server:
         Raises:
             ValueError: The server is a cluster, and the keys are in several slots.
         """
-        slot = discovery.slot_of(self.settings.address, keys)
-        if slot not in self._nodes:
-            self._nodes[slot] = Node(self, self._discovery, slot)
-        return self._nodes[slot]
+        return self._node_with(discovery.slot_of(self.settings.address, keys))
 
     async def nodes(self) -> AsyncIterator[Node]:
         """Yield nodes that together have all keys: one, or every node of a cluster that has slots."""
-        if isinstance(self._discovery, discovery.Cluster):
-            for slot in await self._discovery.slots():
-                yield self._nodes.setdefault(slot, Node(self, self._discovery, slot))
-        else:
-            yield self.node_of(())
+        for slot in await self.discovery.slots():
+            yield self._node_with(slot)
+
+    def _node_with(self, slot: int | None) -> Node:
+        if slot not in self._nodes:
+            self._nodes[slot] = Node(self, slot)
+        return self._nodes[slot]
 
     def add_reclaimer(self, close_idle: Callable[[], bool], node: Node | None = None) -> None:
         """Register a function that closes an idle connection when `max_connections` is reached.
@@ -92,16 +94,14 @@ class Server:
             ConnectionLimitError: `max_connections` are in use, and none of them is idle.
         """
         limit = self.settings.max_connections
-        if limit is not None and self.connections >= limit and not self._reclaim(node):
-            raise ConnectionLimitError(
-                f"all {limit} connections of this client are in use (max_connections={limit}); each queue that waits "
-                "needs up to five. Raise the limit, or wait on fewer queues at a time"
-            )
+        if limit is not None and self.connections >= limit:
+            reclaimers = sorted(self._reclaimers.items(), key=lambda entry: entry[1] is not None)
+            if not any(close_idle() for close_idle, wanted_by in reclaimers if wanted_by is not node):
+                raise ConnectionLimitError(
+                    f"all {limit} connections of this client are in use (max_connections={limit}); each queue that "
+                    "waits needs up to five. Raise the limit, or wait on fewer queues at a time"
+                )
         self.connections += 1
-
-    def _reclaim(self, wanted: Node) -> bool:
-        reclaimers = sorted(self._reclaimers.items(), key=lambda entry: entry[1] is not None)
-        return any(close_idle() for close_idle, node in reclaimers if node is not wanted)
 
     async def greet(self, channel: RESPChannel) -> None:
         """Check that the server answers and accepts this client; the first time, its version too."""
@@ -114,17 +114,14 @@ class Server:
                 raise ServerUnavailableError(str(error)) from None
             answer = b""  # the user may not run INFO; on an old server, the first missing command will raise
         if not self.reached:
-            self._check_version(bytes(answer))
+            version = re.search(rb"redis_version:(\d+)\.(\d+)", answer)
+            valkey = b"valkey_version:" in answer
+            if version and not valkey and (int(version[1]), int(version[2])) < OLDEST_VERSION:
+                raise ServerTooOldError(
+                    f"the server at {self.address} is Redis {int(version[1])}.{int(version[2])}: "
+                    "apressure needs Redis 6.2 or later, or Valkey"
+                )
             self.reached = True
-
-    def _check_version(self, information: bytes) -> None:
-        version = re.search(rb"redis_version:(\d+)\.(\d+)", information)
-        valkey = b"valkey_version:" in information
-        if version and not valkey and (int(version[1]), int(version[2])) < OLDEST_VERSION:
-            raise ServerTooOldError(
-                f"the server at {self.address} is Redis {int(version[1])}.{int(version[2])}: "
-                "apressure needs Redis 6.2 or later, or Valkey"
-            )
 
 
 class Node:
@@ -132,7 +129,6 @@ class Node:
 
     Args:
         server: The server.
-        found_by: How its address is found.
         slot: The slot of the keys in a cluster.
 
     Attributes:
@@ -141,11 +137,11 @@ class Node:
         durability: What writes wait for here. "all" becomes a number as soon as the replicas were counted.
     """
 
-    def __init__(self, server: Server, found_by: discovery.Discovery, slot: int | None) -> None:
+    def __init__(self, server: Server, slot: int | None) -> None:
         self.server = server
         self.settings = server.settings
         self.durability = server.settings.durability
-        self._discovery = found_by
+        self._discovery = server.discovery
         self._slot = slot
         self._written = False
         self._invalidations: dict[str, int] = {}
@@ -165,32 +161,29 @@ class Node:
             ServerError: It refuses the connection, or is too old.
         """
         self.server.reserve(self)
-        counted = True
-        channel: Channel | None = None
-
-        def release() -> None:
-            nonlocal counted
-            if counted:
-                counted = False
-                self.server.connections -= 1
-                if channel is not None and channel.lost:
-                    self.server.outages.lost(self, channel.address, channel.lost)
-
         try:
-            channel = await self._connect_with_retries(release, response_timeout or self.settings.response_timeout)
+            channel = await self._connect_with_retries(response_timeout or self.settings.response_timeout)
         except BaseException:
-            release()
+            self.server.connections -= 1
             raise
         self.server.outages.connected(self, channel.address)
+        channel.on_end.append(lambda: self._ended(channel))
+        if not channel.up:
+            self._ended(channel)
         return channel
 
-    async def _connect_with_retries(self, on_lost: Callable[[], None], response_timeout: float) -> Channel:
+    def _ended(self, channel: Channel) -> None:
+        self.server.connections -= 1
+        if channel.lost:
+            self.server.outages.lost(self, channel.address, channel.lost)
+
+    async def _connect_with_retries(self, response_timeout: float) -> Channel:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.retry_timeout
         failures = 0
         while True:
             try:
-                return await self._connect_once(on_lost, response_timeout)
+                return await self._connect_once(response_timeout)
             except ServerUnavailableError as error:
                 pause = RECONNECT_BACKOFF.pause(failures)
                 if not self.server.reached or not self.settings.retry_timeout:
@@ -202,15 +195,15 @@ class Node:
             failures += 1
             await asyncio.sleep(pause)
 
-    async def _connect_once(self, on_lost: Callable[[], None], response_timeout: float) -> Channel:
+    async def _connect_once(self, response_timeout: float) -> Channel:
         settings = self.settings
         if settings.fake is not None:
             from apressure.connection.wire.fake import FakeredisChannel
 
-            return FakeredisChannel(settings.fake, settings.address, on_lost)
+            return FakeredisChannel(settings.fake, settings.address)
         address = await self._discovery.locate(self._slot)
         try:
-            channel = await channels.connect(address, settings.connect_timeout, response_timeout, on_lost)
+            channel = await channels.connect(address, settings.connect_timeout, response_timeout)
             self.server.address = address.text
             await self._greet(channel)
         except ServerUnavailableError as error:
@@ -220,34 +213,34 @@ class Node:
         return channel
 
     async def _greet(self, channel: RESPChannel) -> None:
-        address, timeout = channel.address, self.settings.connect_timeout
+        timeout = self.settings.connect_timeout
         try:
             async with asyncio.timeout(timeout):
                 await self.server.greet(channel)
-        except TimeoutError:
-            channel.abort("the server did not answer")
-            raise ServerUnavailableError(
-                f"the server at {address.text} accepts connections but does not answer (within {timeout:g} seconds)"
-            ) from None
-        except ServerUnavailableError as error:
-            raise channels.unreachable(address, error) from None
-        except BaseException:
+        except BaseException as error:
             channel.abort("the connection was refused, or is no longer needed")
+            if isinstance(error, ServerUnavailableError):
+                raise channels.unreachable(channel.address, error) from None
+            if isinstance(error, TimeoutError):
+                raise ServerUnavailableError(
+                    f"the server at {channel.address.text} accepts connections but does not answer "
+                    f"(within {timeout:g} seconds)"
+                ) from None
             raise
 
     async def ask(
         self,
         connected: Callable[[], Awaitable[Channel]],
         drop: Callable[[Channel], None],
-        command: Sequence[bytes | str | int],
+        send: Callable[[Channel], Awaitable[T]],
         reads: bool = False,
-    ) -> Any:
+    ) -> T:
         """Run a command, and again for up to `retry_timeout` seconds if the server says that it was not executed.
 
         Args:
             connected: Returns the channel to use, or opens one.
             drop: Called with a channel to a server that does not have the data, or no longer has it.
-            command: The command.
+            send: Sends the command on a channel, and returns its reply.
             reads: It may run twice: send it again if its reply was lost, too.
 
         Raises:
@@ -259,7 +252,7 @@ class Node:
         while True:
             channel = await connected()
             try:
-                return await channel.ask(*command)
+                return await send(channel)
             except (ServerUnavailableError, ServerError) as error:
                 until = until or loop.time() + self.settings.retry_timeout
                 if isinstance(error, ServerUnavailableError):

@@ -15,11 +15,11 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure.concurrency.settle import wait_shielded
 from apressure.core.driver import Connection, NotSentError, Request
-from apressure.core.waiting import Parked, Wait
+from apressure.core.waiting import Parked, Wait, Waits
 from apressure.exceptions import LeaseLostError, PressureError, QueueDoesNotExistError
 
 R = TypeVar("R")
@@ -40,9 +40,7 @@ class State(Enum):
     WITHDRAWN = auto()
 
 
-WAITING: Final = State.WAITING
-CARRIED: Final = State.CARRIED
-WITHDRAWN: Final = State.WITHDRAWN
+WAITING, CARRIED, WITHDRAWN = State
 
 
 class Entry(Generic[R]):
@@ -95,22 +93,6 @@ class LaneSteps(Protocol):
         """The connection for steps."""
 
 
-class LaneWaits(Protocol):
-    """The waiters of a queue, as a lane knows them."""
-
-    def note(self) -> list[int]:
-        """Return what `park` needs after the step that is about to be sent."""
-
-    def park(self, wait: Wait, noted: list[int]) -> Parked:
-        """Return a future that completes when it is time to try the step again."""
-
-    def drop(self, wait: Wait) -> None:
-        """A step has been answered with this, and nobody waits for it."""
-
-    def hand_back(self, role: Any) -> None:
-        """Give back what came for operations which have ended."""
-
-
 class LaneNotice(Protocol):
     """What the log says while a lane waits."""
 
@@ -132,7 +114,7 @@ class Lane(ABC, Generic[E]):
     _role: ClassVar[str]
     _notice: LaneNotice | None = None
 
-    def __init__(self, steps: LaneSteps, waits: LaneWaits) -> None:
+    def __init__(self, steps: LaneSteps, waits: Waits) -> None:
         self._steps = steps
         self._waits = waits
         self._entries: dict[E, None] = {}  # in order, and each can leave at once

@@ -159,6 +159,10 @@ class Waits(ABC):
         return ended
 
     @abstractmethod
+    def hand_back(self, role: Any) -> None:
+        """Give back what came for operations in this role which have ended."""
+
+    @abstractmethod
     def _stopped(self, wait: Wait) -> None:
         """An operation waits for this no more. A token may have come in this very turn of the event loop."""
 

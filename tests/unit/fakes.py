@@ -9,7 +9,6 @@ from typing import Any
 
 from apressure import ServerUnavailableError
 from apressure.connection.addresses import Address
-from apressure.connection.discovery import Discovery
 from apressure.connection.server import Node, Server
 from apressure.connection.settings import settings_from
 from apressure.connection.wire.channel import ConnectionLost, OnReply, reply_of
@@ -31,6 +30,7 @@ class FakeChannel:
         self.up = True
         self.address = Address("a test")
         self.lost = ""
+        self.on_end: list[Callable[[], None]] = []
         self.calls: list[tuple[Sequence[Argument], OnReply]] = []
         self.answered = 0
         self.retired = False
@@ -66,7 +66,7 @@ class FakeChannel:
         """Reply with an error."""
         self.reply(error_from_reply(text))
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, lost: bool = False) -> None:
         self.up = False
         while self.answered < len(self.calls):
             self.reply(ConnectionLost(reason))
@@ -89,7 +89,7 @@ class FakeNode(Node):
 
     def __init__(self, **options: Any) -> None:
         settings = settings_from({"retry_timeout": 5, **options}, {})  # type: ignore[typeddict-item]
-        super().__init__(Server(settings), Discovery(settings.address), None)
+        super().__init__(Server(settings), None)
         self.channels: list[FakeChannel] = []
         self.error: Exception | None = None
         self.delay = 0.0

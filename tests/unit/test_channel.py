@@ -59,11 +59,12 @@ class Fixture:
         self.transport = FakeTransport()
         self.connection = FakeRedisConnection()
         self.lost = 0
-        self.channel = RESPChannel(self.connection, self.transport, Address("a test"), response_timeout, self._on_lost)
+        self.channel = RESPChannel(self.connection, self.transport, Address("a test"), response_timeout)
+        self.channel.on_end.append(self._on_end)
         self.transport.channel = self.channel
         self.replies: list[Any] = []
 
-    def _on_lost(self) -> None:
+    def _on_end(self) -> None:
         self.lost += 1
 
     def call(self, *command: bytes | str | int) -> None:

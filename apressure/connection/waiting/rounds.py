@@ -8,6 +8,7 @@ idle queues would take a few percent of a core.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
@@ -29,6 +30,7 @@ Others are milliseconds after which to try.
 """
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Look:
     """What one wait asks.
 
@@ -39,18 +41,10 @@ class Look:
         often: Look every time, since another client relies on it, or this one on another.
     """
 
-    __slots__ = ("arguments", "keys", "often", "on_answer")
-
-    def __init__(
-        self,
-        keys: tuple[bytes, ...],
-        arguments: tuple[Argument, ...],
-        on_answer: Callable[[Look, int], None],
-    ) -> None:
-        self.keys = keys
-        self.arguments = arguments
-        self.on_answer = on_answer
-        self.often = False
+    keys: tuple[bytes, ...]
+    arguments: tuple[Argument, ...]
+    on_answer: Callable[[Look, int], None]
+    often: bool = False
 
 
 class Waiting(Protocol):

@@ -68,25 +68,23 @@ class Subscriber:
     async def run(self) -> None:
         """Keep the connection, from the first channel on. It ends when it is cancelled."""
         failures = 0
-        try:
-            while True:
-                await self._wanted.wait()
-                try:
-                    await self._listen()
-                    failures = 0
-                except PressureError as error:
-                    logger.warning("cannot listen for events (it is tried again): %s", error)
-                await asyncio.sleep(RECONNECT_BACKOFF.pause(failures))
-                failures += 1
-        finally:
-            self._end()
+        while True:
+            await self._wanted.wait()
+            try:
+                await self._listen()
+                failures = 0
+            except PressureError as error:
+                logger.warning("cannot listen for events (it is tried again): %s", error)
+            await asyncio.sleep(RECONNECT_BACKOFF.pause(failures))
+            failures += 1
 
     async def _listen(self) -> None:
         """Listen until the connection is lost."""
         channel = await self._node.connect()
         assert isinstance(channel, RESPChannel)
         ended = asyncio.Event()
-        channel.on_message, channel.on_end = self._on_message, ended.set
+        channel.on_message = self._on_message
+        channel.on_end.append(ended.set)
         try:
             self._connection = channel
             while missing := self._channels - self._confirmed:
@@ -99,11 +97,7 @@ class Subscriber:
                     async with asyncio.timeout(PING):
                         await ended.wait()
         finally:
-            self._end()
-
-    def _end(self) -> None:
-        if self._connection is not None:
-            channel, self._connection = self._connection, None
+            self._connection = None
             self._confirmed.clear()
             self._node.invalidate(channel.address)
             channel.abort("nobody listens any more")

@@ -70,7 +70,7 @@ class Waiter:
         self._on_unwanted = on_unwanted
         self._patient = patient
         self._channel: Channel | None = None
-        self._connecting: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[Channel | Exception] | None = None
         self._outstanding = False
         self._blocks = 0
         self._watchers: set[Parked] = set()
@@ -121,8 +121,14 @@ class Waiter:
 
     def _end_overdue(self, channel: Channel, block: int) -> None:
         if self._outstanding and self._channel is channel and self._blocks == block:
-            channel.lost = "a wait did not end when it should have"
-            channel.abort(channel.lost)
+            channel.abort("a wait did not end when it should have", lost=True)
+
+    def close_if_idle(self) -> bool:
+        """Close the connection if no task waits here, and return whether there was one."""
+        idle = self.idle and self.connected
+        if idle:
+            self.close()
+        return idle
 
     def close(self) -> bool:
         """End the connection. It does not wake the tasks that wait.
@@ -149,28 +155,28 @@ class Waiter:
             channel.call(self._command, lambda reply: self._woken(channel, reply))
         elif self._connecting is None:
             self._connecting = background.start(self._connect(), "connecting a waiter to the server")
+            self._connecting.add_done_callback(self._connect_ended)
 
-    async def _connect(self) -> None:
-        mine = asyncio.current_task()
+    async def _connect(self) -> Channel | Exception:
         try:
-            channel = await self._node.connect(self._seconds + self._node.settings.response_timeout)
+            return await self._node.connect(self._seconds + self._node.settings.response_timeout)
         except Exception as error:  # noqa: BLE001 (the waiting tasks raise it)
-            if self._connecting is mine:
-                self._connecting = None
-                self._wake(error)
-            return
-        except BaseException:
-            if self._connecting is mine:
-                self._connecting = None
-            raise
-        if self._connecting is not mine:
+            return error
+
+    def _connect_ended(self, connecting: asyncio.Task[Channel | Exception]) -> None:
+        outcome = None if connecting.cancelled() else connecting.result()
+        if self._connecting is not connecting:
             # Closed meanwhile. A cancellation that comes when the channel is already open goes unnoticed.
-            channel.abort("the wait was ended")
+            if outcome is not None and not isinstance(outcome, Exception):
+                outcome.abort("the wait was ended")
             return
         self._connecting = None
-        self._channel = channel
-        if self._watchers and not self._outstanding:
-            self._block()
+        if isinstance(outcome, Exception):
+            self._wake(outcome)
+        elif outcome is not None:
+            self._channel = outcome
+            if self._watchers and not self._outstanding:
+                self._block()
 
     def _woken(self, channel: Channel, reply: Any) -> None:
         self._outstanding = False

@@ -27,7 +27,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.addresses import NAMELESS, Address, host_check
-from apressure.connection.wire.command import NO_HEAD, Argument, Head, pack
+from apressure.connection.wire.command import NO_HEAD, Argument, Head
 from apressure.connection.wire.replies import error_from_reply
 from apressure.exceptions import AuthenticationError, ServerError, ServerUnavailableError
 
@@ -58,11 +58,13 @@ class Channel(Protocol):
         up: It has not ended.
         address: Where the server is.
         lost: How it ended, unless this client ended it.
+        on_end: Called when it has ended.
     """
 
     up: bool
     address: Address
     lost: str
+    on_end: list[Callable[[], None]]
 
     def call(self, command: Sequence[Argument], on_reply: OnReply, head: Head = NO_HEAD) -> None:
         """Send a command; `on_reply` is called exactly once, never from within this call.
@@ -83,15 +85,21 @@ class Channel(Protocol):
             ServerError: The server refused it.
             ServerUnavailableError: The connection ended first.
         """
+        return await reply_of(self, command)
 
-    def abort(self, reason: str) -> None:
-        """End the connection at once; pending replies become `ConnectionLost`."""
+    def abort(self, reason: str, lost: bool = False) -> None:
+        """End the connection at once; pending replies become `ConnectionLost`.
+
+        Args:
+            reason: Why.
+            lost: It is not this client that ends it: it is lost.
+        """
 
     def retire(self) -> None:
         """End the connection as soon as no reply is pending."""
 
 
-class RESPChannel(asyncio.Protocol):
+class RESPChannel(asyncio.Protocol, Channel):
     """A channel to a server, speaking RESP2.
 
     Args:
@@ -99,20 +107,13 @@ class RESPChannel(asyncio.Protocol):
         transport: Its transport.
         address: Where the server is.
         response_timeout: Seconds of silence after which a missing reply ends the connection.
-        on_lost: Called once when the connection has ended.
 
     Attributes:
         on_message: Receives the channel of each message, on a connection that subscribes; None on all others.
-        on_end: Called when the connection has ended, on a connection that subscribes.
     """
 
     def __init__(
-        self,
-        connection: Any,
-        transport: asyncio.Transport,
-        address: Address,
-        response_timeout: float,
-        on_lost: Callable[[], None],
+        self, connection: Any, transport: asyncio.Transport, address: Address, response_timeout: float
     ) -> None:
         self.address = address
         self._connection = connection
@@ -127,11 +128,10 @@ class RESPChannel(asyncio.Protocol):
         self._response_timeout = response_timeout
         self._watchdog: asyncio.TimerHandle | None = None
         self._heard = 0.0
-        self._on_lost = on_lost
-        self._reason = "the connection was closed"
+        self._reason = ""
         self._retired = False
         self.on_message: Callable[[bytes], None] | None = None
-        self.on_end: Callable[[], None] | None = None
+        self.on_end: list[Callable[[], None]] = []
         self.up = True
         self.lost = ""
 
@@ -139,7 +139,7 @@ class RESPChannel(asyncio.Protocol):
         if not self.up:
             self._loop.call_soon(on_reply, ConnectionLost(self._reason))
             return
-        pieces = pack(head, command)
+        pieces = head.pack(command)
         if not self._pending and not self._outgoing and len(pieces) == 1:
             self._transport.write(pieces[0])
         else:
@@ -152,14 +152,10 @@ class RESPChannel(asyncio.Protocol):
         if self._watchdog is None:
             self._watchdog = self._loop.call_later(self._response_timeout, self._watch)
 
-    async def ask(self, *command: bytes | str | int) -> Any:
-        return await reply_of(self, command)
-
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, lost: bool = False) -> None:
         if self.up:
-            self._reason = reason
             self._transport.abort()
-            self._end()
+            self._end(reason, reason if lost else "")
 
     def retire(self) -> None:
         self._retired = True
@@ -198,8 +194,7 @@ class RESPChannel(asyncio.Protocol):
             if reply is False or self._pending or self._is_message(reply):
                 return reply
         # Not RESP, or a reply without a command: the other end is no Redis.
-        self.lost = "the server does not speak the Redis protocol"
-        self.abort(self.lost)
+        self.abort("the server does not speak the Redis protocol", lost=True)
         return False
 
     def _write(self) -> None:
@@ -229,12 +224,11 @@ class RESPChannel(asyncio.Protocol):
         self._write()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        reason, lost = "the connection was closed", "the server closed it"
         if exc is not None:
-            self._reason = f"the connection was lost: {exc}"
+            reason, lost = f"the connection was lost: {exc}", str(exc)
             self._read_last_reply()
-        if self.up and not self._retired:
-            self.lost = "the server closed it" if exc is None else str(exc)
-        self._end()
+        self._end(reason, "" if self._retired else lost)
 
     def _read_last_reply(self) -> None:
         """Read the reply that a server sent before it closed the connection ("the message is too large").
@@ -246,10 +240,10 @@ class RESPChannel(asyncio.Protocol):
             with contextlib.suppress(OSError):
                 self.data_received(os.read(transport.get_extra_info("socket").fileno(), PIECE))
 
-    def _end(self) -> None:
+    def _end(self, reason: str, lost: str) -> None:
         if not self.up:
             return
-        self.up = False
+        self.up, self._reason, self.lost = False, reason, lost
         if self._watchdog is not None:
             self._watchdog.cancel()
         # redis-py's objects would warn of an unclosed connection when they are collected.
@@ -258,9 +252,8 @@ class RESPChannel(asyncio.Protocol):
         pending, self._pending = self._pending, deque()
         for on_reply, _ in pending:
             on_reply(ConnectionLost(self._reason))
-        self._on_lost()
-        if self.on_end is not None:
-            self.on_end()
+        for on_end in self.on_end:
+            on_end()
 
     def _watch(self) -> None:
         """Check the oldest reply, and come back when that one is due: one timer for all replies.
@@ -273,16 +266,15 @@ class RESPChannel(asyncio.Protocol):
             return
         due = max(self._pending[0][1], self._heard) + self._response_timeout
         if self._loop.time() >= due:
-            self.lost = f"the server did not answer for {self._response_timeout:g} seconds"
-            self.abort(self.lost)
+            self.abort(f"the server did not answer for {self._response_timeout:g} seconds", lost=True)
         else:
             self._watchdog = self._loop.call_at(due, self._watch)
 
 
-async def reply_of(channel: Channel, command: Sequence[Argument]) -> Any:
+async def reply_of(channel: Channel, command: Sequence[Argument], head: Head = NO_HEAD) -> Any:
     """Send a command and return its reply, or raise its error."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    channel.call(command, functools.partial(set_result_once, future))
+    channel.call(command, functools.partial(set_result_once, future), head)
     reply = await future
     if isinstance(reply, ConnectionLost):
         raise ServerUnavailableError(str(reply))
@@ -327,9 +319,7 @@ def unreachable(address: Address, cause: Exception) -> ServerUnavailableError:
     return ServerUnavailableError(f"cannot reach the server at {address.text}: {reason}. {question}")
 
 
-async def connect(
-    address: Address, connect_timeout: float, response_timeout: float, on_lost: Callable[[], None] = lambda: None
-) -> RESPChannel:
+async def connect(address: Address, connect_timeout: float, response_timeout: float) -> RESPChannel:
     """Connect to the server at an address.
 
     Raises:
@@ -368,7 +358,7 @@ async def connect(
         connection._close()  # noqa: SLF001
         raise
     transport = _transport_of(connection)
-    channel = RESPChannel(connection, transport, address, response_timeout, on_lost)
+    channel = RESPChannel(connection, transport, address, response_timeout)
     transport.set_protocol(channel)
     if transport.is_closing():
         channel.abort("the connection was closed at once")

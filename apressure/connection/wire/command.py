@@ -19,25 +19,46 @@ class Head:
 
     Attributes:
         arguments: The first arguments of the command.
-        bulks: The same, packed.
     """
 
-    __slots__ = ("arguments", "bulks")
+    __slots__ = ("_bulks", "_count", "arguments")
 
     def __init__(self, *arguments: Argument) -> None:
         self.arguments = arguments
-        self.bulks = _bulks(arguments) if arguments else b""
+        self._count = len(arguments)
+        self._bulks = _bulks(arguments)
+
+    def pack(self, arguments: Sequence[Argument]) -> Sequence[bytes | memoryview]:
+        """Return a packed command, given the rest of it: one piece, or several if it has large arguments."""
+        count = self._count + len(arguments)
+        if not is_large(arguments):
+            return [b"*%d\r\n%b%b" % (count, self._bulks, _bulks(arguments))]
+        pieces = [b"*%d\r\n%b" % (count, self._bulks)]
+        for one in arguments:
+            if isinstance(one, bytes) and len(one) >= LARGE:
+                pieces[-1] += b"$%d\r\n" % len(one)
+                pieces += (one, b"\r\n")
+            else:
+                pieces[-1] += _bulks((one,))
+        return pieces
 
 
-NO_HEAD = Head()
+class Packed(Head):
+    """A whole command whose arguments are packed already; they are not copied. (fakeredis does not understand it.)
 
+    Args:
+        count: How many arguments there are.
+        pieces: The packed arguments.
+    """
 
-def pack(head: Head, arguments: Sequence[Argument]) -> list[bytes]:
-    """Return a packed command: one piece, or several if it has large arguments."""
-    count = len(head.arguments) + len(arguments)
-    if is_large(arguments):
-        return _pack_large(count, head, arguments)
-    return [b"*%d\r\n%b%b" % (count, head.bulks, _bulks(arguments))]
+    __slots__ = ("_pieces",)
+
+    def __init__(self, count: int, *pieces: bytes | memoryview) -> None:
+        super().__init__()
+        self._pieces = (b"*%d\r\n" % count, *pieces)
+
+    def pack(self, arguments: Sequence[Argument]) -> Sequence[bytes | memoryview]:  # noqa: ARG002
+        return self._pieces
 
 
 def is_large(arguments: Sequence[Argument]) -> bool:
@@ -49,17 +70,9 @@ def is_large(arguments: Sequence[Argument]) -> bool:
     return False
 
 
-def _pack_large(count: int, head: Head, arguments: Sequence[Argument]) -> list[bytes]:
-    pieces = [b"*%d\r\n%b" % (count, head.bulks)]
-    for one in arguments:
-        if isinstance(one, bytes) and len(one) >= LARGE:
-            pieces[-1] += b"$%d\r\n" % len(one)
-            pieces += (one, b"\r\n")
-        else:
-            pieces[-1] += _bulks((one,))
-    return pieces
-
-
 def _bulks(arguments: Sequence[Argument]) -> bytes:
     packed: bytes = hiredis.pack_command(tuple(arguments))  # type: ignore[arg-type]
     return packed[packed.index(b"\n") + 1 :]
+
+
+NO_HEAD = Head()

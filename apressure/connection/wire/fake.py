@@ -14,7 +14,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from apressure.concurrency import background
 from apressure.connection.addresses import Address
-from apressure.connection.wire.channel import ConnectionLost, OnReply, reply_of
+from apressure.connection.wire.channel import Channel, ConnectionLost, OnReply
 from apressure.connection.wire.command import NO_HEAD, Argument, Head
 from apressure.connection.wire.replies import error_from_reply
 from apressure.exceptions import ScriptingRefusedError
@@ -23,13 +23,13 @@ POLL: Final = 0.002
 """Seconds between two looks at a list that is missing."""
 
 
-class FakeredisChannel:
+class FakeredisChannel(Channel):
     """A channel that runs commands one after the other, as a server does for one connection."""
 
-    def __init__(self, client: Any, address: Address, on_lost: Callable[[], None]) -> None:
+    def __init__(self, client: Any, address: Address) -> None:
         self._client = client
         self.address = address
-        self._on_lost = on_lost
+        self.on_end: list[Callable[[], None]] = []
         self._queue: asyncio.Queue[tuple[Sequence[Argument], OnReply]] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self.up = True
@@ -40,10 +40,7 @@ class FakeredisChannel:
         if self._task is None or self._task.done():
             self._task = background.start(self._run(), "a command of fakeredis")
 
-    async def ask(self, *command: bytes | str | int) -> Any:
-        return await reply_of(self, command)
-
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, lost: bool = False) -> None:  # noqa: ARG002
         if not self.up:
             return
         self.up = False
@@ -51,7 +48,8 @@ class FakeredisChannel:
             self._task.cancel()
         while not self._queue.empty():
             self._queue.get_nowait()[1](ConnectionLost(reason))
-        self._on_lost()
+        for on_end in self.on_end:
+            on_end()
 
     def retire(self) -> None:
         self.abort("the connection is no longer needed")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import logging
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 from apressure import logs
 from apressure.concurrency import background
@@ -25,6 +27,8 @@ from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import Script, answer_of
 from apressure.core.driver import NotSentError
 from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError, ServerUnavailableError
+
+T = TypeVar("T")
 
 _CLOSED = "the client was closed; open a new one"
 
@@ -42,7 +46,7 @@ class ReconnectingConnection:
         self._queued: list[Request] = []
         self._held: asyncio.TimerHandle | None = None
         self._retired: set[Channel] = set()
-        self._connecting: asyncio.Task[Exception | None] | None = None
+        self._connecting: asyncio.Task[Channel | Exception] | None = None
         self._connected_at = -1.0
         self._short_lived = 0
         self._callers = 0
@@ -85,10 +89,13 @@ class ReconnectingConnection:
         return True
 
     async def ask(self, *command: bytes | str | int, reads: bool = False) -> Any:
-        """Run a command of administration on this connection.
+        """Run a command of administration on this connection; as for `repeat`."""
+        return await self.repeat(lambda channel: channel.ask(*command), reads)
 
-        It is sent again if the server says that it was not executed. With `reads`, for a command that may run twice,
-        it is also sent again if its reply was lost.
+    async def repeat(self, send: Callable[[Channel], Awaitable[T]], reads: bool = False) -> T:
+        """Run a command, and again if the server says that it was not executed.
+
+        With `reads`, for a command that may run twice, it is also sent again if its reply was lost.
 
         Raises:
             ClientClosedError: The client was closed meanwhile.
@@ -97,7 +104,7 @@ class ReconnectingConnection:
         """
         self._asking += 1
         try:
-            return await self.node.ask(self.connected, self._drop, command, reads)
+            return await self.node.ask(self.connected, self._drop, send, reads)
         except ServerUnavailableError:
             if self._closed:  # closing has ended the connection, not the server
                 raise ClientClosedError(_CLOSED) from None
@@ -121,8 +128,8 @@ class ReconnectingConnection:
                 raise
             finally:
                 self._callers -= 1
-            if not connecting.cancelled() and (failure := connecting.result()) is not None:
-                raise copy.copy(failure)
+            if not connecting.cancelled() and isinstance(outcome := connecting.result(), Exception):
+                raise copy.copy(outcome)
         return self._channel
 
     def close_if_idle(self) -> bool:
@@ -187,13 +194,13 @@ class ReconnectingConnection:
         command = [*request.arguments, tag]
         wanted = self.node.durability
 
-        def on_reply(reply: Any) -> None:
-            self._answer(request, channel, answer_of(reply, tag, channel))
-
         if wanted is None or request.changed is None:
-            channel.call(command, on_reply, head)
-        else:
-            durability.Confirmation(channel, head, command, tag, request.changed, wanted, on_reply)
+            channel.call(command, lambda reply: self._answer(request, channel, answer_of(reply, tag, channel)), head)
+            return
+        on_answer = functools.partial(self._answer, request, channel)
+        confirmation = durability.Confirmation(channel, request.changed, wanted, on_answer)
+        channel.call(command, lambda reply: confirmation.answered(answer_of(reply, tag, channel)), head)
+        confirmation.send()
 
     def _answer(self, request: Request, channel: Channel, reply: Any) -> None:
         if not isinstance(reply, Exception):
@@ -274,14 +281,9 @@ class ReconnectingConnection:
         if self._drained is not None and self._finished == self._sent:
             set_result_once(self._drained, None)
         if logs.logger.isEnabledFor(logging.DEBUG):
-            self._tell(request, reply)
+            seconds = asyncio.get_running_loop().time() - request.began
+            logs.step(request.call.script.name, seconds, reply if isinstance(reply, Exception) else None)
         request.on_reply(reply)
-
-    @staticmethod
-    def _tell(request: Request, reply: Any) -> None:
-        """Log a step that has ended."""
-        seconds, name = asyncio.get_running_loop().time() - request.began, request.call.script.name
-        logs.step(name, seconds, reply if isinstance(reply, Exception) else None)
 
     def _fail(self, request: Request, error: Exception) -> None:
         """Finish with an error. If the reply to an earlier try was lost, the outcome stays unknown."""
@@ -294,56 +296,52 @@ class ReconnectingConnection:
         if self._held is None:
             self._connect_soon()
 
-    def _connect_soon(self) -> asyncio.Task[Exception | None]:
+    def _connect_soon(self) -> asyncio.Task[Channel | Exception]:
         if self._connecting is None:
             self._connecting = background.start(self._connect(), "connecting to the server")
+            self._connecting.add_done_callback(self._connect_ended)
         return self._connecting
 
-    async def _connect(self) -> Exception | None:
-        """Connect, and send the queued requests in order. Return the error if that fails."""
+    async def _connect(self) -> Channel | Exception:
         loop = asyncio.get_running_loop()
-        mine = asyncio.current_task()
+        if loop.time() - self._connected_at < 1.0:
+            # The last connection ended soon: without a pause this could become a busy loop.
+            self._short_lived += 1
+            await asyncio.sleep(RECONNECT_BACKOFF.pause(self._short_lived - 1))
+        else:
+            self._short_lived = 0
         try:
-            if loop.time() - self._connected_at < 1.0:
-                # The last connection ended soon: without a pause this could become a busy loop.
-                self._short_lived += 1
-                await asyncio.sleep(RECONNECT_BACKOFF.pause(self._short_lived - 1))
-            else:
-                self._short_lived = 0
-            channel = await self._open()
+            channel = await self.node.connect()
+            try:
+                await durability.check(channel, self.node)
+            except ServerUnavailableError:
+                self.node.invalidate(channel.address)  # lost again: the first request notices, and reconnects
+            except BaseException:
+                channel.abort("the server cannot do what durability= asks for")
+                raise
         except Exception as error:  # noqa: BLE001 (the queued requests raise it)
-            if self._connecting is not mine:
-                return None
-            self._connecting = None
-            self._fail_queued(error)
             return error
-        except BaseException:
-            if self._connecting is mine:
-                self._connecting = None
-                self._fail_queued(ClientClosedError("the client, or the event loop, ended while connecting"))
-            raise
-        if self._closed or self._connecting is not mine:
-            # A cancellation that comes when the channel is already open goes unnoticed.
-            channel.abort("the connection is no longer needed")
-            return None
-        self._connecting = None
-        self._channel = channel
-        self._connected_at = loop.time()
-        self._known.clear()
-        self._invalidations = self.node.invalidations(channel.address)
-        self._transmit_queued(channel)
-        return None
-
-    async def _open(self) -> Channel:
-        channel = await self.node.connect()
-        try:
-            await durability.check(channel, self.node)
-        except ServerUnavailableError:
-            self.node.invalidate(channel.address)  # lost again: the first request notices, and reconnects
-        except BaseException:
-            channel.abort("the server cannot do what durability= asks for")
-            raise
         return channel
+
+    def _connect_ended(self, connecting: asyncio.Task[Channel | Exception]) -> None:
+        """Send the queued requests in order, or fail them."""
+        outcome = None if connecting.cancelled() else connecting.result()
+        if self._closed or self._connecting is not connecting:
+            # A cancellation that comes when the channel is already open goes unnoticed.
+            if outcome is not None and not isinstance(outcome, Exception):
+                outcome.abort("the connection is no longer needed")
+            return
+        self._connecting = None
+        if outcome is None:
+            self._fail_queued(ClientClosedError("the client, or the event loop, ended while connecting"))
+        elif isinstance(outcome, Exception):
+            self._fail_queued(outcome)
+        else:
+            self._channel = outcome
+            self._connected_at = asyncio.get_running_loop().time()
+            self._known.clear()
+            self._invalidations = self.node.invalidations(outcome.address)
+            self._transmit_queued(outcome)
 
     def _transmit_queued(self, channel: Channel) -> None:
         queued, self._queued = sorted(self._queued, key=lambda request: request.number), []
@@ -358,3 +356,18 @@ class ReconnectingConnection:
         queued, self._queued = self._queued, []
         for request in queued:
             self._fail(request, copy.copy(error))
+
+
+async def scan(ask: Callable[..., Awaitable[Any]], pattern: bytes, kind: bytes) -> AsyncIterator[bytes]:
+    """Yield the keys of a type that match; a key may come more than once.
+
+    Args:
+        ask: Sends a command to one node, and returns the reply.
+        pattern: As in Redis.
+        kind: The type.
+    """
+    cursor = b""
+    while cursor != b"0":
+        cursor, keys = await ask(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", 1000, b"TYPE", kind)
+        for key in keys:
+            yield key

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import re
 
-from apressure.exceptions import (
-    TEMPORARY_CODES,
-    AuthenticationError,
-    OutOfMemoryError,
-    PermissionDeniedError,
-    ReadOnlyError,
-    ScriptingRefusedError,
-    ServerError,
-    ServerTooOldError,
-)
+from apressure import exceptions as errors
 
-NOT_EXECUTED = TEMPORARY_CODES - {"OOM", "MISCONF", "READONLY"}
+NOT_EXECUTED = errors.TEMPORARY_CODES - {"OOM", "MISCONF", "READONLY"}
 """Codes of temporary refusals: the command was not executed, and may be sent again a little later."""
 
 UNREADABLE = "invalid bulk length"
@@ -28,12 +19,12 @@ _FROM_SCRIPT = r"(?s)ERR Error running script .*?@user_script: ?\d+: -?([A-Z]+ .
 # Later versions put this behind the error.
 _AT_SCRIPT = r",? script: [0-9a-f]{40}, on @user_script:\d+\.?$"
 
-_KINDS: dict[str, type[ServerError]] = {
-    "NOAUTH": AuthenticationError,
-    "WRONGPASS": AuthenticationError,
-    "NOPERM": PermissionDeniedError,
-    "OOM": OutOfMemoryError,
-    "READONLY": ReadOnlyError,
+_KINDS: dict[str, type[errors.ServerError]] = {
+    "NOAUTH": errors.AuthenticationError,
+    "WRONGPASS": errors.AuthenticationError,
+    "NOPERM": errors.PermissionDeniedError,
+    "OOM": errors.OutOfMemoryError,
+    "READONLY": errors.ReadOnlyError,
 }
 
 _IS_CLUSTER = "the server is a node of a cluster: use cluster= or a redis+cluster:// URL"
@@ -62,7 +53,7 @@ _ADVICE |= {code: f"{advice}; nothing was written" for code, advice in _NOTHING_
 _FROM_PROXY = rf"ERR (?=({'|'.join(_ADVICE)}) )"
 
 
-def error_from_reply(text: str) -> ServerError:
+def error_from_reply(text: str) -> errors.ServerError:
     """Return the exception for the text of an error reply; its message says what to do."""
     wrapped = re.match(_FROM_SCRIPT, text)
     if wrapped:
@@ -72,35 +63,32 @@ def error_from_reply(text: str) -> ServerError:
     if "unknown command" in text.lower():
         name = text.partition("'")[2].partition("'")[0] or text.partition("`")[2].partition("`")[0]
         if name.upper() in ("EVAL", "EVALSHA"):
-            return ScriptingRefusedError(f"the server refuses scripts ({text}): use scripting=False", code=code)
-        return ServerTooOldError(
+            return errors.ScriptingRefusedError(f"the server refuses scripts ({text}): use scripting=False", code=code)
+        return errors.ServerTooOldError(
             f"the server lacks the command {name}: apressure needs Redis 6.2 or later, or Valkey", code=code
         )
     if code == "NOPERM" and ("'eval" in text.lower() or "'script" in text.lower()):
-        return ScriptingRefusedError(
+        return errors.ScriptingRefusedError(
             f"the server refuses scripts ({text}): allow them to the user, or use scripting=False", code=code
         )
-    if "ACL failure in script" in text or "user executing the script" in text:  # Valkey, Redis
-        return PermissionDeniedError(
-            f"{text} (the server's user needs the command and the key; what the script did before is not undone)",
-            code="NOPERM",
-        )
     if code == "DENIED":  # the server's own text is a paragraph, which advises to switch the protection off
-        return AuthenticationError(
+        return errors.AuthenticationError(
             "the server is in protected mode: it takes connections from its own machine only. Give it a password "
             "(requirepass), and the password to its clients",
-            code=code,
-        )
-    if UNREADABLE in text:
-        return ServerError(
-            f"{text} (the message is larger than the server takes: raise its proto-max-bulk-len, or lower the client's "
-            "max_message_size; nothing was written)",
             code=code,
         )
     if "command on a stale replica" in text:  # MASTERDOWN inside a script
         code = "MASTERDOWN"
     if "unauthenticated" in text:  # a long command is refused before it is read
         code = "NOAUTH"
-    if code in _ADVICE:
-        return _KINDS.get(code, ServerError)(f"{text} ({_ADVICE[code]})", code=code)
-    return ServerError(text, code=code if code.isupper() else "ERR")
+    advice = _ADVICE.get(code)
+    if "ACL failure in script" in text or "user executing the script" in text:  # Valkey, Redis
+        code = "NOPERM"
+        advice = "the server's user needs the command and the key; what the script did before is not undone"
+    elif UNREADABLE in text:
+        advice = (
+            "the message is larger than the server takes: raise its proto-max-bulk-len, or lower the client's "
+            "max_message_size; nothing was written"
+        )
+    kind = _KINDS.get(code, errors.ServerError)
+    return kind(f"{text} ({advice})" if advice else text, code=code if code.isupper() else "ERR")

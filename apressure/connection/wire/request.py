@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Call
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Request:
     """One step that is to be sent, perhaps more than once, and answered.
 
@@ -28,30 +30,15 @@ class Request:
         refusals: How often the server gave a temporary refusal.
     """
 
-    __slots__ = (
-        "again", "arguments", "began", "call", "changed", "number", "on_reply", "refusals", "reply_lost", "resend",
-        "until", "whole",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        call: Call,
-        arguments: list[Argument],
-        on_reply: Callable[[Any], None],
-        resend: bool,
-        again: int | None = None,
-        whole: bool = False,
-        changed: Callable[[Any], bool] | None = None,
-    ) -> None:
-        self.call = call
-        self.arguments = arguments
-        self.on_reply = on_reply
-        self.resend = resend
-        self.again = again
-        self.whole = whole
-        self.changed = changed
-        self.reply_lost = False
-        self.number = 0
-        self.began = 0.0
-        self.until = 0.0
-        self.refusals = 0
+    call: Call
+    arguments: list[Argument]
+    on_reply: Callable[[Any], None]
+    resend: bool
+    again: int | None = None
+    whole: bool = False
+    changed: Callable[[Any], bool] | None = None
+    reply_lost: bool = False
+    number: int = 0
+    began: float = 0.0
+    until: float = 0.0
+    refusals: int = 0

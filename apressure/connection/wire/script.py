@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
 from collections.abc import Sequence
@@ -66,16 +65,13 @@ class Call:
     Attributes:
         script: The script.
         keys: Its KEYS.
+        short: Runs the script by its digest.
     """
 
     def __init__(self, script: Script, keys: tuple[bytes, ...]) -> None:
         self.script = script
         self.keys = keys
-
-    @functools.cached_property
-    def short(self) -> Head:
-        """Runs the script by its digest."""
-        return Head(b"EVALSHA", self.script.sha, len(self.keys), *self.keys)
+        self.short = Head(b"EVALSHA", script.sha, len(keys), *keys)
 
     @property
     def whole(self) -> Head:

@@ -130,8 +130,4 @@ class EventWaits(Waits):
             self._steps.pass_room()
 
     def _give_up_one(self) -> bool:
-        for waiter in self._all:
-            if waiter.idle and waiter.connected:
-                waiter.close()
-                return True
-        return False
+        return any(waiter.close_if_idle() for waiter in self._all)

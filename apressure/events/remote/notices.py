@@ -128,7 +128,7 @@ class Notices:
                 self._fail(error)
             else:
                 assert isinstance(channel, RESPChannel)
-                channel.on_end = self._changed.set
+                channel.on_end.append(self._changed.set)
                 try:
                     await channel.ask(b"QREGISTER", *self._names)
                     set_result_once(self._start(), None)

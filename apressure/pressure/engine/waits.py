@@ -233,8 +233,4 @@ class Waits(waiting.Waits):
         return [role for role, waiter in self._claims.items() if waiter.close()]
 
     def _give_up_one(self) -> bool:
-        for waiter in self._all:
-            if waiter.idle and waiter.connected:
-                waiter.close()
-                return True
-        return False
+        return any(waiter.close_if_idle() for waiter in self._all)

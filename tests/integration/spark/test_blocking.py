@@ -44,12 +44,11 @@ def test_a_push_without_a_reply_is_not_sent_again(make_server: Callable[..., Emb
 
 def test_a_server_that_stays_away_is_an_error() -> None:
     server = connect("redis://127.0.0.1:1", retryTimeout="0.2")
-    with pytest.raises(ServerUnavailableError, match=r"cannot reach 127.0.0.1:1 .*tried again for 0.2 seconds"):
+    with pytest.raises(ServerUnavailableError, match=r"cannot reach the server at 127.0.0.1:1 .*tried again for 0.2 seconds"):
         QueueSteps(server, "jobs").measure()
 
 
 def test_a_cluster_that_comes_back_is_used_again() -> None:
-    """redis-py raises other errors if no node of a cluster answers."""
     with cluster("valkey", nodes=3, appendonly=True) as nodes:
         steps = QueueSteps(connect(nodes.url), "{q}")
         steps.create(0)
@@ -72,9 +71,9 @@ def test_an_address_without_a_cluster_is_an_error(make_server: Callable[..., Emb
     server = make_server(config={"requirepass": "hunter2"})
     port = server.url.rpartition(":")[2].partition("/")[0]
     for nodes, error, says in (
-        ("127.0.0.1:1", ServerUnavailableError, r"cannot reach the cluster of 127\.0\.0\.1:1"),
-        (f"127.0.0.1:{port}", AuthenticationError, "check username and password"),
-        (f":hunter2@127.0.0.1:{port}", ServerError, "cluster support disabled"),
+        ("127.0.0.1:1", ServerUnavailableError, r"cannot find the cluster of 127\.0\.0\.1:1: cannot reach"),
+        (f"127.0.0.1:{port}", AuthenticationError, "give a password"),
+        (f":hunter2@127.0.0.1:{port}", ServerError, "is not a node of a cluster"),
     ):
         with pytest.raises(error, match=says):
             QueueSteps(connect(f"redis+cluster://{nodes}", retryTimeout="0.2"), "{q}").measure()

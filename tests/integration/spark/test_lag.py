@@ -97,4 +97,4 @@ def test_a_listener_does_not_wait_for_a_server_that_is_down(
     for _ in range(2):
         listener.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(json=progress)))
     assert tries == 1
-    assert "the lag of the query billing cannot be measured: cannot reach 127.0.0.1:1" in caplog.text
+    assert "the lag of the query billing cannot be measured: cannot reach the server at 127.0.0.1:1" in caplog.text

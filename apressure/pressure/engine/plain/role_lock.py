@@ -74,7 +74,9 @@ class RoleLock:
     async def ask(self, *command: bytes | str | int) -> Any:
         """Run a command on this operation's connection."""
         try:
-            return await self._locks.connection.node.ask(self._connected, self._drop, command)
+            return await self._locks.connection.node.ask(
+                self._connected, self._drop, lambda channel: channel.ask(*command)
+            )
         except ServerUnavailableError as error:
             raise OutcomeUnknownError(
                 f"{error}; the operation may have been carried out, and its role may be taken still"
