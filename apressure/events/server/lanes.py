@@ -175,6 +175,7 @@ class PushLane(Lane[Sequence[Pair], bytes]):
         size = 0
         for event, contents in events:
             size += len(event) + len(contents)
+        expected = expected or patient  # only a queue that was created can be full
         return self._submit(events, len(events), size, patient, expected)
 
     def _fits(self, first: PushJob, job: PushJob) -> bool:

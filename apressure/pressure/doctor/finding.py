@@ -15,6 +15,9 @@ FindingKind = Literal[
 ]  # fmt: skip
 
 
+How = Literal["automatic", "holder", "by hand", "none"]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
     """Something about a queue that a person may want to know.
@@ -32,23 +35,8 @@ class Finding:
 
     kind: FindingKind
     fault: bool
-    repair: Literal["automatic", "holder", "by hand", "none"]
+    repair: How
     text: str
     advice: str = ""
     role: Role | None = None
     holder: str | None = None
-
-
-def fault(kind: FindingKind, text: str, advice: str, role: Role | None = None, holder: str | None = None) -> Finding:
-    """Return a fault that `repair` repairs."""
-    return Finding(kind, True, "automatic", text, advice, role, holder)
-
-
-def by_hand(kind: FindingKind, text: str, advice: str) -> Finding:
-    """Return a fault that needs a person."""
-    return Finding(kind, True, "by hand", text, advice)
-
-
-def remark(kind: FindingKind, text: str, advice: str = "") -> Finding:
-    """Return something worth knowing that is no fault."""
-    return Finding(kind, False, "none", text, advice)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from apressure import validation
@@ -19,7 +19,7 @@ from apressure.exceptions import PermissionDeniedError, Role, ScriptingRefusedEr
 from apressure.pressure.doctor.finding import Finding, FindingKind
 from apressure.pressure.doctor.findings import CLAIM_MS, diagnose, suspicious
 from apressure.pressure.doctor.snapshot import Snapshot
-from apressure.pressure.doctor.words import shown, text_of
+from apressure.pressure.doctor.words import SENTENCES, shown, text_of
 from apressure.pressure.engine import keys as spelling
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.steps import Steps
@@ -113,9 +113,8 @@ async def examine(queue: AsyncQueue[Any], patience: float = PATIENCE) -> Report:
     Cancelled, nothing has changed.
     """
     validation.seconds(patience, "patience")
-    steps = _steps(queue.client, queue.name)
-    snapshot, findings = await _look(steps, patience)
-    return Report(queue.name, snapshot.exists, findings)
+    _, report = await _look(_steps(queue.client, queue.name), patience)
+    return report
 
 
 async def repair(queue: AsyncQueue[Any], holder: str | None = None, patience: float = PATIENCE) -> Repair:
@@ -144,24 +143,23 @@ async def repair(queue: AsyncQueue[Any], holder: str | None = None, patience: fl
     named = None if holder is None else holder.encode(errors="surrogateescape")
     done: list[Action] = []
     for _ in range(_ROUNDS):
-        snapshot, findings = await _look(steps, patience)
-        repairable = [
-            finding
-            for finding in findings
-            if finding.repair == "automatic"
-            or (finding.repair == "holder" and holder is not None and holder == (finding.holder or ""))
-        ]
+        snapshot, report = await _look(steps, patience)
+        repairable = {
+            finding.kind
+            for finding in report.findings
+            if finding.repair == "automatic" or (finding.repair == "holder" and holder == (finding.holder or ""))
+        }
         if not repairable:
             break
-        if any(finding.kind == "leased" for finding in repairable):
+        if "leased" in repairable:
             await asyncio.sleep(patience)  # nothing may move meanwhile: the step compares
         did = await steps.repair(snapshot.marks, True, named)
-        done += _actions(steps.keys, did)
-        if not did and any(finding.kind == "abandoned_claim" for finding in repairable):
+        done += (_action(steps.keys, *one) for one in did)
+        if not did and "abandoned_claim" in repairable:
             await asyncio.sleep(CLAIM_MS / 1000)
     else:
-        snapshot, findings = await _look(steps, patience)
-    return Repair(queue.name, tuple(done), Report(queue.name, snapshot.exists, findings))
+        _, report = await _look(steps, patience)
+    return Repair(queue.name, tuple(done), report)
 
 
 async def watch(
@@ -214,9 +212,8 @@ async def _heal(steps: Steps, earlier: Snapshot | None, snapshot: Snapshot) -> R
     did = await steps.repair(snapshot.marks, False, None)
     if not did:
         return None
-    after = await _snapshot(steps)
-    report = Report(steps.name, after.exists, diagnose(snapshot, after))
-    return Repair(steps.name, tuple(_actions(steps.keys, did)), report)
+    done = tuple(_action(steps.keys, *one) for one in did)
+    return Repair(steps.name, done, _report(snapshot, await _snapshot(steps)))
 
 
 def _of_one_queue(error: ValueError | ServerError) -> bool:
@@ -259,63 +256,36 @@ async def _snapshot(steps: Steps) -> Snapshot:
     return Snapshot(steps.name, steps.keys, await steps.examine())
 
 
-async def _look(steps: Steps, patience: float) -> tuple[Snapshot, tuple[Finding, ...]]:
-    """Return a snapshot and its findings: a second one, where the first may show an operation under way."""
-    snapshot = await _snapshot(steps)
-    if not suspicious(snapshot):
-        return snapshot, diagnose(None, snapshot)
-    await asyncio.sleep(patience)
-    later = await _snapshot(steps)
-    return later, diagnose(snapshot, later)
+async def _look(steps: Steps, patience: float) -> tuple[Snapshot, Report]:
+    """Return a snapshot and what it shows: a second one, where the first may show an operation under way."""
+    earlier, snapshot = None, await _snapshot(steps)
+    if suspicious(snapshot):
+        await asyncio.sleep(patience)
+        earlier, snapshot = snapshot, await _snapshot(steps)
+    return snapshot, _report(earlier, snapshot)
 
 
-def _actions(keys: Keys, did: Iterable[Any]) -> list[Action]:
-    """Put the answer of the step `repair` into words."""
-    actions = []
-    for kind, role, text, number in did:
-        name: FindingKind = kind.decode()
-        whose: Role | None = role.decode() or None
-        names_holder = name in ("expired_lease", "leased", "overlong_lease", "stuck_role")
-        holder = text_of(text) if names_holder and text else None
-        actions.append(Action(name, _words(keys, name, whose, text, number), whose, holder))
-    return actions
+def _report(earlier: Snapshot | None, snapshot: Snapshot) -> Report:
+    return Report(snapshot.name, snapshot.exists, diagnose(earlier, snapshot))
 
 
-_WORDS: dict[str, str] = {
-    "abandoned_claim": "gave back the {role} role, which was claimed and not used",
-    "doubled_token": "removed {all_but_one} of the {number} tokens of the {role} role",
-    "expired_lease": "gave back the {role} role of {text}, whose lease had expired{back}",
-    "expired_member": "removed a member of the shared consumer role that had ended{back}",
-    "extra_permits": "removed {number} permits to put too many",
-    "foreign_entry": "put {number} entries of the key {text} {where} that are not apressure's",
-    "half_created": "added the missing tokens",
-    "half_deleted": "deleted what was left of the queue, with {number} messages",
-    "leased": "ended the lease of {text} on the {role} role{back}",
-    "lost_permit": "restored the permit to put",
-    "orphaned_items": "put {number} messages back that were in flight without a lease",
-    "overlong_lease": "shortened the lease of {text} on the {role} role to its duration",
-    "wrong_type": "renamed a key of the wrong type: {text}",
-}
-
-
-def _words(keys: Keys, kind: FindingKind, role: Role | None, text: bytes, number: int) -> str:
-    match kind:
-        case "broken_statistic":
-            key = text_of(keys.specified[abs(number) - 1])
-            was = shown(text) if number > 0 else f"a {text.decode()}"
-            return f"set the statistic {key!r} to 0; it was {was}"
-        case "stuck_role":
-            whose = repr(text_of(text)) if text else "an unnamed client"
-            items = "what it took is lost" if role == "consumer" else "what it was putting is in the queue, or lost"
-            return f"gave back the {role} role of {whose}; {items}"
-        case "leftovers":
-            what = f"{number} messages that were in flight" if number else "apressure's own keys"
-            return f"removed {what} of a queue that does not exist"
-    return _WORDS.get(kind, kind).format(
-        role=role,
-        text=repr(text_of(text)),
-        number=number,
-        all_but_one=number - 1,
-        back=f", and put {number} messages back that were in flight" if number else "",
-        where="first in line" if text == keys.apart else "away",
-    )
+def _action(keys: Keys, kind: bytes, concerned: bytes, text: bytes, number: int) -> Action:
+    """Put a part of the answer of the step `repair` into words."""
+    name: FindingKind = kind.decode()  # type: ignore[assignment]
+    role: Role | None = concerned.decode() or None  # type: ignore[assignment]
+    values = {
+        "role": role,
+        "text": text_of(text),
+        "number": number,
+        "all_but_one": number - 1,
+        "back": f", and put {number} messages back that were in flight" if number else "",
+        "removed": f"{number} messages that were in flight" if number else "apressure's own keys",
+        "taken": "what it took is lost" if role == "consumer" else "what it was putting is in the queue, or lost",
+        "where": "first in line" if text == keys.apart else "away",
+        "whose": repr(text_of(text)) if text else "an unnamed client",
+    }
+    if name == "broken_statistic":
+        values["statistic"] = text_of(keys.specified[abs(number) - 1])
+        values["was"] = shown(text) if number > 0 else f"a {text.decode()}"
+    names_holder = name in ("expired_lease", "leased", "overlong_lease", "stuck_role")
+    return Action(name, SENTENCES[name].done.format(**values), role, text_of(text) if names_holder and text else None)

@@ -69,6 +69,12 @@ class Snapshot:
         self.foreign: dict[bytes, int] = {keys.apart: apart, keys.redelivered: redelivered}
         """How many entries of these keys were written by other programs."""
         self.collision = keys.collisions()[collision - 1] if collision else None
+        self.bound = max(0, self.integer(keys.bound) or 0)
+        """The most messages that may wait, 0 for no bound."""
+        self.length = self.at[keys.messages].size
+        """How many messages wait."""
+        self.in_flight = self.at[keys.inflight].size + self.at[keys.apart].size
+        """How many messages are in flight."""
 
     @property
     def exists(self) -> bool:
@@ -92,24 +98,9 @@ class Snapshot:
         usable = state.kind == "string" and state.size <= 18 and re.fullmatch(rb"0|-?[1-9][0-9]*", state.value)
         return int(state.value) if usable else None
 
-    @property
-    def bound(self) -> int:
-        """The most messages that may wait, 0 for no bound."""
-        return max(0, self.integer(self.keys.bound) or 0)
-
     def lease(self, role: Role) -> Lease | None:
         """The lease on a role."""
         return self._leases[role]
-
-    @property
-    def length(self) -> int:
-        """How many messages wait."""
-        return self.at[self.keys.messages].size
-
-    @property
-    def in_flight(self) -> int:
-        """How many messages are in flight."""
-        return self.at[self.keys.inflight].size + self.at[self.keys.apart].size
 
     def hidden(self, role: Role) -> bool:
         """Whether the role's token is missing: a client that works step by step has it, or it is lost."""

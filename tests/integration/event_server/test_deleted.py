@@ -10,6 +10,7 @@ import redis
 
 from apressure import EventQueue, QueueDoesNotExistError
 from apressure.events.server import queues
+from tests.integration.conftest import blocked
 from tests.integration.event_server.conftest import PATIENCE, Served, Wire
 
 LONG = 80  # seconds: a wait that reaches it has missed what it waits for, and the test fails
@@ -114,6 +115,21 @@ async def test_a_pop_that_waits_says_that_the_queue_was_deleted(okq: Served, wir
             assert await wire("QDELETE", "foo") == b"OK"
             replies = [str(await one.reply()) for one in waiting]
             assert set(replies) <= {"None", "ERR no such queue"}
+
+
+async def test_pushes_that_wait_for_room_do_not_make_a_deleted_queue_again(
+    okq: Served, wire: Wire, db: redis.Redis
+) -> None:
+    assert await wire("QCREATE", "foo", 2) == 1
+    pushing = [await okq.connect() for _ in range(3)]
+    pushing[0].send("QLPUSH", "foo", *(part for number in range(3) for part in (number, "x")))
+    await blocked(db)
+    pushing[1].send("QLPUSH", "foo", "a", "x")
+    pushing[2].send("QRPUSH", "foo", "b", "x")
+    await blocked(db, 2)  # a connection for each end
+    assert await wire("QDELETE", "foo") == b"OK"
+    assert [str(await one.reply()) for one in pushing] == ["ERR no such queue"] * 3
+    assert await wire("QLOOK", "foo") == [0] * 9
 
 
 async def test_created(okq: Served, wire: Wire, url: str) -> None:
