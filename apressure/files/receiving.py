@@ -8,17 +8,22 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from apressure import dead_letters, logs
-from apressure.exceptions import QueueDoesNotExistError, StorageError
+from apressure.core.waiting import EMPTY, Wait
+from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, StorageError
+from apressure.files.steps import Steps
 from apressure.files.storage import names
 from apressure.files.storage.directory import Back, Directory, NotAMessageError, Taken
 from apressure.files.storage.messages.contents import TooLargeError
 from apressure.files.storage.store import Store
 
 logger = logging.getLogger("apressure")
+
+DRAINING: Final = Wait("draining")
+PAUSED: Final = Wait("paused")
 
 _LATER: Final = 1_000_000
 """Microseconds until the next try to requeue a message that could not be requeued."""
@@ -42,7 +47,7 @@ class Got(NamedTuple):
     expires: float
 
 
-class Receiver:
+class Receiver(Steps):
     """Receives from a store.
 
     Attributes:
@@ -51,11 +56,7 @@ class Receiver:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._settings = store.settings
-        self._index = store.index
-        self._directory = store.directory
-        self._worker = store.worker
+        super().__init__(store)
         self._dead: Directory | None = None
         self._place = -1
         """The last id in the dead-letter queue that was not the message's own."""
@@ -68,29 +69,36 @@ class Receiver:
         """Return when a lease of `seconds` ends, in seconds since 1970; None for the queue's own lease."""
         return self._store.time() + (self._settings.lease if seconds is None else seconds)
 
-    async def take(self, most: int, lease: float | None) -> list[Got]:
+    async def take(self, most: int, lease: float | None, idle: Callable[[], bool] | None = None) -> list[Got] | Wait:
         """Take the oldest messages that wait, after requeuing those whose lease has ended (specification: Requeuing).
 
-        Of a paused queue, none are taken.
+        Args:
+            most: How many at most.
+            lease: Seconds; None for the queue's own lease.
+            idle: In a drained queue, wait for messages in flight if this returns True.
+
+        Returns:
+            The messages; a `Wait` if there is none, or if the queue is paused.
 
         Raises:
+            QueueClosedError: The queue is closed and drained.
             QueueDoesNotExistError: The directory was deleted.
             StorageError: The file system refused. Nothing was taken.
 
         Cancelled, nothing was taken, or it has been given back.
         """
         got: list[Got] = []
-        limit = self._settings.max_attempts
+        index, limit = self._index, self._settings.max_attempts
         try:
-            await self._store.refresh()
+            await self._store.refresh(create=True)
             await self._requeue_expired()
-            while len(got) < most and (key := self._next()) is not None:
+            while len(got) < most and not index.paused and (key := index.head()) is not None:
                 until = self.until(lease)
                 filename = names.taken_name(key, until)
                 try:
                     taken = await self._take(key, filename)
                 except NotAMessageError:
-                    self._index.discard(names.id_of(key))
+                    index.discard(names.id_of(key))
                     continue
                 except StorageError as error:
                     if isinstance(error.__cause__, TooLargeError) and self.keeps_errors:
@@ -115,10 +123,17 @@ class Receiver:
             await self.undo(got)
             raise
         self.received += len(got)
-        return got
+        return got or self._nothing(idle)
 
-    def _next(self) -> int | None:
-        return None if self._index.paused else self._index.head()
+    def _nothing(self, idle: Callable[[], bool] | None) -> Wait:
+        if self._index.paused:
+            return PAUSED
+        if not self._store.drained:
+            return EMPTY
+        if idle is None or not idle() or not self._index.in_flight:
+            name = self._settings.name
+            raise QueueClosedError(f"the queue {name!r} is closed and nothing waits in it", name=name)
+        return DRAINING
 
     async def _take(self, key: int, filename: str) -> Taken | None:
         def undo(taken: Taken | None) -> None:
@@ -192,9 +207,7 @@ class Receiver:
 
     async def requeue(self, filename: str) -> bool | None:
         """Make a message in flight wait again; see `Directory.requeue`."""
-        name = names.parse(filename)
-        assert name is not None
-        outcome = await self._worker.do(self._directory.requeue, filename, name.key)
+        outcome = await self._worker.do(self._directory.requeue, filename)
         if outcome is not None:
             self._store.went(filename)
         return outcome

@@ -174,7 +174,7 @@ class Directory(Writing):
         with self.errors("change"):
             return self._rename(before, after)
 
-    def requeue(self, filename: str, key: int) -> bool | None:
+    def requeue(self, filename: str) -> bool | None:
         """Make a message in flight wait again (specification: Requeuing), marked as handed out.
 
         Returns:
@@ -187,7 +187,7 @@ class Directory(Writing):
                     return None
                 if not handed_out(status) and not self._is_linked(status):
                     mark(filename, 1, self._fd)
-                return self._rename(filename, id_of(key))
+                return self._rename(filename, filename.partition(".")[0])
             except FileNotFoundError:
                 return False
             except FileExistsError:

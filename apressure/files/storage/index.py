@@ -191,12 +191,13 @@ class Index:
         """Return the keys for which there is a reason and no message. The cost grows with the number of reasons."""
         return {key for key in self.reasons if self.filename_of(key) is None}
 
-    def filenames(self, *, waiting: bool, in_flight: bool) -> list[str]:
-        """Return the names of messages, the oldest ones first: those that wait, and then those in flight."""
-        found = [id_of(key) for key in sorted(self._ready)] if waiting else []
-        if in_flight:
-            found += sorted(self._taken, key=lambda filename: self._taken[filename].key)
-        return found
+    def waiting_names(self) -> list[str]:
+        """Return the names of the messages that wait, the oldest first."""
+        return [id_of(key) for key in sorted(self._ready)]
+
+    def taken_names(self) -> list[str]:
+        """Return the names of the messages in flight, the oldest first."""
+        return sorted(self._taken, key=lambda filename: self._taken[filename].key)
 
     def newest_waiting(self) -> int | None:
         """Return the newest message that waits. The cost grows with their number."""

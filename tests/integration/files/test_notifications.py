@@ -50,7 +50,7 @@ async def test_more_changes_than_the_kernel_remembers(
     def listings(queue: FileQueue[bytes]) -> list[int]:
         made: list[int] = []
         listed = queue._store._list
-        monkeypatch.setattr(queue._store, "_list", lambda: [made.append(1), listed()][1])
+        monkeypatch.setattr(queue._store, "_list", lambda watcher: [made.append(1), listed(watcher)][1])
         return made
 
     async with FileQueue(tmp_path / "q", fsync=False) as queue:
@@ -148,10 +148,10 @@ async def test_changes_during_a_listing_are_not_lost(tmp_path: Path, monkeypatch
         assert queue._store.watcher is not None
         real, turns = queue._store._list, 0
 
-        def listing() -> Any:
+        def listing(watcher: Any) -> Any:
             nonlocal turns
             turns += 1
-            found = real()
+            found = real(watcher)
             (queue.path / f"{1_700_000_000_000 + turns}").write_bytes(b"")
             read = asyncio.run_coroutine_threadsafe(other.statistics(), loop)
             assert not read.result(60).in_flight
