@@ -19,7 +19,8 @@ T = TypeVar("T")
 def oldest_first(dead: Directory) -> list[str]:
     """Open a directory, and return the names of its dead letters. Reasons of those that are gone are deleted."""
     dead.open(create=False)
-    index = Index.of(dead.list().files, 0.0)
+    files, _ = dead.list()
+    index = Index.of(files, 0.0)
     dead.forget_orphans(index.orphans())
     return index.waiting_names()
 
@@ -44,7 +45,7 @@ def _shown(message_id: str, letter: Letter, decode: Callable[[bytes], T]) -> Dea
     data, reason, refused = letter
     if refused is not None:
         decode = _refusing(refused)
-    if reason is None or not reason.attempts:
+    if not reason.attempts:
         return DeadLetter(message_id, data, None, None, None, decode)
     error = dead_letters.decode(reason.error, reason.attempt) if reason.attempt else None
     return DeadLetter(message_id, data, reason.attempts, error, reason.when / 1e6, decode)

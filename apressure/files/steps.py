@@ -45,11 +45,9 @@ class QueueSteps(Steps):
 
     async def close(self, expected: bool = True) -> None:  # noqa: ARG002 (a directory must be there)
         """Close the queue. Raises QueueClosedError where it is closed already."""
-        try:
-            await self._call(self._directory.close_queue)
-        except FileExistsError:
+        if not await self._call(self._directory.close_queue):
             name = self._settings.name
-            raise QueueClosedError(f"the queue {name!r} is closed", name=name) from None
+            raise QueueClosedError(f"the queue {name!r} is closed", name=name)
 
     async def pause(self, pausing: bool, expected: bool = True) -> bool:  # noqa: ARG002
         """Pause the queue, or resume it. Returns whether that is new."""

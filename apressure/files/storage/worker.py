@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from apressure import logs
-from apressure.concurrency.settle import note_sent, within_deadline
+from apressure.concurrency.settle import note_sent, set_result_once, within_deadline
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class _Job(Generic[T]):
     def run(self) -> None:
         """Make the call, in the thread."""
         try:
-            self._result = self._call(*self._arguments)
+            self._result = _made(self._call, self._arguments)
         except BaseException as error:  # noqa: BLE001 - `result` raises it
             self.error = error
         with contextlib.suppress(RuntimeError):  # the loop was closed, so no task waits any more
@@ -53,8 +53,7 @@ class _Job(Generic[T]):
 
     def _settle(self) -> None:
         self.ended = True
-        if not self._waiter.done():
-            self._waiter.set_result(None)
+        set_result_once(self._waiter, None)
 
     async def wait(self) -> None:
         """Wait for the end of the call, also when cancelled; but no longer than the operation's deadline."""
@@ -84,8 +83,8 @@ class Worker:
         self.always = always
         self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._started = False
-        self._late: set[_Job[Any]] = set()
-        """Calls that nobody waits for any more."""
+        self._late: _Job[Any] | None = None
+        """The last call whose task has stopped waiting for it."""
 
     def __del__(self) -> None:
         self._jobs.put(None)
@@ -93,7 +92,7 @@ class Worker:
     async def do(self, call: Callable[..., T], *arguments: Any, undo: Callable[[T], object] | None = None) -> T:
         """Make a short call: here, unless `always` is set."""
         if not self.always:
-            return _logged(call)(*arguments)
+            return _made(call, arguments)
         return await self.in_thread(call, *arguments, undo=undo)
 
     async def in_thread(self, call: Callable[..., T], *arguments: Any, undo: Callable[[T], object] | None = None) -> T:
@@ -116,25 +115,25 @@ class Worker:
             if job.cancelled is not None:
                 raise job.cancelled
         else:
-            _logged(call)(*arguments)
+            _made(call, arguments)
 
     async def _ended(self, call: Callable[..., T], *arguments: Any) -> _Job[T]:
         if not self._started:
             self._started = True
             threading.Thread(target=_work, args=(self._jobs,), name="apressure-files", daemon=True).start()
-        job = _Job(_logged(call), arguments)
+        job = _Job(call, arguments)
         self._jobs.put(job.run)
         await job.wait()
         if not job.ended:
-            self._late = {late for late in (*self._late, job) if not late.ended}
+            self._late = job
         return job
 
     def after(self, call: Callable[[], object]) -> None:
         """Make a call that releases what calls before it may still use."""
-        if any(not late.ended for late in self._late):
-            self._jobs.put(call)
-        else:
+        if self._late is None or self._late.ended:
             call()
+        else:
+            self._jobs.put(call)
 
     def close(self, last: Callable[[], None]) -> None:
         """End the thread after all calls that it was given, and one more."""
@@ -156,23 +155,19 @@ def _undo(undo: Callable[[T], object], job: _Job[T]) -> None:
         undo(job.result())
 
 
-def _logged(call: Callable[..., T]) -> Callable[..., T]:
-    """Return the call; at the level DEBUG one that is logged, without its arguments."""
+def _made(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    """Make a call; at the level DEBUG, log it, without its arguments."""
     if not logs.logger.isEnabledFor(logging.DEBUG):
-        return call
-
-    def logged(*arguments: Any) -> T:
-        began, failure = time.monotonic(), None
-        try:
-            return call(*arguments)
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            name = getattr(call, "__name__", type(call).__name__).strip("_")
-            logs.step(name, time.monotonic() - began, failure)
-
-    return logged
+        return call(*arguments)
+    began, failure = time.monotonic(), None
+    try:
+        return call(*arguments)
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        name = getattr(call, "__name__", type(call).__name__).strip("_")
+        logs.step(name, time.monotonic() - began, failure)
 
 
 def _work(jobs: SimpleQueue[Callable[[], object] | None]) -> None:
