@@ -265,16 +265,15 @@ class FileQueue(Core[T]):
         while True:
             got = await self._take(most, timeout, None)
             items, broken = self._items.decode_first([one.data for one in got])
-            taken = got[: max(1, len(items))]  # an item that cannot be decoded is in the error
-            with self._operation():
-                done = await self._receiver.take_for_good(taken, got[len(taken) :])
+            with self._operation():  # an item that cannot be decoded is in the error
+                done = await self._receiver.take_for_good(got, max(1, len(items)))
             if done:
                 note_taken(lambda done=done: self._receiver.restore(done))  # type: ignore[misc]
             if done and broken is not None:
                 raise broken
             if done:  # otherwise their leases have ended already, and others get them
                 keys = {one.key for one in done}
-                return [item for item, one in zip(items, taken, strict=True) if one.key in keys]
+                return [item for item, one in zip(items, got, strict=False) if one.key in keys]
 
     async def _peek(self, newest: bool) -> bytes | None:
         with self._operation():

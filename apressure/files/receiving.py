@@ -150,8 +150,8 @@ class Receiver(Steps):
         """Give messages back; see `Directory.put_back`. Cancelled, they are given back all the same."""
         await self._worker.surely(self._directory.put_back, taken)
 
-    async def take_for_good(self, taken: Sequence[Got], behind: Sequence[Got]) -> list[Got]:
-        """Delete messages that were received, and give back those behind them.
+    async def take_for_good(self, got: Sequence[Got], count: int) -> list[Got]:
+        """Delete the first `count` of the messages that were received, and give back the others.
 
         Returns:
             Those that were deleted. The lease of each other one has ended, and others get it.
@@ -162,31 +162,33 @@ class Receiver(Steps):
         Cancelled, all of them go back, first in line.
         """
         done: list[Got] = []
-
-        def undo(removed: bool, one: Got) -> None:
-            if removed:
-                self._directory.restore(one.key, one.data, one.attempts - 1)
-
+        left = [*got]
         try:
-            await self.undo(behind)
-            for one in taken:
-                remove, back = self._directory.delete, functools.partial(undo, one=one)
+            for one in got[:count]:
                 try:
-                    if await self._worker.do(remove, one.filename, undo=back):
-                        done.append(one)
+                    undo = functools.partial(self._undo_removal, one)
+                    removed = await self._worker.do(self._directory.delete, one.filename, undo=undo)
                 except StorageError as error:
                     if not done:
                         raise
-                    logger.warning("%s", error)
-                    await self.undo(taken[taken.index(one) :])  # these first; the next call raises it
+                    logger.warning("%s", error)  # these first; the next call raises it
                     break
+                left.remove(one)
+                if removed:
+                    done.append(one)
+            back, left = left, []
+            await self.undo(back)
             for one in done:
                 await self._forget(one.filename)
         except BaseException:
             await self.restore(done)
-            await self.undo(taken[len(done) :])
+            await self.undo(left)
             raise
         return done
+
+    def _undo_removal(self, got: Got, removed: bool) -> None:
+        if removed:
+            self._directory.restore(got.key, got.data, got.attempts - 1)
 
     async def restore(self, got: Sequence[Got]) -> None:
         """Put deleted messages back, first in line. Cancelled, they are put back all the same."""

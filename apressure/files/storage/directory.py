@@ -194,8 +194,11 @@ class Directory(Writing):
                 return None
 
     def put_back(self, taken: Sequence[Back]) -> None:
-        """Give messages back. One that cannot be given back comes again when its lease ends."""
-        for filename, key, times, error in taken:
+        """Give messages back. One that cannot be given back comes again when its lease ends.
+
+        The oldest goes first: who looks at the directory meanwhile must not get a later one before it.
+        """
+        for filename, key, times, error in sorted(taken, key=lambda back: back.key):
             if error is not None:
                 self.note(filename, key, error, times)
             with contextlib.suppress(OSError):
