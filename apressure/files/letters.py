@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -58,49 +59,39 @@ def _refusing(error: StorageError) -> Callable[[bytes], Any]:
     return refuse
 
 
+@dataclasses.dataclass(eq=False)
 class Revived:
     """Dead letters on their way back to the end of the queue.
 
-    Args:
+    Attributes:
         putter: Puts them.
         dead: The directory that they are in.
-        filenames: Their names, the oldest first.
-        missing: The ids that were asked for, or nothing.
+        left: The names of those that are left, the oldest last.
+        not_found: The ids that were asked for, and that no dead letter has (any more).
         breathe: Lets other tasks run now and then.
-
-    Attributes:
         moved: How many have been moved.
-        not_found: The ids that no dead letter has (any more).
     """
 
-    def __init__(
-        self,
-        putter: Putter,
-        dead: Directory,
-        filenames: list[str],
-        missing: dict[str, None],
-        breathe: Callable[[], Awaitable[None]],
-    ) -> None:
-        self.moved = 0
-        self.not_found = missing
-        self._putter = putter
-        self._dead = dead
-        self._left = filenames[::-1]
-        self._breathe = breathe
+    putter: Putter
+    dead: Directory
+    left: list[str]
+    not_found: dict[str, None]
+    breathe: Callable[[], Awaitable[None]]
+    moved: int = 0
 
     @property
     def more(self) -> bool:
         """Whether there are more to move."""
-        return bool(self._left)
+        return bool(self.left)
 
     async def step(self) -> Wait | None:
         """Move all for which there is room. What waits for room keeps its place in the line."""
-        while self._left:
-            await self._breathe()
-            adopted = await self._putter.adopt(self._dead, self._left[-1])
+        while self.left:
+            await self.breathe()
+            adopted = await self.putter.adopt(self.dead, self.left[-1])
             if adopted is None:
                 return FULL
-            filename = self._left.pop()
+            filename = self.left.pop()
             if adopted:
                 self.moved += 1
                 self.not_found.pop(filename, None)

@@ -320,7 +320,7 @@ class FileQueue(Core[T]):
                 found = []  # there are no dead letters yet
             if chosen is not None:
                 found = [filename for filename in found if filename in chosen]
-            yield Revived(self._putter, dead, found[:max_items], chosen or {}, self._breathe)
+            yield Revived(self._putter, dead, found[:max_items][::-1], chosen or {}, self._breathe)
 
     def _source(self, source: str | None) -> str:
         return self._store.settings.dead_letters if source is None else names.check_queue_name(source)

@@ -68,6 +68,7 @@ async def test_a_body_that_is_stuck_loses_what_it_has(make: Make, caplog: pytest
 
     with caplog.at_level(logging.ERROR, "apressure"):
         consuming = asyncio.create_task(consume())
+        await until(lambda: all("." in name for name in files(queue)))  # it has both
         again = await taken_over(other, 2)
         await until(lambda: lost)
     assert [(one.raw, one.attempts) for one in again] == [(b"a", 2), (b"b", 1)]  # no loop has seen the second one
