@@ -91,12 +91,14 @@ class Receiver(Steps):
         index, limit = self._index, self._settings.max_attempts
         try:
             await self._store.refresh(create=True)
-            await self._requeue_expired()
+            if index.in_flight:
+                await self._requeue_expired()
             while len(got) < most and not index.paused and (key := index.head()) is not None:
                 until = self.until(lease)
                 filename = names.taken_name(key, until)
                 try:
-                    taken = await self._take(key, filename)
+                    undo = functools.partial(self._undo_take, key, filename)
+                    taken = await self._worker.do(self._directory.take, key, filename, limit, undo=undo)
                 except NotAMessageError:
                     index.discard(names.id_of(key))
                     continue
@@ -135,12 +137,9 @@ class Receiver(Steps):
             raise QueueClosedError(f"the queue {name!r} is closed and nothing waits in it", name=name)
         return DRAINING
 
-    async def _take(self, key: int, filename: str) -> Taken | None:
-        def undo(taken: Taken | None) -> None:
-            if taken is not None:
-                self._directory.put_back([Back(filename, key, taken.before)])
-
-        return await self._worker.do(self._directory.take, key, filename, self._settings.max_attempts, undo=undo)
+    def _undo_take(self, key: int, filename: str, taken: Taken | None) -> None:
+        if taken is not None:
+            self._directory.put_back([Back(filename, key, taken.before)])
 
     async def undo(self, got: Sequence[Got]) -> None:
         """Give messages back as if they had not been received. Cancelled, they are given back all the same."""

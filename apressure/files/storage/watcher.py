@@ -21,6 +21,7 @@ from apressure.files.storage.place import opened
 
 _APPEARED: Final = inotify.CREATE | inotify.MOVED_TO
 _WENT: Final = inotify.DELETE | inotify.MOVED_FROM
+_CHANGED: Final = _APPEARED | _WENT
 _GONE: Final = inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.UNMOUNT | inotify.IGNORED
 
 _MOST_KEPT: Final = 1 << 16
@@ -137,7 +138,7 @@ class Notified:
         was_file = renaming != 0 and renaming == self._renaming and self._leaving not in self._strangers
         if self._leaving is not None:
             self._left()  # this change is its new name, or it has none
-        if mask & (_APPEARED | _WENT) and not mask & inotify.ISDIR:
+        if mask & _CHANGED and not mask & inotify.ISDIR:
             if mask & _APPEARED:
                 if was_file or self._is_message(filename):
                     index.add(filename, now)
