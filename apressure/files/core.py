@@ -25,6 +25,7 @@ from apressure.files.delivery import FileDelivery
 from apressure.files.options import Settings, check_lease
 from apressure.files.putting import Putter
 from apressure.files.receiving import Got, Receiver
+from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.store import Store
 from apressure.files.waits import Waits
@@ -80,7 +81,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         self._receiver = Receiver(self._store)
         self._waits = Waits(self._store.look, self._store.attend)
         self._operations = Operations(self._waits, self._store)
-        self._consumers: set[FileConsumer[Any]] = set()
+        self.blocks: set[FileConsumer[Any]] = set()
         self._breathed = 0.0
 
     def __repr__(self) -> str:
@@ -129,7 +130,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         else:
             self.check()
             try:
-                for consumer in [*self._consumers]:
+                for consumer in [*self.blocks]:
                     await consumer.end()
             finally:
                 self._closed = True
@@ -207,9 +208,13 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         return self._operations
 
     @contextlib.contextmanager
-    def _beside(self, name: str) -> Iterator[Directory]:
-        """The directory of another queue beside this one. It is closed when no call uses it any more."""
-        directory = self._store.beside(name)
+    def _dead(self, source: str | None) -> Iterator[Directory]:
+        """The directory of dead letters: of this queue's own, or of the queue of that name, which is beside this one.
+
+        It is closed when no call uses it any more.
+        """
+        own = self._store.settings.dead_letters
+        directory = self._store.beside(own if source is None else names.check_queue_name(source))
         try:
             yield directory
         finally:

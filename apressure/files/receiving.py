@@ -94,22 +94,22 @@ class Receiver(Steps):
             if index.in_flight:
                 await self._requeue_expired()
             while len(got) < most and not index.paused and (key := index.head()) is not None:
-                until = self.until(lease)
+                message_id, until = names.id_of(key), self.until(lease)
                 filename = names.taken_name(key, until)
                 try:
                     undo = functools.partial(self._undo_take, key, filename)
                     taken = await self._worker.do(self._directory.take, key, filename, limit, undo=undo)
                 except NotAMessageError:
-                    index.discard(names.id_of(key))
+                    index.discard(message_id)
                     continue
                 except StorageError as error:
                     if isinstance(error.__cause__, TooLargeError) and self.keeps_errors:
-                        await self.note(names.id_of(key), key, dead_letters.encode(error.__cause__.strerror or ""))
+                        await self.note(message_id, key, dead_letters.encode(error.__cause__.strerror or ""))
                     if got:
                         logger.warning("%s", error)
                         break  # these first; the next call raises it
                     raise
-                self._store.went(names.id_of(key))
+                self._store.went(message_id)
                 if taken is None:
                     if not got:
                         await self._store.refresh()
@@ -117,10 +117,10 @@ class Receiver(Steps):
                 elif limit is not None and taken.before >= limit:
                     await self._move_to_dead_letters(key, filename, taken)
                 else:
-                    got.append(Got(key, filename, taken.data, taken.before + 1, until))
-                    if taken.before:
-                        name, times = self._settings.name, taken.before + 1
-                        logs.redelivered("FileQueue", name, names.id_of(key), times, taken.data)
+                    attempts = taken.before + 1
+                    got.append(Got(key, filename, taken.data, attempts, until))
+                    if attempts > 1:
+                        logs.redelivered("FileQueue", self._settings.name, message_id, attempts, taken.data)
         except BaseException:
             await self.undo(got)
             raise

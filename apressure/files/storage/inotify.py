@@ -92,8 +92,6 @@ class Instance:
         self._attending: set[Watcher] = set()
         self._due: set[Watcher] = set()
         """Those of them that have been told of a change, and are to be woken."""
-        self._listening = False
-        self._resting = False
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the end of the interpreter, what `retire` needs may be gone, and the kernel ends the instance.
@@ -115,8 +113,7 @@ class Instance:
         known = Path(f"/proc/self/fd/{directory}")
         watch = self._inotify.add_watch(known if known.exists() else path, _MASK)
         self._watches[watch.wd] = watch, (*self._others(watch.wd, None), weakref.ref(watcher))
-        if not self._listening:
-            self._rest()
+        self._listen()
         return int(watch.wd)
 
     def unwatch(self, number: int, watcher: Watcher) -> None:
@@ -141,8 +138,6 @@ class Instance:
         """Wake a watcher no more."""
         self._attending.discard(watcher)
         self._due.discard(watcher)
-        if not self._attending and self._listening:
-            self._rest()
 
     def read(self, watcher: Watcher) -> None:
         """Tell of every change that was made before this call. It wakes all but the given watcher, which asks."""
@@ -225,30 +220,14 @@ class Instance:
     def _readable(self) -> None:
         self._read()
         self._wake()
-        if not self._attending and self._listening:
-            self._rest()
-
-    def _rest(self) -> None:
-        """Do not listen for a moment."""
         loop = self._loop()
-        if loop is None or loop.is_closed() or self.fd == -1:
-            return
-        if self._listening:
+        if not self._attending and self.fd != -1 and loop is not None:
             loop.remove_reader(self.fd)
-            self._listening = False
-        if not self._resting:
-            # Without its handle, which has a reference to the event loop.
-            loop.call_later(_REST, self._go_on)
-            self._resting = True
-
-    def _go_on(self) -> None:
-        self._resting = False
-        self._listen()
+            loop.call_later(_REST, self._listen)  # without its handle, which has a reference to the event loop
 
     def _listen(self) -> None:
-        if not self._listening and self.fd != -1 and (loop := self._loop()) is not None:
+        if self.fd != -1 and (loop := self._loop()) is not None:
             loop.add_reader(self.fd, self._readable)
-            self._listening = True
 
     def _end_watch(self, number: int) -> None:
         watch, _ = self._watches.pop(number, (None, ()))

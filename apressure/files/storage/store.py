@@ -142,7 +142,7 @@ class Store:
         async with self._listing:
             if self.watcher is None:
                 create = create and self.auto_create
-                self._local = await self.worker.in_thread(self._open, create, undo=self._undo_open)
+                self._local = await self.worker.in_thread(self._open, create, undo=lambda _: self.directory.close())
                 self.worker.always |= not self._local
                 self.watcher = self._watch()
             return self.watcher
@@ -220,9 +220,6 @@ class Store:
             return self.settings.notify
         return sys.platform == "linux" and not is_remote(self.directory.fileno())
 
-    def _undo_open(self, _: bool) -> None:
-        self.directory.close()
-
     def _watch(self) -> Notified | Listed:
         """Watch the directory; list it for now, if the kernel has no watch left."""
         if self._local:
@@ -273,22 +270,18 @@ class Store:
             current, is_round = self.now, self._is_round()
         except Exception:  # noqa: BLE001 - of the clock: each waiting task tries again, and raises it
             return Outlook(_ROUND)
-        if watcher is None:  # it must be opened again
-            return Outlook(_ROUND)
-        if watcher.ordered:
+        if watcher is not None and watcher.ordered:
             watcher.drain()
             if passed and not self.directory.exists():
                 watcher.gone = True
-            again = _ROUND
+            tries, again = int(watcher.stale), _ROUND
         else:
-            again = self.settings.poll_interval * random.uniform(0.8, 1.2)
-        if watcher.gone or index.unknown is not None:
+            tries, again = int(passed), self.settings.poll_interval * random.uniform(0.8, 1.2)
+        if watcher is None or watcher.gone or index.unknown is not None:  # each opens it again, or raises the error
             return Outlook(_ROUND)
-        tries = int(watcher.stale if watcher.ordered else passed)
         bound, messages = self.bound, index.waiting
         room = index.room(bound) if bound else 0
-        expiry = index.next_expiry()
-        if expiry is not None:
+        if expiry := index.next_expiry():
             left = (expiry[0] - current) / 1e6
             if left <= 0:
                 messages = max(messages, 1)  # the task that tries requeues it first
