@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_sent
 from apressure.dead_letters import DeadLetter, Requeued
 from apressure.exceptions import QueueDoesNotExistError
 from apressure.files.core import Core
-from apressure.files.letters import oldest_first, read_letters
+from apressure.files.letters import Revived, oldest_first, read_letters
 from apressure.files.statistics import FileQueueStatistics
-from apressure.files.steps import FileSteps, Revived
+from apressure.files.steps import QueueSteps
 from apressure.files.storage import names
 from apressure.files.storage.state import MAX_BOUND
 
@@ -66,7 +66,7 @@ class Administration(Core[T], Generic[T]):
             waiting_putters=len(self._waits.putters),
             waiting_receivers=len(self._waits.receivers) + len(self._waits.drainers),
             notified=self._store.notified,
-            blocked=self._blocked.seconds(),
+            blocked=self._waits.blocked.seconds(),
         )
 
     @property
@@ -106,7 +106,7 @@ class Administration(Core[T], Generic[T]):
 
         Cancelled, some of them are given back.
         """
-        return await self._each(self._receiver.requeue, waiting=False)
+        return await self._each(self._receiver.requeue, self._store.index.taken_names)
 
     @with_deadline(reads=True)
     async def dead_letters(
@@ -170,11 +170,8 @@ class Administration(Core[T], Generic[T]):
     # What is behind the operations of every kind.
 
     @property
-    def _administration(self) -> FileSteps:
-        return FileSteps(self._store, self._operation, self._keep_deleted)
-
-    def _keep_deleted(self) -> None:
-        self._auto_create = False  # if another process deletes it, a put does not make it again
+    def _administration(self) -> QueueSteps:
+        return QueueSteps(self._store, self._operation)
 
     async def _look(self) -> Status:
         with self._operation():
@@ -190,10 +187,10 @@ class Administration(Core[T], Generic[T]):
             return await self._store.worker.in_thread(self._store.directory.exists)
 
     async def _purge(self) -> int:
-        return await self._each(self._receiver.remove, waiting=True)
+        return await self._each(self._receiver.remove, self._store.index.waiting_names)
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
-        with self._operation(), self._beside(self._source(source)) as dead:
+        with self._operation(), self._dead(source) as dead:
             return await self._store.worker.in_thread(read_letters, dead, limit, self._items.decode)
 
     @contextlib.asynccontextmanager
@@ -201,7 +198,7 @@ class Administration(Core[T], Generic[T]):
         self, max_items: int | None, ids: Iterable[str] | None, source: str | None
     ) -> AsyncIterator[Revived]:
         chosen = None if ids is None else dict.fromkeys(ids)
-        with self._operation(), self._beside(self._source(source)) as dead:
+        with self._operation(), self._dead(source) as dead:
             await self._store.refresh()
             try:
                 found = await self._store.worker.in_thread(oldest_first, dead)
@@ -211,17 +208,14 @@ class Administration(Core[T], Generic[T]):
                 found = []  # there are no dead letters yet
             if chosen is not None:
                 found = [filename for filename in found if filename in chosen]
-            yield Revived(self._putter, dead, found[:max_items], chosen or {}, self._breathe)
+            yield Revived(self._putter, dead, found[:max_items][::-1], chosen or {}, self._breathe)
 
-    def _source(self, source: str | None) -> str:
-        return self._store.settings.dead_letters if source is None else names.check_queue_name(source)
-
-    async def _each(self, act: Callable[[str], Any], *, waiting: bool) -> int:
-        """Do something with all messages that wait, or with all that are in flight. Returns how many were there."""
+    async def _each(self, act: Callable[[str], Awaitable[bool | None]], names_of: Callable[[], list[str]]) -> int:
+        """Do something with all messages that have these names. Returns with how many of them it was possible."""
         count = 0
         with self._operation():
             await self._store.refresh()
-            for filename in self._store.index.filenames(waiting=waiting, in_flight=not waiting):
+            for filename in names_of():
                 await self._breathe()
                 count += bool(await act(filename))
                 note_sent()

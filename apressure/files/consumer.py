@@ -30,7 +30,7 @@ class FileConsumer(QueueConsumer[T, FileDelivery[Any]]):
         self, queue: FileQueue[Any], manual: bool, delete: bool, prefetch: int, lease: float, max_hold: float
     ) -> None:
         # The end of the block takes as long as the file system does.
-        hand, blocks, timeout = Hand(self._failed), [queue._consumers], math.inf
+        hand, blocks, timeout = Hand(self._failed), [queue.blocks], math.inf
         super().__init__(queue.check, blocks, timeout, manual=manual, delete=delete, hand=hand)
         self._queue = queue
         self._prefetch = prefetch

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 
 from apressure import validation
-from apressure.concurrency.blocked import Blocked, Cause
 from apressure.concurrency.lifetime import LoopBound
 from apressure.core.queue import Queue
 from apressure.core.waiting import Wait
 from apressure.exceptions import (
     ClientClosedError,
     OperationUnblockedError,
-    QueueClosedError,
+    PressureError,
     QueueDoesNotExistError,
     QueueEmptyError,
-    QueueError,
     QueueFullError,
-    QueueOpenError,
 )
 from apressure.files.delivery import FileDelivery
 from apressure.files.options import Settings, check_lease
 from apressure.files.putting import Putter
 from apressure.files.receiving import Got, Receiver
+from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.store import Store
-from apressure.files.waits import Line, Waits
+from apressure.files.waits import Waits
 
 if TYPE_CHECKING:
     from apressure.files.consumer import FileConsumer
@@ -39,6 +38,31 @@ A = TypeVar("A")
 
 _BREATH: Final = 0.002
 """Seconds after which an operation lets other tasks of the event loop run."""
+
+
+class Operations:
+    """The context of each operation: it keeps descriptors and the thread open, and wakes other tasks at its end."""
+
+    def __init__(self, waits: Waits, store: Store) -> None:
+        self._waits = waits
+        self._store = store
+        self._running = 0
+        self._closed = False
+
+    def __enter__(self) -> None:
+        self._running += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._running -= 1
+        self._waits.nudge()
+        if self._closed:
+            self.close()
+
+    def close(self) -> None:
+        """Close the store, as soon as no operation runs."""
+        self._closed = True
+        if not self._running:
+            self._store.close()
 
 
 class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
@@ -52,14 +76,12 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         self.name = settings.name
         self.path = settings.parent / settings.name
         self.max_attempts = settings.max_attempts
-        self._auto_create = settings.auto_create
         self._store = Store(settings)
         self._putter = Putter(self._store)
         self._receiver = Receiver(self._store)
         self._waits = Waits(self._store.look, self._store.attend)
-        self._blocked = Blocked()
-        self._consumers: set[FileConsumer[Any]] = set()
-        self._running = 0
+        self._operations = Operations(self._waits, self._store)
+        self.blocks: set[FileConsumer[Any]] = set()
         self._breathed = 0.0
 
     def __repr__(self) -> str:
@@ -108,13 +130,12 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         else:
             self.check()
             try:
-                for consumer in [*self._consumers]:
+                for consumer in [*self.blocks]:
                     await consumer.end()
             finally:
                 self._closed = True
                 self._waits.close(ClientClosedError("the queue object was closed (aclose) while the operation waited"))
-                if not self._running:
-                    self._store.close()
+                self._operations.close()
         self._closed = True
 
     async def unblock(self) -> int:
@@ -130,12 +151,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
 
     async def prepare(self) -> None:
         with self._operation():
-            await self._make()
-
-    async def _make(self) -> None:
-        """Open the directory for putting or receiving, and make it if it is missing and the options allow that."""
-        if self._store.watcher is None:
-            await self._store.open(self._auto_create)
+            await self._store.open(create=True)
 
     async def _take(
         self, most: int, timeout: float | None, lease: float | None, idle: Callable[[], bool] | None = None
@@ -148,84 +164,57 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
             lease: Seconds; None for the queue's own lease.
             idle: In a drained queue, wait for messages in flight while this returns True.
         """
-        until = self._end_of(timeout)
         if lease is not None:
             check_lease(lease, none=True)
-        ticket = self._waits.ticket()
-        with self._operation():
-            await self._breathe()
-            await self._make()
-            while not (got := await self._receiver.take(most, lease)):
-                line = self._waits.receivers
-                if self._store.drained and not self._store.index.paused:
-                    if idle is None or not idle() or not self._store.index.in_flight:
-                        raise QueueClosedError(
-                            f"the queue {self.name!r} is closed and nothing waits in it", name=self.name
-                        )
-                    line = self._waits.drainers
-                await self._wait(line, ticket, until)
-            if self._closed:  # they could not be settled
-                await self._receiver.undo(got)
-                self.check()
-        return got
+        take, undo = self._receiver.take, self._receiver.undo
+        return await self._until(functools.partial(take, most, lease, idle), timeout, undo)
 
-    async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
-        until, ticket = self._end_of(timeout), self._waits.ticket()
-        with self._operation():
-            while isinstance(answer := await step(), Wait):
-                line = self._waits.closers if answer.reason == "open" else self._waits.putters
-                await self._wait(line, ticket, until)
-        return answer
-
-    def _end_of(self, timeout: float | None) -> float | None:
-        """Return when a timeout ends that begins now, by the event loop's clock."""
+    async def _until(
+        self,
+        step: Callable[[], Awaitable[A | Wait]],
+        timeout: float | None,
+        undo: Callable[[A], Awaitable[None]] | None = None,
+    ) -> A:
+        """See `Administration`. `undo` is for an answer that comes when the object has been closed."""
         self.check()
         validation.timeout(timeout)
-        return None if timeout is None else asyncio.get_running_loop().time() + timeout
+        loop = asyncio.get_running_loop()
+        until, ticket = None if timeout is None else loop.time() + timeout, self._waits.ticket()
+        with self._operation():
+            await self._breathe()
+            while isinstance(answer := await step(), Wait):
+                self.check()
+                if until is not None and loop.time() >= until:
+                    raise self._too_late(answer)
+                await self._waits.wait(answer, ticket, until)
+                self.check()  # the object may have been closed meanwhile
+            if self._closed and undo is not None:
+                await undo(answer)
+                self.check()
+        return answer
 
-    async def _wait(self, line: Line, ticket: int, until: float | None) -> None:
-        """Wait in a line. At the end of the timeout, raise the error of this line."""
-        self.check()
-        if until is not None and asyncio.get_running_loop().time() >= until:
-            raise self._too_late(line)
-        with self._blocked.by(self._cause(line)):
-            await self._waits.wait(line, ticket, until)
-        self.check()  # the object may have been closed meanwhile
-
-    def _cause(self, line: Line) -> Cause | None:
-        """Return what blocks the tasks of a line."""
-        if line is self._waits.closers:
-            return None
-        if line is self._waits.putters:
-            return "full"
-        return "paused" if self._store.index.paused else "empty"
-
-    def _too_late(self, line: Line) -> QueueError:
-        if line is self._waits.putters:
+    def _too_late(self, wait: Wait) -> PressureError:
+        """Return the error for an operation that may not wait any longer."""
+        if wait.reason == "full":
             bound = self._store.bound
             return QueueFullError(f"the queue {self.name!r} is full: it has {bound} messages", name=self.name)
-        if line is self._waits.closers:
-            return QueueOpenError(f"the queue {self.name!r} is still open", name=self.name)
-        state = "paused" if self._store.index.paused else "empty"
-        return QueueEmptyError(f"the queue {self.name!r} is {state}", name=self.name)
+        if wait.reason == "paused":
+            return QueueEmptyError(f"the queue {self.name!r} is paused", name=self.name)
+        return wait.error(self.name)
 
-    @contextlib.contextmanager
-    def _operation(self) -> Iterator[None]:
-        """The context of each operation: it keeps descriptors and the thread open, and wakes other tasks at its end."""
+    def _operation(self) -> Operations:
+        """Return the context of each operation, if the object can be used."""
         self.check()
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
-            self._waits.nudge()
-            if self._closed and not self._running:
-                self._store.close()
+        return self._operations
 
     @contextlib.contextmanager
-    def _beside(self, name: str) -> Iterator[Directory]:
-        """The directory of another queue beside this one. It is closed when no call uses it any more."""
-        directory = self._store.beside(name)
+    def _dead(self, source: str | None) -> Iterator[Directory]:
+        """The directory of dead letters: of this queue's own, or of the queue of that name, which is beside this one.
+
+        It is closed when no call uses it any more.
+        """
+        own = self._store.settings.dead_letters
+        directory = self._store.beside(own if source is None else names.check_queue_name(source))
         try:
             yield directory
         finally:

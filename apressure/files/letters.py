@@ -1,13 +1,16 @@
-"""Dead letters, read from the directory that they are in."""
+"""Dead letters: read from the directory that they are in, and moved back from there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from apressure import dead_letters
+from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import QueueDoesNotExistError, StorageError
+from apressure.files.putting import Putter
 from apressure.files.storage.directory import Directory, Letter
 from apressure.files.storage.index import Index
 
@@ -17,18 +20,19 @@ T = TypeVar("T")
 def oldest_first(dead: Directory) -> list[str]:
     """Open a directory, and return the names of its dead letters. Reasons of those that are gone are deleted."""
     dead.open(create=False)
-    index = Index.of(dead.list().files, 0.0)
+    files, _ = dead.list()
+    index = Index.of(files, 0.0)
     dead.forget_orphans(index.orphans())
-    return index.filenames(waiting=True, in_flight=False)
+    return index.waiting_names()
 
 
 def read_letters(dead: Directory, limit: int | None, decode: Callable[[bytes], T]) -> list[DeadLetter[T]]:
     """Return the oldest dead letters, at most `limit`; none where the directory does not exist."""
+    letters: list[DeadLetter[T]] = []
     try:
         found = oldest_first(dead)
     except QueueDoesNotExistError:
-        return []
-    letters: list[DeadLetter[T]] = []
+        return letters
     for filename in found:
         if limit is not None and len(letters) >= limit:
             break
@@ -39,13 +43,13 @@ def read_letters(dead: Directory, limit: int | None, decode: Callable[[bytes], T
 
 
 def _shown(message_id: str, letter: Letter, decode: Callable[[bytes], T]) -> DeadLetter[T]:
-    if letter.refused is not None:
-        decode = _refusing(letter.refused)
-    reason = letter.reason
-    if reason is None or not reason.attempts:
-        return DeadLetter(message_id, letter.data, None, None, None, decode)
+    data, reason, refused = letter
+    if refused is not None:
+        decode = _refusing(refused)
+    if not reason.attempts:
+        return DeadLetter(message_id, data, None, None, None, decode)
     error = dead_letters.decode(reason.error, reason.attempt) if reason.attempt else None
-    return DeadLetter(message_id, letter.data, reason.attempts, error, reason.when / 1e6, decode)
+    return DeadLetter(message_id, data, reason.attempts, error, reason.when / 1e6, decode)
 
 
 def _refusing(error: StorageError) -> Callable[[bytes], Any]:
@@ -53,3 +57,42 @@ def _refusing(error: StorageError) -> Callable[[bytes], Any]:
         raise error
 
     return refuse
+
+
+@dataclasses.dataclass(eq=False)
+class Revived:
+    """Dead letters on their way back to the end of the queue.
+
+    Attributes:
+        putter: Puts them.
+        dead: The directory that they are in.
+        left: The names of those that are left, the oldest last.
+        not_found: The ids that were asked for, and that no dead letter has (any more).
+        breathe: Lets other tasks run now and then.
+        moved: How many have been moved.
+    """
+
+    putter: Putter
+    dead: Directory
+    left: list[str]
+    not_found: dict[str, None]
+    breathe: Callable[[], Awaitable[None]]
+    moved: int = 0
+
+    @property
+    def more(self) -> bool:
+        """Whether there are more to move."""
+        return bool(self.left)
+
+    async def step(self) -> Wait | None:
+        """Move all for which there is room. What waits for room keeps its place in the line."""
+        while self.left:
+            await self.breathe()
+            adopted = await self.putter.adopt(self.dead, self.left[-1])
+            if adopted is None:
+                return FULL
+            filename = self.left.pop()
+            if adopted:
+                self.moved += 1
+                self.not_found.pop(filename, None)
+        return None

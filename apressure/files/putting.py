@@ -12,12 +12,15 @@ import errno
 from collections import deque
 from collections.abc import Sequence
 
+from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import QueueClosedError, StorageError
+from apressure.files.steps import Steps
 from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.messages import marks
 from apressure.files.storage.store import Store
 from apressure.files.storage.writing import Reservation
+from apressure.items import Progress
 
 
 class _Commit:
@@ -28,7 +31,7 @@ class _Commit:
         self.outcome: tuple[int, StorageError | None] | None = None
 
 
-class Putter:
+class Putter(Steps):
     """Puts messages into a store.
 
     Attributes:
@@ -36,66 +39,63 @@ class Putter:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._settings = store.settings
-        self._index = store.index
-        self._directory = store.directory
-        self._worker = store.worker
+        super().__init__(store)
         self._commits: deque[_Commit] = deque()
         self._last = -1
         self.count = 0
 
-    async def put(self, messages: Sequence[bytes]) -> list[str]:
-        """Put as many of the messages as there is room for, the first ones (specification: New).
+    async def put(self, messages: list[bytes], progress: Progress) -> str | Wait:
+        """Put messages, in order, as long as there is room (specification: New). What was put leaves the list.
 
         Returns:
-            Their ids; an empty list if there is no room.
+            The id of the last one; a `Wait` if there is no room for the next one.
 
         Raises:
             QueueClosedError: The queue is closed.
             QueueDoesNotExistError: The directory was deleted.
-            StorageError: The file system refused. `accepted` says how many were put.
+            StorageError: The file system refused. The progress says how many were put.
 
         Cancelled, the first ones are in the queue, or all, or none.
         """
         while True:
             reserved = await self._reserve(messages)
             if not reserved:
-                return []
+                return FULL
             done, error = await self._commit(reserved)
+            progress.accepted += done
             if error is not None:
                 error.accepted = done
                 raise error
-            if done:
-                return [names.id_of(reservation.key) for reservation in reserved[:done]]
+            del messages[:done]
+            if not messages:
+                return names.id_of(reserved[-1].key)
 
     async def _reserve(self, messages: Sequence[bytes]) -> list[Reservation]:
         """Reserve names for the first of the messages; for none if there is no room."""
-        index = self._index
+        index, own = self._index, self._store.own
         while True:
-            await self._store.refresh()
-            watcher = self._store.watcher
-            assert watcher is not None
+            watcher = await self._store.refresh(create=True)
+            ordered = watcher.ordered
             self._check_open()
             wanted, bound = len(messages), self._store.bound
             if bound:
-                wanted = min(wanted, index.room(bound), wanted if watcher.ordered else 1)
+                wanted = min(wanted, index.room(bound), wanted if ordered else 1)
                 if wanted <= 0:
                     return []
-            chosen = self._names(wanted)
-            reserved = await self._worker.do(self._create, chosen, messages, undo=self._directory.abandon)
+            keys = self._names(wanted)
+            reserved = await self._worker.do(self._create, keys, messages, undo=self._directory.abandon)
             kept = 0
             try:
                 watcher.drain()
-                if not watcher.ordered:
-                    self._store.own.update(reservation.key for reservation in reserved)
+                if not ordered:
+                    own.update(reservation.key for reservation in reserved)
                     await self._store.refresh()
-                if watcher.stale and watcher.ordered:
+                elif watcher.stale:
                     continue  # the kernel dropped notifications, so the order is unknown
                 self._check_open()  # consumers may have ended before they saw the reservation
-                kept, full = self._keep(reserved, watcher.ordered)
+                kept, full = self._keep(reserved, ordered)
                 if kept or full:
-                    self._store.own.update(reservation.key for reservation in reserved[:kept])
+                    own.update(reservation.key for reservation in reserved[:kept])
                     return reserved[:kept]
             finally:
                 if kept < len(reserved):
@@ -129,7 +129,7 @@ class Putter:
     def _names(self, count: int) -> list[int]:
         """Return names for new messages that, as far as the index knows, are free."""
         settings = self._settings
-        newest = max(self._index.newest, self._last, self._store.noted)
+        newest = max(self._index.newest, self._last)
         keys = []
         now = self._store.time()
         for _ in range(count):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import PurePath
 from typing import Any, ClassVar, Final, Literal, TypeVar, Unpack, overload
 
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.handover import note_taken
 from apressure.core.leases.arguments import max_hold_of
-from apressure.exceptions import StorageError
 from apressure.files.administration import Administration
 from apressure.files.consumer import FileConsumer
 from apressure.files.delivery import FileDelivery
@@ -93,29 +93,10 @@ class FileQueue(Administration[T]):
     # What is behind puts.
 
     async def _put_one(self, message: bytes, timeout: float | None) -> str:
-        return await self._put([message], timeout, Progress())
+        return await self._until(functools.partial(self._putter.put, [message], Progress()), timeout)
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
-        await self._put(chunk, timeout, progress)
-
-    async def _put(self, chunk: list[bytes], timeout: float | None, progress: Progress) -> str:
-        """Put messages, waiting for room; returns the id of the last one."""
-        until, ticket = self._end_of(timeout), self._waits.ticket()
-        ids: list[str] = []
-        with self._operation():
-            await self._breathe()
-            await self._make()
-            while chunk:
-                try:
-                    ids = await self._putter.put(chunk)
-                except StorageError as error:
-                    progress.accepted += error.accepted
-                    raise
-                progress.accepted += len(ids)
-                if not ids:
-                    await self._wait(self._waits.putters, ticket, until)
-                chunk = chunk[len(ids) :]
-        return ids[-1]
+        await self._until(functools.partial(self._putter.put, chunk, progress), timeout)
 
     # What is behind receiving and getting.
 
@@ -126,16 +107,15 @@ class FileQueue(Administration[T]):
         while True:
             got = await self._take(most, timeout, None)
             items, broken = self._items.decode_first([one.data for one in got])
-            taken = got[: max(1, len(items))]  # an item that cannot be decoded is in the error
-            with self._operation():
-                done = await self._receiver.take_for_good(taken, got[len(taken) :])
+            with self._operation():  # an item that cannot be decoded is in the error
+                done = await self._receiver.take_for_good(got, max(1, len(items)))
             if done:
                 note_taken(lambda done=done: self._receiver.restore(done))  # type: ignore[misc]
             if done and broken is not None:
                 raise broken
             if done:  # otherwise their leases have ended already, and others get them
                 keys = {one.key for one in done}
-                return [item for item, one in zip(items, taken, strict=True) if one.key in keys]
+                return [item for item, one in zip(items, got, strict=False) if one.key in keys]
 
     async def _peek(self, newest: bool) -> bytes | None:
         with self._operation():

@@ -8,17 +8,22 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from apressure import dead_letters, logs
-from apressure.exceptions import QueueDoesNotExistError, StorageError
+from apressure.core.waiting import EMPTY, Wait
+from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, StorageError
+from apressure.files.steps import Steps
 from apressure.files.storage import names
 from apressure.files.storage.directory import Back, Directory, NotAMessageError, Taken
 from apressure.files.storage.messages.contents import TooLargeError
 from apressure.files.storage.store import Store
 
 logger = logging.getLogger("apressure")
+
+DRAINING: Final = Wait("draining")
+PAUSED: Final = Wait("paused")
 
 _LATER: Final = 1_000_000
 """Microseconds until the next try to requeue a message that could not be requeued."""
@@ -42,7 +47,7 @@ class Got(NamedTuple):
     expires: float
 
 
-class Receiver:
+class Receiver(Steps):
     """Receives from a store.
 
     Attributes:
@@ -51,11 +56,7 @@ class Receiver:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._settings = store.settings
-        self._index = store.index
-        self._directory = store.directory
-        self._worker = store.worker
+        super().__init__(store)
         self._dead: Directory | None = None
         self._place = -1
         """The last id in the dead-letter queue that was not the message's own."""
@@ -68,38 +69,47 @@ class Receiver:
         """Return when a lease of `seconds` ends, in seconds since 1970; None for the queue's own lease."""
         return self._store.time() + (self._settings.lease if seconds is None else seconds)
 
-    async def take(self, most: int, lease: float | None) -> list[Got]:
+    async def take(self, most: int, lease: float | None, idle: Callable[[], bool] | None = None) -> list[Got] | Wait:
         """Take the oldest messages that wait, after requeuing those whose lease has ended (specification: Requeuing).
 
-        Of a paused queue, none are taken.
+        Args:
+            most: How many at most.
+            lease: Seconds; None for the queue's own lease.
+            idle: In a drained queue, wait for messages in flight if this returns True.
+
+        Returns:
+            The messages; a `Wait` if there is none, or if the queue is paused.
 
         Raises:
+            QueueClosedError: The queue is closed and drained.
             QueueDoesNotExistError: The directory was deleted.
             StorageError: The file system refused. Nothing was taken.
 
         Cancelled, nothing was taken, or it has been given back.
         """
         got: list[Got] = []
-        limit = self._settings.max_attempts
+        index, limit = self._index, self._settings.max_attempts
         try:
-            await self._store.refresh()
-            await self._requeue_expired()
-            while len(got) < most and (key := self._next()) is not None:
-                until = self.until(lease)
+            await self._store.refresh(create=True)
+            if index.in_flight:
+                await self._requeue_expired()
+            while len(got) < most and not index.paused and (key := index.head()) is not None:
+                message_id, until = names.id_of(key), self.until(lease)
                 filename = names.taken_name(key, until)
                 try:
-                    taken = await self._take(key, filename)
+                    undo = functools.partial(self._undo_take, key, filename)
+                    taken = await self._worker.do(self._directory.take, key, filename, limit, undo=undo)
                 except NotAMessageError:
-                    self._index.discard(names.id_of(key))
+                    index.discard(message_id)
                     continue
                 except StorageError as error:
                     if isinstance(error.__cause__, TooLargeError) and self.keeps_errors:
-                        await self.note(names.id_of(key), key, dead_letters.encode(error.__cause__.strerror or ""))
+                        await self.note(message_id, key, dead_letters.encode(error.__cause__.strerror or ""))
                     if got:
                         logger.warning("%s", error)
                         break  # these first; the next call raises it
                     raise
-                self._store.went(names.id_of(key))
+                self._store.went(message_id)
                 if taken is None:
                     if not got:
                         await self._store.refresh()
@@ -107,25 +117,29 @@ class Receiver:
                 elif limit is not None and taken.before >= limit:
                     await self._move_to_dead_letters(key, filename, taken)
                 else:
-                    got.append(Got(key, filename, taken.data, taken.before + 1, until))
-                    if taken.before:
-                        name, times = self._settings.name, taken.before + 1
-                        logs.redelivered("FileQueue", name, names.id_of(key), times, taken.data)
+                    attempts = taken.before + 1
+                    got.append(Got(key, filename, taken.data, attempts, until))
+                    if attempts > 1:
+                        logs.redelivered("FileQueue", self._settings.name, message_id, attempts, taken.data)
         except BaseException:
             await self.undo(got)
             raise
         self.received += len(got)
-        return got
+        return got or self._nothing(idle)
 
-    def _next(self) -> int | None:
-        return None if self._index.paused else self._index.head()
+    def _nothing(self, idle: Callable[[], bool] | None) -> Wait:
+        if self._index.paused:
+            return PAUSED
+        if not self._store.drained:
+            return EMPTY
+        if idle is None or not idle() or not self._index.in_flight:
+            name = self._settings.name
+            raise QueueClosedError(f"the queue {name!r} is closed and nothing waits in it", name=name)
+        return DRAINING
 
-    async def _take(self, key: int, filename: str) -> Taken | None:
-        def undo(taken: Taken | None) -> None:
-            if taken is not None:
-                self._directory.put_back([Back(filename, key, taken.before)])
-
-        return await self._worker.do(self._directory.take, key, filename, self._settings.max_attempts, undo=undo)
+    def _undo_take(self, key: int, filename: str, taken: Taken | None) -> None:
+        if taken is not None:
+            self._directory.put_back([Back(filename, key, taken.before)])
 
     async def undo(self, got: Sequence[Got]) -> None:
         """Give messages back as if they had not been received. Cancelled, they are given back all the same."""
@@ -135,8 +149,8 @@ class Receiver:
         """Give messages back; see `Directory.put_back`. Cancelled, they are given back all the same."""
         await self._worker.surely(self._directory.put_back, taken)
 
-    async def take_for_good(self, taken: Sequence[Got], behind: Sequence[Got]) -> list[Got]:
-        """Delete messages that were received, and give back those behind them.
+    async def take_for_good(self, got: Sequence[Got], count: int) -> list[Got]:
+        """Delete the first `count` of the messages that were received, and give back the others.
 
         Returns:
             Those that were deleted. The lease of each other one has ended, and others get it.
@@ -147,31 +161,33 @@ class Receiver:
         Cancelled, all of them go back, first in line.
         """
         done: list[Got] = []
-
-        def undo(removed: bool, one: Got) -> None:
-            if removed:
-                self._directory.restore(one.key, one.data, one.attempts - 1)
-
+        left = [*got]
         try:
-            await self.undo(behind)
-            for one in taken:
-                remove, back = self._directory.delete, functools.partial(undo, one=one)
+            for one in got[:count]:
                 try:
-                    if await self._worker.do(remove, one.filename, undo=back):
-                        done.append(one)
+                    undo = functools.partial(self._undo_removal, one)
+                    removed = await self._worker.do(self._directory.delete, one.filename, undo=undo)
                 except StorageError as error:
                     if not done:
                         raise
-                    logger.warning("%s", error)
-                    await self.undo(taken[taken.index(one) :])  # these first; the next call raises it
+                    logger.warning("%s", error)  # these first; the next call raises it
                     break
+                left.remove(one)
+                if removed:
+                    done.append(one)
+            back, left = left, []
+            await self.undo(back)
             for one in done:
                 await self._forget(one.filename)
         except BaseException:
             await self.restore(done)
-            await self.undo(taken[len(done) :])
+            await self.undo(left)
             raise
         return done
+
+    def _undo_removal(self, got: Got, removed: bool) -> None:
+        if removed:
+            self._directory.restore(got.key, got.data, got.attempts - 1)
 
     async def restore(self, got: Sequence[Got]) -> None:
         """Put deleted messages back, first in line. Cancelled, they are put back all the same."""
@@ -192,9 +208,7 @@ class Receiver:
 
     async def requeue(self, filename: str) -> bool | None:
         """Make a message in flight wait again; see `Directory.requeue`."""
-        name = names.parse(filename)
-        assert name is not None
-        outcome = await self._worker.do(self._directory.requeue, filename, name.key)
+        outcome = await self._worker.do(self._directory.requeue, filename)
         if outcome is not None:
             self._store.went(filename)
         return outcome

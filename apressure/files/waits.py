@@ -13,46 +13,43 @@ import weakref
 from collections.abc import Callable
 from typing import NamedTuple
 
+from apressure.concurrency.blocked import Blocked
+from apressure.concurrency.settle import set_result_once
+from apressure.core.waiting import Wait
 
-class Line:
-    """Tasks that wait for one thing, in the order of their tickets.
+
+class Line(dict[int, "asyncio.Future[None]"]):
+    """Tasks that wait for one thing, by their tickets and in the order of these.
 
     Attributes:
         woken: How many of those that were woken have not tried yet.
     """
 
-    def __init__(self) -> None:
-        self._waiting: dict[int, asyncio.Future[None]] = {}
-        self.woken = 0
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+    woken = 0
 
     def join(self, ticket: int, future: asyncio.Future[None]) -> None:
         """Begin to wait, at the place of the ticket."""
-        behind = list(itertools.takewhile(lambda other: other > ticket, reversed(self._waiting)))
-        self._waiting[ticket] = future
+        behind = list(itertools.takewhile(lambda other: other > ticket, reversed(self)))
+        self[ticket] = future
         for other in reversed(behind):
-            self._waiting[other] = self._waiting.pop(other)
+            self[other] = self.pop(other)
 
     def leave(self, ticket: int) -> None:
         """End the wait. A task that was woken tries now."""
-        if self._waiting.pop(ticket, None) is None:
+        if self.pop(ticket, None) is None:
             self.woken -= 1
 
     def wake(self, count: int) -> None:
         """Let `count` tasks try, including those that were woken before and have not tried yet."""
-        for ticket in list(itertools.islice(self._waiting, max(0, count - self.woken))):
-            future = self._waiting.pop(ticket)
+        for ticket in list(itertools.islice(self, max(0, count - self.woken))):
             self.woken += 1
-            if not future.done():
-                future.set_result(None)
+            set_result_once(self.pop(ticket), None)
 
     def fail(self, error: Exception) -> int:
         """Raise an error in every waiting task. Returns how many there were."""
-        count = len(self._waiting)
-        while self._waiting:
-            _, future = self._waiting.popitem()
+        count = len(self)
+        while self:
+            _, future = self.popitem()
             self.woken += 1
             if not future.done():
                 future.set_exception(copy.copy(error))
@@ -60,23 +57,18 @@ class Line:
 
 
 class Outlook(NamedTuple):
-    """How many waiting tasks of each line may try again.
+    """How many waiting tasks of each line may try again: all of them, if nothing else is said.
 
     Attributes:
-        receivers, putters, drainers, closers: How many; see `Waits`.
         again: Seconds after which to look again, even if nothing changes until then.
+        receivers, putters, drainers, closers: How many; see `Waits`.
     """
 
-    receivers: int
-    putters: int
-    drainers: int
-    closers: int
     again: float
-
-    @classmethod
-    def everyone(cls, again: float) -> Outlook:
-        """All tasks may try: each gets the same error."""
-        return cls(sys.maxsize, sys.maxsize, sys.maxsize, sys.maxsize, again)
+    receivers: int = sys.maxsize
+    putters: int = sys.maxsize
+    drainers: int = sys.maxsize
+    closers: int = sys.maxsize
 
 
 class Waits:
@@ -94,6 +86,7 @@ class Waits:
         putters: Wait for room.
         drainers: Wait, in a closed queue, for a message in flight to come back or to be acknowledged.
         closers: Wait until the queue is closed.
+        blocked: For how long operations waited here.
     """
 
     def __init__(
@@ -108,6 +101,7 @@ class Waits:
         self._closed = False
         self.receivers, self.putters, self.drainers, self.closers = self._lines = (Line(), Line(), Line(), Line())
         self._tickets = itertools.count()
+        self.blocked = Blocked()
 
     def __del__(self) -> None:
         if self._loop is not None and not self._loop.is_closed():
@@ -117,22 +111,31 @@ class Waits:
         """Return a place in a line."""
         return next(self._tickets)
 
-    async def wait(self, line: Line, ticket: int, deadline: float | None) -> None:
+    async def wait(self, wait: Wait, ticket: int, deadline: float | None) -> None:
         """Wait in a line until a try may succeed, or until the deadline, by the event loop's clock.
 
         Cancelled, it has taken nothing. After it, `nudge` lets the next task try.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
+        line = self._line(wait)
         line.join(ticket, future)
+        self.blocked.until(wait.reason, future)
         self.nudge()  # something may have changed since this task tried
-        limit = None if deadline is None else loop.call_at(deadline, _end, future)
+        limit = None if deadline is None else loop.call_at(deadline, set_result_once, future, None)
         try:
             await future
         finally:
             line.leave(ticket)
             if limit is not None:
                 limit.cancel()
+
+    def _line(self, wait: Wait) -> Line:
+        if wait.reason == "full":
+            return self.putters
+        if wait.reason == "open":
+            return self.closers
+        return self.drainers if wait.reason == "draining" else self.receivers
 
     def nudge(self) -> None:
         """Wake the tasks that may try again, after an operation of this object."""
@@ -162,15 +165,15 @@ class Waits:
             self._again = None
 
     def _wake(self, passed: bool) -> None:
-        outlook = self._look(passed)
-        for line, count in zip(self._lines, outlook[:-1], strict=True):
+        again, *counts = self._look(passed)
+        for line, count in zip(self._lines, counts, strict=True):
             line.wake(int(count))
         if not any(self._lines):
             self.stop()
             return
         self._attend(weakref.WeakMethod(self._wake))
         assert self._loop is not None
-        when = self._loop.time() + outlook.again
+        when = self._loop.time() + again
         if self._again is None or passed or self._again.when() > when:
             if self._again is not None:
                 self._again.cancel()
@@ -180,8 +183,3 @@ class Waits:
 def _pass(method: weakref.WeakMethod[Callable[..., None]]) -> None:
     if (call := method()) is not None:
         call(True)
-
-
-def _end(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

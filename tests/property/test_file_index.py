@@ -32,8 +32,8 @@ def check(index: Index, there: dict[str, None]) -> None:
     assert index.in_flight == len(taken)
     assert index.head() == (ready[0] if ready else None)
     assert sorted(index.unfinished) == sorted(new)
-    assert index.filenames(waiting=True, in_flight=False) == [names.id_of(key) for key in ready]
-    assert sorted(index.filenames(waiting=False, in_flight=True)) == sorted(taken)
+    assert index.waiting_names() == [names.id_of(key) for key in ready]
+    assert sorted(index.taken_names()) == sorted(taken)
     expiry = index.next_expiry()
     assert (expiry is None) == (not taken)
     if expiry is not None:

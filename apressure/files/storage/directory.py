@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,9 +21,9 @@ from apressure.files.storage.messages import contents, reasons
 from apressure.files.storage.messages.marks import handed_out, mark
 from apressure.files.storage.messages.reasons import Reason
 from apressure.files.storage.names import id_of
-from apressure.files.storage.place import opened
+from apressure.files.storage.place import CREATE, MODE, READ, opened
 from apressure.files.storage.state import CLOSED, PAUSED
-from apressure.files.storage.writing import CREATE, MODE, READ, Writing
+from apressure.files.storage.writing import Writing
 
 logger = logging.getLogger("apressure")
 
@@ -66,7 +66,7 @@ class Letter(NamedTuple):
     """
 
     data: bytes
-    reason: Reason | None
+    reason: Reason
     refused: StorageError | None
 
 
@@ -106,10 +106,8 @@ class Directory(Writing):
         """
         ready = id_of(key)
         with self.errors("receive from", ready):
-            try:
-                # Look before renaming: only a message may be moved.
-                status = os.stat(ready, dir_fd=self._fd, follow_symlinks=False)
-            except FileNotFoundError:
+            status = self.status(ready)  # look before renaming: only a message may be moved
+            if status is None:
                 return None
             if not stat.S_ISREG(status.st_mode):
                 raise NotAMessageError
@@ -174,28 +172,33 @@ class Directory(Writing):
         with self.errors("change"):
             return self._rename(before, after)
 
-    def requeue(self, filename: str, key: int) -> bool | None:
+    def requeue(self, filename: str) -> bool | None:
         """Make a message in flight wait again (specification: Requeuing), marked as handed out.
 
         Returns:
             Whether it was there; None if it stays in flight, because another message has its name.
         """
         with self.errors("requeue in"):
+            status = self.status(filename)
+            if status is None:
+                return False
+            if not stat.S_ISREG(status.st_mode):
+                return None
             try:
-                status = os.stat(filename, dir_fd=self._fd, follow_symlinks=False)
-                if not stat.S_ISREG(status.st_mode):
-                    return None
                 if not handed_out(status) and not self._is_linked(status):
                     mark(filename, 1, self._fd)
-                return self._rename(filename, id_of(key))
+                return self._rename(filename, filename.partition(".")[0])
             except FileNotFoundError:
                 return False
             except FileExistsError:
                 return None
 
     def put_back(self, taken: Sequence[Back]) -> None:
-        """Give messages back. One that cannot be given back comes again when its lease ends."""
-        for filename, key, times, error in taken:
+        """Give messages back. One that cannot be given back comes again when its lease ends.
+
+        The oldest goes first: who looks at the directory meanwhile must not get a later one before it.
+        """
+        for filename, key, times, error in sorted(taken, key=lambda back: back.key):
             if error is not None:
                 self.note(filename, key, error, times)
             with contextlib.suppress(OSError):
@@ -233,8 +236,9 @@ class Directory(Writing):
         with self.errors("move from"):
             if not self._renaming(self._fd, filename, target.fileno(), name):
                 return False
-            with contextlib.suppress(FileNotFoundError):  # another client has taken it
-                if not self._is_linked(os.stat(name, dir_fd=target.fileno(), follow_symlinks=False)):
+            status = target.status(name)
+            if status is not None and not self._is_linked(status):
+                with contextlib.suppress(FileNotFoundError):  # another client has taken it
                     mark(name, None, target.fileno())
             return True
 
@@ -253,12 +257,12 @@ class Directory(Writing):
         """
         if not self.move(filename, target, name):
             return False
-        with contextlib.suppress(OSError):  # another client has taken it
-            inode = os.stat(name, dir_fd=target.fileno(), follow_symlinks=False).st_ino
-            known = reasons.read(self._fd, id_of(key), inode) or Reason()
-            known = known._replace(attempts=attempts, when=int(when * 1e6))
-            reasons.write(target.fileno(), name, inode, known)
-        reasons.forget(self._fd, id_of(key))
+        with contextlib.suppress(OSError):
+            if status := target.status(name):  # otherwise another client has taken it
+                known = reasons.read(self._fd, id_of(key), status.st_ino)
+                known = known._replace(attempts=attempts, when=int(when * 1e6))
+                reasons.write(target.fileno(), name, status.st_ino, known)
+        self.forget(key)
         return True
 
     def revive(self, filename: str, target: Directory, name: str) -> bool:
@@ -271,11 +275,8 @@ class Directory(Writing):
     def letter(self, filename: str) -> Letter | None:
         """Read a dead letter without changing it. None if it is gone, or is not a file."""
         with self.errors("read from", filename):
-            try:
-                status = os.stat(filename, dir_fd=self._fd, follow_symlinks=False)
-            except FileNotFoundError:
-                return None
-        if not stat.S_ISREG(status.st_mode):
+            status = self.status(filename)
+        if status is None or not stat.S_ISREG(status.st_mode):
             return None
         reason = reasons.read(self._fd, filename, status.st_ino)
         try:
@@ -286,17 +287,40 @@ class Directory(Writing):
         except OSError as error:  # the other dead letters can be shown
             return Letter(b"", reason, self.refused("read from", error, filename))
 
-    def close_queue(self) -> None:
-        """Note that the queue is closed. FileExistsError if it was closed before."""
-        self._declare(CLOSED, "close")
+    def note(self, filename: str, key: int, error: bytes, attempt: int | None = None) -> bool:
+        """Keep why a message failed. False if it is gone, or the file system refuses: a reason is only for people.
+
+        Args:
+            filename: Its present name.
+            key: The message.
+            error: The error, encoded.
+            attempt: The attempt that failed; None for as often as it was handed out.
+        """
+        with contextlib.suppress(OSError):
+            if status := self.status(filename):
+                known = reasons.read(self._fd, id_of(key), status.st_ino)
+                known = known._replace(error=error, attempt=handed_out(status) if attempt is None else attempt)
+                return reasons.write(self._fd, id_of(key), status.st_ino, known)
+        return False
+
+    def forget(self, key: int) -> None:
+        """Delete what is known of a message that is gone."""
+        reasons.forget(self._fd, id_of(key))
+
+    def forget_orphans(self, keys: Iterable[int]) -> None:
+        """Do the same for messages that seem to be gone; a listing may have missed one that came meanwhile."""
+        for key in keys:
+            with contextlib.suppress(OSError):
+                if self.status(id_of(key)) is None:
+                    self.forget(key)
+
+    def close_queue(self) -> bool:
+        """Note that the queue is closed. False if it was closed before."""
+        return self._declare(CLOSED, "close")
 
     def pause(self) -> bool:
         """Note that the queue is paused. False if it was paused before."""
-        try:
-            self._declare(PAUSED, "pause")
-        except FileExistsError:
-            return False
-        return True
+        return self._declare(PAUSED, "pause")
 
     def resume(self) -> bool:
         """Note that the queue is not paused. False if it was not."""
@@ -307,9 +331,13 @@ class Directory(Writing):
                 os.fsync(self._fd)
         return resumed
 
-    def _declare(self, filename: str, doing: str) -> None:
+    def _declare(self, filename: str, doing: str) -> bool:
         self.check()
         with self.errors(doing):
-            os.close(os.open(filename, CREATE, MODE, dir_fd=self._fd))
+            try:
+                os.close(os.open(filename, CREATE, MODE, dir_fd=self._fd))
+            except FileExistsError:
+                return False
             if self.fsync:
                 os.fsync(self._fd)
+        return True

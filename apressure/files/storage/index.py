@@ -10,37 +10,31 @@ import heapq
 import itertools
 from collections.abc import Iterable
 
-from apressure.files.storage.names import NEW, FileName, id_of, key_of, parse
-from apressure.files.storage.state import CLOSED, PAUSED, PREFIX, REASON, bound_of
+from apressure.files.storage.names import NEW, READY, FileName, id_of, key_of, parse
+from apressure.files.storage.state import PREFIX, REASON, State
 
 _SLACK = 64
 """A heap is rebuilt when it has more entries than twice the current ones and this number."""
 
 
-class Index:
-    """The messages of one directory. The cost of `add` and `discard` grows with the logarithm of their number.
+class Index(State):
+    """The queue's state, and the messages in its directory.
+
+    The cost of `add` and `discard` grows with the logarithm of the number of messages.
 
     Attributes:
         newest: The newest key that was ever seen; -1 for none.
         unfinished: Messages that are being written, in the order in which they appeared, and when each appeared.
         behind: Those of them that appeared after a newer message, or after another one of that name.
-        closed: Whether the queue is closed; it stays so.
-        paused: Whether it is paused.
-        bound: The directory's bound, the smallest one if there are several; 0 for none.
-        unknown: A state file that this version does not understand, or None.
         reasons: The keys for which a file says why their message failed. The message may be gone.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.newest = -1
         self.unfinished: dict[int, float] = {}
         self.behind: set[int] = set()
-        self.closed = False
-        self.paused = False
-        self.bound = 0
-        self.unknown: str | None = None
         self.reasons: set[int] = set()
-        self._state: set[str] = set()
         self._ready: set[int] = set()
         self._line: list[int] = []
         """A heap of the keys that wait, and of some that no longer do."""
@@ -73,73 +67,48 @@ class Index:
 
     def add(self, filename: str, now: float) -> None:
         """Note that a name appeared, at `now` seconds on a monotonic clock."""
-        if "." not in filename:
-            key = key_of(filename)
-            if key is None:
-                return
+        name = parse(filename)
+        if name is None:
+            self._note_other(filename, True)
+            return
+        key, state, expires = name
+        if state == READY:
             if key not in self._ready:
                 self._ready.add(key)
                 heapq.heappush(self._line, key)
                 if len(self._line) > 2 * len(self._ready) + _SLACK:
                     self._line = sorted(self._ready)
-        else:
-            name = parse(filename)
-            if name is None:
-                self._add_other(filename)
-                return
-            key = name.key
-            if name.state == NEW:
-                if key not in self.unfinished:
-                    self.unfinished[key] = now
-                    if key <= self.newest:
-                        self.behind.add(key)
-            elif filename not in self._taken:
-                self._taken[filename] = name
-                self._names[key] = filename
-                heapq.heappush(self._expiries, (name.expires, filename))
-                if len(self._expiries) > 2 * len(self._taken) + _SLACK:
-                    self._expiries = sorted((name.expires, filename) for filename, name in self._taken.items())
+        elif state == NEW:
+            if key not in self.unfinished:
+                self.unfinished[key] = now
+                if key <= self.newest:
+                    self.behind.add(key)
+        elif filename not in self._taken:
+            self._taken[filename] = name
+            self._names[key] = filename
+            heapq.heappush(self._expiries, (expires, filename))
+            if len(self._expiries) > 2 * len(self._taken) + _SLACK:
+                self._expiries = sorted((name.expires, filename) for filename, name in self._taken.items())
         self.newest = max(self.newest, key)
-
-    def _add_other(self, filename: str) -> None:
-        if filename.startswith(REASON):
-            key = key_of(filename.removeprefix(REASON))
-            if key is not None:
-                self.reasons.add(key)
-        elif filename.startswith(PREFIX):
-            self._state.add(filename)
-            self._read_state()
 
     def discard(self, filename: str) -> None:
         """Note that a name went."""
-        if filename in self._state:
-            self._state.discard(filename)
-            self._read_state()
-            return
-        number, dot, extension = filename.partition(".")
-        if dot and extension != NEW:
-            name = self._taken.pop(filename, None)
-            if name is None:
-                if self.reasons and filename.startswith(REASON):
-                    self.reasons.discard(key_of(filename.removeprefix(REASON)) or 0)
-            elif self._names.get(name.key) == filename:
-                del self._names[name.key]
-            return
-        key = key_of(number)
-        if key is None:
-            return
-        if dot:
-            self.finished(key)
-        else:
-            self._ready.discard(key)
+        name = parse(filename)
+        if name is None:
+            self._note_other(filename, False)
+        elif name.state == READY:
+            self._ready.discard(name.key)
+        elif name.state == NEW:
+            self.finished(name.key)
+        elif self._taken.pop(filename, None) and self._names.get(name.key) == filename:
+            del self._names[name.key]
 
-    def _read_state(self) -> None:
-        bounds = {filename: bound_of(filename) for filename in self._state}
-        self.bound = min((bound for bound in bounds.values() if bound is not None), default=0)
-        self.closed = self.closed or CLOSED in self._state
-        self.paused = PAUSED in self._state
-        others = (name for name, bound in bounds.items() if bound is None and name not in (CLOSED, PAUSED))
-        self.unknown = min(others, default=None)
+    def _note_other(self, filename: str, there: bool) -> None:
+        if not filename.startswith(REASON):
+            if filename.startswith(PREFIX):
+                self.note(filename, there)
+        elif (key := key_of(filename.removeprefix(REASON))) is not None:
+            (self.reasons.add if there else self.reasons.discard)(key)
 
     def finished(self, key: int) -> None:
         """Note that a message is no longer being written."""
@@ -191,12 +160,13 @@ class Index:
         """Return the keys for which there is a reason and no message. The cost grows with the number of reasons."""
         return {key for key in self.reasons if self.filename_of(key) is None}
 
-    def filenames(self, *, waiting: bool, in_flight: bool) -> list[str]:
-        """Return the names of messages, the oldest ones first: those that wait, and then those in flight."""
-        found = [id_of(key) for key in sorted(self._ready)] if waiting else []
-        if in_flight:
-            found += sorted(self._taken, key=lambda filename: self._taken[filename].key)
-        return found
+    def waiting_names(self) -> list[str]:
+        """Return the names of the messages that wait, the oldest first."""
+        return [id_of(key) for key in sorted(self._ready)]
+
+    def taken_names(self) -> list[str]:
+        """Return the names of the messages in flight, the oldest first."""
+        return sorted(self._taken, key=lambda filename: self._taken[filename].key)
 
     def newest_waiting(self) -> int | None:
         """Return the newest message that waits. The cost grows with their number."""

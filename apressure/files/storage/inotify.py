@@ -86,15 +86,12 @@ class Instance:
         self._inotify: Any = _make()
         self.fd: int = self._inotify.fd
         """Readable when something has changed; -1 when the instance has ended."""
-        self._watches: dict[int, Any] = {}
-        """What the library calls a watch, by the kernel's number, which is not used again."""
-        self._watchers: dict[int, tuple[weakref.ref[Watcher], ...]] = {}
-        """Who is told; several, since the kernel has one watch for a directory, however often it is asked for."""
+        self._watches: dict[int, tuple[Any, tuple[weakref.ref[Watcher], ...]]] = {}
+        """By the kernel's number, which is not used again: what the library calls a watch, and who is told. These are
+        several, since the kernel has one watch for a directory, however often it is asked for."""
         self._attending: set[Watcher] = set()
         self._due: set[Watcher] = set()
         """Those of them that have been told of a change, and are to be woken."""
-        self._listening = False
-        self._resting = False
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the end of the interpreter, what `retire` needs may be gone, and the kernel ends the instance.
@@ -115,22 +112,22 @@ class Instance:
         # By the descriptor, since another directory may have the path now.
         known = Path(f"/proc/self/fd/{directory}")
         watch = self._inotify.add_watch(known if known.exists() else path, _MASK)
-        self._watches[watch.wd] = watch
-        others = (ref for ref in self._watchers.get(watch.wd, ()) if ref() is not None)
-        self._watchers[watch.wd] = (*others, weakref.ref(watcher))
-        if not self._listening:
-            self._rest()
+        self._watches[watch.wd] = watch, (*self._others(watch.wd, None), weakref.ref(watcher))
+        self._listen()
         return int(watch.wd)
 
     def unwatch(self, number: int, watcher: Watcher) -> None:
         """Stop telling a watcher of changes. The watch ends with the last one."""
         self._attending.discard(watcher)
         self._due.discard(watcher)
-        left = tuple(ref for ref in self._watchers.get(number, ()) if ref() not in {None, watcher})
-        if left:
-            self._watchers[number] = left
+        if others := self._others(number, watcher):
+            self._watches[number] = self._watches[number][0], others
         else:
             self._end_watch(number)
+
+    def _others(self, number: int, watcher: Watcher | None) -> tuple[weakref.ref[Watcher], ...]:
+        _, refs = self._watches.get(number, (None, ()))
+        return tuple(ref for ref in refs if ref() not in {None, watcher})
 
     def attend(self, watcher: Watcher) -> None:
         """Wake a watcher as soon as something has changed."""
@@ -141,8 +138,6 @@ class Instance:
         """Wake a watcher no more."""
         self._attending.discard(watcher)
         self._due.discard(watcher)
-        if not self._attending and self._listening:
-            self._rest()
 
     def read(self, watcher: Watcher) -> None:
         """Tell of every change that was made before this call. It wakes all but the given watcher, which asks."""
@@ -159,8 +154,8 @@ class Instance:
             inotify, self._inotify, self.fd = self._inotify, None, -1
             if inotify is None:
                 return
-            for number in [*self._watches]:
-                _remove(inotify, self._watches.pop(number))
+            while self._watches:
+                _remove(inotify, self._watches.popitem()[1][0])
             if len(_spares) < _SPARES:
                 _spares.append(inotify)
             else:
@@ -198,19 +193,17 @@ class Instance:
                 continue
             filename = data[position - length : position].rstrip(b"\0").decode("ascii", "replace")
             told = False
-            for ref in self._watchers.get(number, ()):
+            for ref in self._watches.get(number, (None, ()))[1]:
                 if (watcher := ref()) is not None:
                     watcher.change(mask, renaming, filename, now)
                     told = True
                     if watcher in self._attending:
                         self._due.add(watcher)
-            if mask & IGNORED:
-                self._forget(number)
-            elif not told:
+            if mask & IGNORED or not told:
                 self._end_watch(number)
 
     def _lose(self) -> None:
-        for refs in self._watchers.values():
+        for _, refs in self._watches.values():
             for ref in refs:
                 if (watcher := ref()) is not None:
                     watcher.lose()
@@ -227,42 +220,19 @@ class Instance:
     def _readable(self) -> None:
         self._read()
         self._wake()
-        if not self._attending and self._listening:
-            self._rest()
-
-    def _rest(self) -> None:
-        """Do not listen for a moment."""
         loop = self._loop()
-        if loop is None or loop.is_closed() or self.fd == -1:
-            return
-        if self._listening:
+        if not self._attending and self.fd != -1 and loop is not None:
             loop.remove_reader(self.fd)
-            self._listening = False
-        if not self._resting:
-            # Without its handle, which has a reference to the event loop.
-            loop.call_later(_REST, self._go_on)
-            self._resting = True
-
-    def _go_on(self) -> None:
-        self._resting = False
-        self._listen()
+            loop.call_later(_REST, self._listen)  # without its handle, which has a reference to the event loop
 
     def _listen(self) -> None:
-        if not self._listening and self.fd != -1 and (loop := self._loop()) is not None:
+        if self.fd != -1 and (loop := self._loop()) is not None:
             loop.add_reader(self.fd, self._readable)
-            self._listening = True
 
     def _end_watch(self, number: int) -> None:
-        watch, inotify = self._watches.get(number), self._inotify
-        if watch is not None and inotify is not None:
-            self._forget(number)
-            _remove(inotify, watch)
-
-    def _forget(self, number: int) -> None:
-        self._watches.pop(number, None)
-        self._watchers.pop(number, None)
-        if self._inotify is not None:
-            _drop(self._inotify, number)
+        watch, _ = self._watches.pop(number, (None, ()))
+        if watch is not None and self._inotify is not None:
+            _remove(self._inotify, watch)
 
 
 _instances: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Instance]] = weakref.WeakKeyDictionary()
@@ -317,8 +287,8 @@ def _check_room() -> None:
     # takes three for a moment: without them, the queue could not be used at all.
     opened: list[int] = []
     try:
-        opened += os.pipe()
-        opened += os.pipe()
+        for _ in range(2):
+            opened += os.pipe()
     finally:
         for fd in opened:
             os.close(fd)
@@ -327,13 +297,9 @@ def _check_room() -> None:
 def _remove(inotify: Any, watch: Any) -> None:
     with contextlib.suppress(OSError, ValueError):  # its directory is gone, or the process ends
         inotify.rm_watch(watch)
-    _drop(inotify, watch.wd)
-
-
-def _drop(inotify: Any, number: int) -> None:
     # The library forgets a watch when its own methods read that it has ended. They make several objects for each
     # change, which would cost more than a message does.
-    getattr(inotify, "_watches", {}).pop(number, None)
+    getattr(inotify, "_watches", {}).pop(watch.wd, None)
 
 
 def _after_fork_in_child() -> None:

@@ -15,6 +15,7 @@ units sort as messages are delivered, and a key gives its name back.
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path, PurePath
 from typing import Final, Literal, NamedTuple
@@ -30,6 +31,7 @@ _LONGEST: Final = 255
 """The most bytes in a file's name."""
 
 NEW: Final = "new"
+READY: Final = "ready"
 
 
 class FileName(NamedTuple):
@@ -46,6 +48,7 @@ class FileName(NamedTuple):
     expires: int = 0
 
 
+@functools.lru_cache(1024)  # a name is told when it appears, and when it goes
 def parse(filename: str) -> FileName | None:
     """Return what a name says; None if it is not a message's. Such files are left alone."""
     number, dot, extension = filename.partition(".")
@@ -53,9 +56,9 @@ def parse(filename: str) -> FileName | None:
     if key is None:
         return None
     if not dot:
-        return FileName(key, "ready")
+        return FileName(key, READY)
     if extension == NEW:
-        return FileName(key, "new")
+        return FileName(key, NEW)
     matched = _EXPIRES.fullmatch(extension)
     return None if matched is None else FileName(key, "taken", _microseconds(int(matched[1])))
 

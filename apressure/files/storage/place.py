@@ -11,31 +11,24 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final
 
 from apressure.exceptions import QueueDoesNotExistError, StorageError
+
+READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+CREATE: Final = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+MODE: Final = 0o600
+"""The mode of a message's file. vsqs 0.3 makes executable files."""
 
 
 @contextlib.contextmanager
 def opened(path: str | Path, flags: int = os.O_DIRECTORY, directory: int | None = None) -> Iterator[int]:
-    """Open a file or a directory for reading; the block gets the descriptor, and closes it at its end."""
-    fd = os.open(path, os.O_RDONLY | flags, dir_fd=directory)
+    """Open or create a file, or open a directory; the block gets the descriptor, and closes it at its end."""
+    fd = os.open(path, flags, MODE, dir_fd=directory)
     try:
         yield fd
     finally:
         os.close(fd)
-
-
-class Listing(NamedTuple):
-    """The names in a directory.
-
-    Attributes:
-        files: The names of all regular files.
-        others: The names of everything else: pipes, links, directories and the like.
-    """
-
-    files: list[str]
-    others: set[str]
 
 
 class Place:
@@ -120,8 +113,11 @@ class Place:
                 f"the queue {self.name!r} does not exist any more: {self.path} was deleted or moved", name=self.name
             )
 
-    def list(self) -> Listing:
-        """Return all names. This takes as long as the directory is large."""
+    def list(self) -> tuple[list[str], set[str]]:
+        """Return the names of all regular files, and those of everything else: pipes, links, directories and the like.
+
+        This takes as long as the directory is large.
+        """
         files: list[str] = []
         others: set[str] = set()
         # Another descriptor, since the position in the listing belongs to the open file.
@@ -129,25 +125,45 @@ class Place:
             for entry in entries:
                 (files.append if entry.is_file(follow_symlinks=False) else others.add)(entry.name)
         self.check()
-        return Listing(files, others)
+        return files, others
 
-    @contextlib.contextmanager
-    def errors(self, doing: str, message: str = "") -> Iterator[None]:
-        """Turn errors of the file system into a StorageError that says what was being done."""
+    def status(self, filename: str) -> os.stat_result | None:
+        """Return the status of what has this name, also if that is a link; None if nothing has."""
         try:
-            yield
-        except (FileExistsError, QueueDoesNotExistError, StorageError):
-            raise
-        except OSError as error:
-            if isinstance(error, FileNotFoundError) and self._fd != -1:
-                self.check()
-            raise self.refused(doing, error, message) from error
+            return os.stat(filename, dir_fd=self._fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def errors(self, doing: str, message: str = "") -> Refusal:
+        """Return a block in which errors of the file system become a StorageError that says what was being done."""
+        return Refusal(self, doing, message)
 
     def refused(self, doing: str, error: OSError, message: str = "") -> StorageError:
         """Return a StorageError that says what was being done, and with which message."""
         about = f" (message {message})" if message else ""
         reason = f"cannot {doing} the queue {self.name!r}{about} at {self.path}: {error.strerror or error}"
         return StorageError(reason, name=self.name, errno=error.errno or errno.EIO)
+
+
+class Refusal:
+    """A block of `Place.errors`."""
+
+    __slots__ = ("_doing", "_message", "_place")
+
+    def __init__(self, place: Place, doing: str, message: str) -> None:
+        self._place = place
+        self._doing = doing
+        self._message = message
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, OSError) or isinstance(error, (FileExistsError, QueueDoesNotExistError, StorageError)):
+            return
+        if isinstance(error, FileNotFoundError) and self._place.fileno() != -1:
+            self._place.check()
+        raise self._place.refused(self._doing, error, self._message) from error
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -34,3 +34,31 @@ def bound_of(filename: str) -> int | None:
     """Return the bound that a file's name says, or None."""
     matched = _BOUND.fullmatch(filename)
     return None if matched is None else int(matched[1])
+
+
+class State:
+    """What the state files say.
+
+    Attributes:
+        closed: Whether the queue is closed; it stays so.
+        paused: Whether it is paused.
+        bound: The directory's bound, the smallest one if there are several; 0 for none.
+        unknown: A state file that this version does not understand, or None.
+    """
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.paused = False
+        self.bound = 0
+        self.unknown: str | None = None
+        self._files: set[str] = set()
+
+    def note(self, filename: str, there: bool) -> None:
+        """Note that a state file has appeared, or gone."""
+        (self._files.add if there else self._files.discard)(filename)
+        bounds = {name: bound_of(name) for name in self._files}
+        self.bound = min((bound for bound in bounds.values() if bound is not None), default=0)
+        self.closed = self.closed or CLOSED in self._files
+        self.paused = PAUSED in self._files
+        others = (name for name, bound in bounds.items() if bound is None and name not in (CLOSED, PAUSED))
+        self.unknown = min(others, default=None)

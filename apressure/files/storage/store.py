@@ -19,7 +19,6 @@ from apressure.files.storage import inotify, names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.index import Index
 from apressure.files.storage.messages import marks
-from apressure.files.storage.place import Listing
 from apressure.files.storage.watcher import Listed, Notified, Wake, is_remote
 from apressure.files.storage.worker import Worker
 from apressure.files.waits import Outlook
@@ -50,23 +49,23 @@ class Store:
 
     Attributes:
         settings: The queue's options.
+        auto_create: Whether puts and takes make a missing directory.
         index: The messages in the directory, in memory.
         directory: The directory.
         worker: The thread for calls that may take long.
         watcher: Keeps the index current; None before the queue is opened.
         own: The keys of messages that this object is writing.
-        noted: The newest key that was noted at the directory when it was listed.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._parent = settings.parent.absolute()  # the process may change its working directory
+        self.auto_create = settings.auto_create
         self.index = Index()
-        self.directory = self.beside(settings.name)
+        # The process may change its working directory.
+        self.directory = Directory(settings.parent.absolute(), settings.name, settings.max_message_size, settings.fsync)
         self.worker = Worker(settings.threads)
         self.watcher: Notified | Listed | None = None
         self.own: set[int] = set()
-        self.noted = -1
         self._local = False
         self._listing = asyncio.Lock()
         self._round = 0.0
@@ -74,8 +73,8 @@ class Store:
         self._looked = 0.0
 
     def beside(self, name: str) -> Directory:
-        """Return this queue's directory, or one beside it, not opened."""
-        return Directory(self._parent, name, self.settings.max_message_size, self.settings.fsync)
+        """Return the directory of another queue beside this one, or this one's once more, not opened."""
+        return Directory(self.directory.path.parent, name, self.settings.max_message_size, self.settings.fsync)
 
     def close(self) -> None:
         """Stop watching, and close the descriptor when the thread has ended its calls."""
@@ -132,15 +131,18 @@ class Store:
         """Open the directory, unless it is open.
 
         Args:
-            create: Make it if it is missing.
+            create: Make it if it is missing and the options allow that.
 
         Raises:
             QueueDoesNotExistError: It is missing.
             StorageError: It cannot be opened or made.
         """
+        if self.watcher is not None:
+            return self.watcher
         async with self._listing:
             if self.watcher is None:
-                self._local = await self.worker.in_thread(self._open, create, undo=self._undo_open)
+                create = create and self.auto_create
+                self._local = await self.worker.in_thread(self._open, create, undo=lambda _: self.directory.close())
                 self.worker.always |= not self._local
                 self.watcher = self._watch()
             return self.watcher
@@ -152,16 +154,18 @@ class Store:
                 self.release()
                 self.watcher = None
                 self.index.clear()
-                self.noted = -1
 
-    async def refresh(self) -> None:
-        """Bring the index up to date. The first time, open the queue.
+    async def refresh(self, create: bool = False) -> Notified | Listed:
+        """Bring the index up to date. The first time, open the queue; for `create` see `open`.
+
+        Returns:
+            What keeps it up to date.
 
         Raises:
             QueueDoesNotExistError: The directory does not exist, or was deleted.
             StorageError: It cannot be opened or listed, or has a state file of a later version.
         """
-        watcher = self.watcher or await self.open()
+        watcher = self.watcher or await self.open(create)
         watcher.drain()
         is_round = self._is_round()
         if watcher.gone:
@@ -184,13 +188,13 @@ class Store:
                 name=self.settings.name,
                 errno=errno.EINVAL,
             )
+        return self.watcher or watcher
 
     async def _list_all(self) -> None:
         async with self._listing:
             while (watcher := self.watcher) is not None and watcher.stale:
-                with watcher.keeping():
-                    bring = await self.worker.in_thread(watcher.listed, self._list)
-                    bring()
+                with watcher.listing():
+                    watcher.bring(*await self.worker.in_thread(self._list, watcher))
                 if not watcher.ordered:
                     break  # tasks that asked meanwhile make their own listing
 
@@ -216,9 +220,6 @@ class Store:
             return self.settings.notify
         return sys.platform == "linux" and not is_remote(self.directory.fileno())
 
-    def _undo_open(self, _: bool) -> None:
-        self.directory.close()
-
     def _watch(self) -> Notified | Listed:
         """Watch the directory; list it for now, if the kernel has no watch left."""
         if self._local:
@@ -229,10 +230,13 @@ class Store:
                 logs.not_watched(self.settings.name, error, inotify.to_do(error), self.settings.poll_interval)
         return self.watcher if isinstance(self.watcher, Listed) else Listed(self.index)
 
-    def _list(self) -> Listing:
-        found = self.directory.list()
-        self.noted = marks.newest(self.directory.fileno())
-        return found
+    def _list(self, watcher: Notified | Listed) -> tuple[Index, set[str]]:
+        """Make a full listing, in the thread. Returns its index, and the names of what is not a file."""
+        watcher.begin()
+        files, others = self.directory.list()
+        index = Index.of(files, time.monotonic())
+        index.newest = max(index.newest, marks.newest(self.directory.fileno()))
+        return index, others
 
     async def _sweep(self) -> None:
         """Delete the files of publishers that died while they wrote."""
@@ -265,23 +269,19 @@ class Store:
         try:
             current, is_round = self.now, self._is_round()
         except Exception:  # noqa: BLE001 - of the clock: each waiting task tries again, and raises it
-            return Outlook.everyone(_ROUND)
-        if watcher is None:  # it must be opened again
-            return Outlook.everyone(_ROUND)
-        if watcher.ordered:
+            return Outlook(_ROUND)
+        if watcher is not None and watcher.ordered:
             watcher.drain()
             if passed and not self.directory.exists():
                 watcher.gone = True
-            again = _ROUND
+            tries, again = int(watcher.stale), _ROUND
         else:
-            again = self.settings.poll_interval * random.uniform(0.8, 1.2)
-        if watcher.gone or index.unknown is not None:
-            return Outlook.everyone(_ROUND)
-        tries = int(watcher.stale if watcher.ordered else passed)
+            tries, again = int(passed), self.settings.poll_interval * random.uniform(0.8, 1.2)
+        if watcher is None or watcher.gone or index.unknown is not None:  # each opens it again, or raises the error
+            return Outlook(_ROUND)
         bound, messages = self.bound, index.waiting
         room = index.room(bound) if bound else 0
-        expiry = index.next_expiry()
-        if expiry is not None:
+        if expiry := index.next_expiry():
             left = (expiry[0] - current) / 1e6
             if left <= 0:
                 messages = max(messages, 1)  # the task that tries requeues it first
@@ -294,9 +294,9 @@ class Store:
             messages = ended = 0
         closed = sys.maxsize if index.closed else 0
         return Outlook(
+            again,
             receivers=max(messages, tries, ended),
             putters=max(room, tries, closed) if bound or index.closed else sys.maxsize,
             drainers=max(messages, tries, 0 if index.in_flight else ended),
             closers=max(tries, closed),
-            again=again,
         )

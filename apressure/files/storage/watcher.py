@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import stat
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,10 +17,11 @@ from typing import Final, NamedTuple
 
 from apressure.files.storage import inotify
 from apressure.files.storage.index import Index
-from apressure.files.storage.place import Listing, opened
+from apressure.files.storage.place import opened
 
 _APPEARED: Final = inotify.CREATE | inotify.MOVED_TO
 _WENT: Final = inotify.DELETE | inotify.MOVED_FROM
+_CHANGED: Final = _APPEARED | _WENT
 _GONE: Final = inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.UNMOUNT | inotify.IGNORED
 
 _MOST_KEPT: Final = 1 << 16
@@ -138,7 +138,7 @@ class Notified:
         was_file = renaming != 0 and renaming == self._renaming and self._leaving not in self._strangers
         if self._leaving is not None:
             self._left()  # this change is its new name, or it has none
-        if mask & (_APPEARED | _WENT) and not mask & inotify.ISDIR:
+        if mask & _CHANGED and not mask & inotify.ISDIR:
             if mask & _APPEARED:
                 if was_file or self._is_message(filename):
                     index.add(filename, now)
@@ -177,7 +177,7 @@ class Notified:
         return False
 
     @contextlib.contextmanager
-    def keeping(self) -> Iterator[None]:
+    def listing(self) -> Iterator[None]:
         """The context of a full listing: changes that come meanwhile are kept."""
         self._instance.read(self)  # the listing has these changes
         self._kept = []
@@ -186,25 +186,22 @@ class Notified:
         finally:
             self._kept = None
 
-    def listed(self, list_all: Callable[[], Listing]) -> Callable[[], None]:
-        """Make a full listing, in any thread. Returns what brings it into the index."""
-        listing = list_all()
-        found = Index.of(listing.files, time.monotonic())
+    def begin(self) -> None:
+        """The listing begins, in the thread."""
 
-        def bring() -> None:
-            self._instance.read(self)
-            self._index.become(found)
-            self._strangers = listing.others
-            self._leaving = None
-            kept, self._kept = self._kept, None
-            if kept is None or self._number == -1:
-                return  # changes are missing: it stays stale
-            self.stale = False
-            for change in kept:  # the listing may have them already
-                self.change(*change)
-            self.drain()
-
-        return bring
+    def bring(self, listed: Index, others: set[str]) -> None:
+        """Bring a listing into the index: that of its files, and the names of what is not a file."""
+        self._instance.read(self)
+        self._index.become(listed)
+        self._strangers = others
+        self._leaving = None
+        kept, self._kept = self._kept, None
+        if kept is None or self._number == -1:
+            return  # changes are missing: it stays stale
+        self.stale = False
+        for change in kept:  # the listing may have them already
+            self.change(*change)
+        self.drain()
 
 
 class Listed:
@@ -216,7 +213,7 @@ class Listed:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._asked = 1
-        self._answered = 0
+        self._answers = self._answered = 0
 
     @property
     def stale(self) -> bool:
@@ -226,18 +223,15 @@ class Listed:
     def drain(self) -> None:
         self._asked += 1
 
-    def listed(self, list_all: Callable[[], Listing]) -> Callable[[], None]:
-        answers = self._asked
-        found = Index.of(list_all().files, time.monotonic())
-
-        def bring() -> None:
-            self._index.become(found)
-            self._answered = answers
-
-        return bring
-
-    def keeping(self) -> contextlib.AbstractContextManager[None]:
+    def listing(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
+
+    def begin(self) -> None:
+        self._answers = self._asked
+
+    def bring(self, listed: Index, others: set[str]) -> None:  # noqa: ARG002
+        self._index.become(listed)
+        self._answered = self._answers
 
     def attend(self, wake: Wake | None) -> None:
         """Do nothing: tasks that wait look again after a time."""

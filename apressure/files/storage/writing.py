@@ -8,19 +8,13 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from apressure.exceptions import StorageError
 from apressure.files.storage.messages import contents
 from apressure.files.storage.messages.renaming import Renaming
 from apressure.files.storage.messages.writers import has_died, lock
 from apressure.files.storage.names import id_of, new_name
-from apressure.files.storage.noting import Noting
-
-READ: Final = os.O_NONBLOCK | os.O_NOFOLLOW
-CREATE: Final = os.O_CREAT | os.O_EXCL | os.O_WRONLY
-MODE: Final = 0o600
-"""The mode of a message's file. vsqs 0.3 makes executable files."""
+from apressure.files.storage.place import CREATE, MODE, READ, Place
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -44,7 +38,7 @@ class Reservation:
             os.close(fd)
 
 
-class Writing(Noting):
+class Writing(Place):
     """The part of `Directory` that writes messages, and removes files."""
 
     def __init__(self, parent: Path, name: str, fsync: bool) -> None:
@@ -80,15 +74,13 @@ class Writing(Noting):
         """
         fd = -1
         with contextlib.suppress(OSError):  # it is gone, or may not be read
-            fd = os.open(filename, os.O_RDONLY | READ, dir_fd=self._fd)
+            fd = os.open(filename, READ, dir_fd=self._fd)
         try:
-            status = os.stat(filename, dir_fd=self._fd, follow_symlinks=False)
-            ours = stat.S_IMODE(status.st_mode) == MODE
-            if (early and not ours) or not has_died(fd, status, ours=ours, local=local, late=late):
-                return False
-            self.remove(filename)
-            return True
-        except FileNotFoundError:
+            if status := self.status(filename):
+                ours = stat.S_IMODE(status.st_mode) == MODE
+                if (early and not ours) or not has_died(fd, status, ours=ours, local=local, late=late):
+                    return False
+                self.remove(filename)
             return True
         except OSError:  # another user's, in a shared directory: it may not be deleted
             return False
@@ -135,9 +127,10 @@ class Writing(Noting):
     def remove(self, filename: str) -> bool:
         """Delete a file. False if it is gone, or is not a file: that is left alone."""
         with self.errors("delete from"):
+            status = self.status(filename)
+            if status is None or not stat.S_ISREG(status.st_mode):
+                return False
             try:
-                if not stat.S_ISREG(os.stat(filename, dir_fd=self._fd, follow_symlinks=False).st_mode):
-                    return False
                 os.unlink(filename, dir_fd=self._fd)
             except FileNotFoundError:
                 return False

@@ -20,6 +20,7 @@ from apressure import (
     QueueEmptyError,
     QueueOpenError,
 )
+from apressure.files.storage.directory import Directory
 from tests.integration.files.conftest import Clock, Make, drain, files
 from tests.integration.files.test_waiting import PATIENCE, parked
 
@@ -69,6 +70,28 @@ async def test_a_block_that_fails_gives_back_what_it_has(make: Make, prefetch: i
     assert all(name.isdigit() for name in files(queue))
     attempts = [(delivery.raw, delivery.attempts) for delivery in await queue.receive_many(5)]
     assert attempts == [(b"b", 2), (b"c", 1), (b"d", 1)]  # a prefetched item that no loop has seen does not count
+
+
+async def test_what_goes_back_is_in_order_at_every_moment(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who lists the directory between two renames must not get a later message first."""
+    queue = make()
+    await queue.put_many([b"a", b"b", b"c", b"d"])
+    rename, seen = Directory._rename, list[list[str]]()
+
+    def watched(directory: Directory, before: str, after: str) -> bool:
+        renamed = rename(directory, before, after)
+        seen.append([name for name in messages(queue) if "." not in name])
+        return renamed
+
+    with pytest.raises(ZeroDivisionError):
+        async with queue.consumer(prefetch=4, ack="manual") as consumer:
+            for _ in range(2):
+                await anext(consumer)
+            ids = [name.partition(".")[0] for name in messages(queue)]
+            monkeypatch.setattr(Directory, "_rename", watched)
+            raise ZeroDivisionError
+    assert seen == [ids[: count + 1] for count in range(4)]
+    assert await drain(queue) == [b"a", b"b", b"c", b"d"]
 
 
 async def test_a_block_that_is_cancelled_gives_back_what_it_has(make: Make) -> None:

@@ -50,7 +50,7 @@ async def test_more_changes_than_the_kernel_remembers(
     def listings(queue: FileQueue[bytes]) -> list[int]:
         made: list[int] = []
         listed = queue._store._list
-        monkeypatch.setattr(queue._store, "_list", lambda: [made.append(1), listed()][1])
+        monkeypatch.setattr(queue._store, "_list", lambda watcher: [made.append(1), listed(watcher)][1])
         return made
 
     async with FileQueue(tmp_path / "q", fsync=False) as queue:
@@ -148,10 +148,10 @@ async def test_changes_during_a_listing_are_not_lost(tmp_path: Path, monkeypatch
         assert queue._store.watcher is not None
         real, turns = queue._store._list, 0
 
-        def listing() -> Any:
+        def listing(watcher: Any) -> Any:
             nonlocal turns
             turns += 1
-            found = real()
+            found = real(watcher)
             (queue.path / f"{1_700_000_000_000 + turns}").write_bytes(b"")
             read = asyncio.run_coroutine_threadsafe(other.statistics(), loop)
             assert not read.result(60).in_flight
@@ -271,8 +271,8 @@ async def test_a_queue_that_is_dropped_ends_its_watch_when_its_directory_changes
         for _ in range(20):
             await fresh(tmp_path, "kept").put(b"")
             gc.collect()
-        (told,) = inotify.instance_of(asyncio.get_running_loop())._watchers.values()
-        assert len(told) <= 2
+        (told,) = inotify.instance_of(asyncio.get_running_loop())._watches.values()
+        assert len(told[1]) <= 2
 
 
 def test_event_loops_that_end_leave_their_instance_to_the_next_one(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import re
 import stat
 from typing import Final, NamedTuple
 
+from apressure.files.storage.place import CREATE, READ, opened
 from apressure.files.storage.state import REASON
 
 _MOST: Final = 1000
@@ -48,29 +49,22 @@ def write(directory: int, message_id: str, inode: int, reason: Reason) -> bool:
     try:
         forget(directory, message_id)
         # Never through a link, or into another file: in a shared directory, another user may have made it.
-        fd = os.open(REASON + message_id, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=directory)
-        try:
+        with opened(REASON + message_id, CREATE, directory) as fd:
             os.write(fd, b"%d %d %d %d %b" % (inode, reason.attempt, reason.attempts, reason.when, reason.error))
-        finally:
-            os.close(fd)
     except OSError:
         return False
     return True
 
 
-def read(directory: int, message_id: str, inode: int) -> Reason | None:
-    """Return what is known of a message; None for nothing. For the arguments see `write`."""
-    try:
-        fd = os.open(REASON + message_id, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=directory)
-        try:
-            data = os.read(fd, _MOST + 1) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-        finally:
-            os.close(fd)
-    except OSError:
-        return None
+def read(directory: int, message_id: str, inode: int) -> Reason:
+    """Return what is known of a message, which may be nothing. For the arguments see `write`."""
+    data = b""
+    with contextlib.suppress(OSError), opened(REASON + message_id, READ, directory) as fd:
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            data = os.read(fd, _MOST + 1)
     matched = _LINE.fullmatch(data)
     if matched is None or len(data) > _MOST or int(matched[1]) != inode:
-        return None
+        return Reason()
     attempt, attempts, when = map(int, matched.groups()[1:4])
     return Reason(matched[5], attempt, attempts, when)
 

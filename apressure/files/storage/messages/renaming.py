@@ -43,7 +43,7 @@ class Renaming:
             OSError: Anything else.
         """
         try:
-            if self._in_one_step(source_fd, source, target_fd, target):
+            if self._in_one_step(source_fd, source.encode(), target_fd, target.encode()):
                 return True
         except FileNotFoundError:
             return False
@@ -57,22 +57,22 @@ class Renaming:
             FileExistsError: Something has that name.
             OSError: Anything else.
         """
-        if self._in_one_step(_HERE, os.fspath(source), _HERE, os.fspath(target)):
+        if self._in_one_step(_HERE, os.fsencode(source), _HERE, os.fsencode(target)):
             return
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(target))
         source.rename(target)
 
-    def _in_one_step(self, source_fd: int, source: str, target_fd: int, target: str) -> bool:
+    def _in_one_step(self, source_fd: int, source: bytes, target_fd: int, target: bytes) -> bool:
         """Rename by renameat2. False if the file system does not have it."""
         if self._renameat2 is None:
             return False
-        if not self._renameat2(source_fd, os.fsencode(source), target_fd, os.fsencode(target), _NOREPLACE):
+        if not self._renameat2(source_fd, source, target_fd, target, _NOREPLACE):
             return True
         code = ctypes.get_errno()
         if code in _UNKNOWN:
             return False
-        raise OSError(code, os.strerror(code), source, None, target)
+        raise OSError(code, os.strerror(code), os.fsdecode(source), None, os.fsdecode(target))
 
     @staticmethod
     def _in_two_steps(source_fd: int, source: str, target_fd: int, target: str) -> bool:

@@ -9,6 +9,7 @@ import fcntl
 import os
 import signal
 import sys
+from glob import iglob
 from pathlib import Path
 
 
@@ -65,23 +66,15 @@ def _has_writer(file: os.stat_result) -> bool:
 
     It checks every open file of every process, which takes a while.
     """
-    for process in Path("/proc").glob("[0-9]*"):
+    for descriptor in iglob("/proc/[0-9]*/fd/*"):  # noqa: PTH207 (it goes on when a process ends meanwhile)
         try:
-            for fd in (process / "fd").iterdir():
-                if _is_writing(process, fd, file):
-                    return True
-        except OSError:  # it has ended, or is another user's
+            status = Path(descriptor).stat()
+            if (status.st_ino, status.st_dev) != (file.st_ino, file.st_dev):
+                continue
+            told = Path(descriptor.replace("/fd/", "/fdinfo/")).read_text()
+        except OSError:  # it was closed, or is another user's
             continue
+        flags = next(line for line in told.splitlines() if line.startswith("flags:"))
+        if int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY:
+            return True
     return False
-
-
-def _is_writing(process: Path, fd: Path, file: os.stat_result) -> bool:
-    try:
-        status = fd.stat()
-        if (status.st_ino, status.st_dev) != (file.st_ino, file.st_dev):
-            return False
-        told = (process / "fdinfo" / fd.name).read_text()
-    except OSError:  # it was closed
-        return False
-    flags = next(line for line in told.splitlines() if line.startswith("flags:"))
-    return int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
