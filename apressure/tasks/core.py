@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure import validation
 from apressure.codecs import Codec
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.handover import note_taken
-from apressure.concurrency.settle import wait_for_answer, wait_shielded
+from apressure.concurrency.settle import note_sent, wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.core import objects
+from apressure.core.administration import Revival
 from apressure.core.leases.arguments import lease_of
 from apressure.core.leases.clock import since_boot
 from apressure.core.queue import Queue
@@ -28,8 +29,9 @@ from apressure.tasks.engine.answers import Claim, Reserved, Status, raw, text
 from apressure.tasks.engine.lanes import Put, PutLane, ReserveLane, TaskSettler
 from apressure.tasks.engine.steps import MAX_DELETED, MAX_TASKS, New, TaskSteps, Want
 from apressure.tasks.engine.waits import TaskWaits
-from apressure.tasks.letters import Revived, failed, revived
+from apressure.tasks.letters import Chosen, Oldest, by_their_ends, read
 from apressure.tasks.nodes import processes
+from apressure.tasks.options import Policy, Purgeable
 from apressure.tasks.processor import NO_RESULT
 from apressure.tasks.statistics import TaskStatistics
 from apressure.tasks.task import Task, new_id
@@ -56,17 +58,11 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
         owns_client: Close it together with the queue object.
         name: The queue's name.
         codec: What parameters are.
-        max_attempts: How often a task is tried at most; None for no limit.
-        lease: How long leases last, in seconds.
-        on_orphan: What happens to a task whose node dies.
-        result_ttl: Seconds for which results are kept; 0 keeps them.
+        policy: What becomes of its tasks.
 
     Attributes:
         client: As given.
-        max_attempts: As given.
-        lease: As given.
-        on_orphan: As given.
-        result_ttl: As given.
+        policy: As given.
         steps: The queue's steps.
         settler: Notes what happens to tasks.
     """
@@ -81,20 +77,14 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
         owns_client: bool,
         name: str,
         codec: Codec[Any],
-        max_attempts: int | None,
-        lease: float,
-        on_orphan: Literal["retry", "fail"],
-        result_ttl: float,
+        policy: Policy,
     ) -> None:
         super().__init__(client, owns_client, name)
         self.client = client
-        self.max_attempts = max_attempts
-        self.lease = lease
-        self.on_orphan: Literal["retry", "fail"] = on_orphan
-        self.result_ttl = result_ttl
+        self.policy = policy
         self._items = Items(name, UTF8Codec(codec), client.settings.max_message_size)
         self.steps = TaskSteps(client, name)
-        self.settler = TaskSettler(self.steps, result_ttl)
+        self.settler = TaskSettler(self.steps, policy.result_ttl)
         self._waits = TaskWaits(client, self.steps)
         self._puts = PutLane(self.steps, self._waits)
         self._schedules = PutLane(self.steps, self._waits)  # these do not wait for room
@@ -103,6 +93,16 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
 
     def __repr__(self) -> str:
         return f"<TaskQueue {self.name!r} at {self.client.server.address}>"
+
+    @property
+    def max_attempts(self) -> int | None:
+        """How often a task is tried at most; None for no limit."""
+        return self.policy.max_attempts
+
+    @property
+    def lease(self) -> float:
+        """How long leases last, in seconds."""
+        return self.policy.lease
 
     @with_deadline(reads=True)
     async def statistics(self, *, deadline: float | None = None) -> TaskStatistics:
@@ -142,7 +142,8 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
 
     def want(self, lease: float, listener: bytes, expected: bool, in_hand: int | None = None) -> Want:
         """Return what a reservation for so many seconds asks for."""
-        return Want(int(lease * 1000), self.max_attempts or 0, self.on_orphan, listener, expected, in_hand)
+        policy = self.policy
+        return Want(int(lease * 1000), policy.max_attempts or 0, policy.on_orphan, listener, expected, in_hand)
 
     async def listener(self) -> bytes:
         """Return the listener that this process is."""
@@ -183,24 +184,40 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
     async def _look(self) -> Status:
         return await self.steps.status()
 
-    async def _purge(self) -> int:
-        return await self._purge_by_steps((await self._existing()).waiting, self._purge_step)
-
-    async def _purge_step(self, most: int) -> int:
-        purged, _ = await self.steps.purge("pending", min(most, MAX_DELETED), None, self._expected)
-        self.steps.counts.deleted_count += purged
-        return purged
+    async def _purge(
+        self,
+        status: Purgeable = "pending",
+        older_than: float | None = None,
+        on_progress: Callable[[int], object] | None = None,
+    ) -> int:
+        found: Status = await self._existing()
+        left, deleted = found.waiting if status == "pending" else getattr(found, status), 0
+        while left > 0:
+            purged, looked = await self.steps.purge(status, min(left, MAX_DELETED), older_than, self._expected)
+            deleted += purged
+            note_sent()
+            if status in ("pending", "scheduled"):
+                self.steps.counts.deleted_count += purged
+            left -= looked
+            if not looked:
+                break
+            if on_progress is not None:
+                on_progress(deleted)
+        return deleted
 
     @contextlib.asynccontextmanager
     async def _revival(
         self, max_items: int | None, ids: Iterable[str] | None, source: str | None
-    ) -> AsyncIterator[Revived]:
-        failures = (await self._existing()).failed
-        yield await revived(self.client, self.steps, self._expected, failures, max_items, ids)
+    ) -> AsyncIterator[Revival]:
+        failed = (await self._existing()).failed
+        if ids is None:
+            yield Oldest(self.steps, self._expected, failed, max_items)
+        else:
+            yield Chosen(self.steps, self._expected, await by_their_ends(self.client, ids))
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         await self._existing()
-        return await failed(self.client, self.steps, limit, self._items.decode)
+        return await read(self.client, self.steps, limit, self._items.decode)
 
     # What is behind puts.
 
@@ -265,7 +282,7 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
         try:
             if behind:
                 await wait_for_answer(self._reservations.give_back(behind), None, patience)
-            return await self.steps.take([task.claim for task in taken], NO_RESULT, self.result_ttl)
+            return await self.steps.take([task.claim for task in taken], NO_RESULT, self.policy.result_ttl)
         except asyncio.CancelledError:
             await wait_shielded(self._reservations.give_back(taken), patience)  # those that are not complete
             raise

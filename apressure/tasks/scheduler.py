@@ -85,12 +85,7 @@ class Scheduler:
                 logger.warning("the scheduler cannot reach its tasks (it tries again): %s", error)
                 pause = LOOK + RECONNECT_BACKOFF.pause(failures)
                 failures += 1
-            parked = channels.park(SCHEDULED, noted, max(0.0, pause - (loop.time() - begun)))
-            try:
-                await asyncio.wait((parked,))
-            finally:
-                parked.cancel()
-            parked.result()
+            await channels.wait(SCHEDULED, noted, max(0.0, pause - (loop.time() - begun)))
 
     async def round(self) -> float:
         """Do one round.
@@ -143,8 +138,8 @@ class Scheduler:
         self._damaged.discard(steps.name)
         if tended.more:
             return 0.0
-        eta = LOOK if tended.eta is None else tended.eta - now
-        return max(0.0, min(LOOK, eta, LOOK if tended.lease is None else tended.lease / 1000))
+        until_due = LOOK if tended.eta is None else tended.eta - now
+        return max(0.0, min(LOOK, until_due, LOOK if tended.lease is None else tended.lease / 1000))
 
     def _tell(self, name: str, error: Exception) -> None:
         if name not in self._damaged:

@@ -196,12 +196,7 @@ class Task:
             remaining = deadline - loop.time()
             if there or remaining <= 0:
                 return task
-            parked = channels.park(channel, noted, min(POLL, remaining))
-            try:
-                await asyncio.wait((parked,))
-            finally:
-                parked.cancel()
-            parked.result()
+            await channels.wait(channel, noted, min(POLL, remaining))
 
     def _decoded(self, name: str) -> Any:
         text = self.fields.get(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from apressure import logs
@@ -26,12 +26,15 @@ from apressure.exceptions import DurabilityError, ServerError
 from apressure.tasks.engine.answers import Claim, Fields, Reserved, Status, Tended, fields_of, read
 from apressure.tasks.engine.keys import QUEUES, TaskKeys, task_key
 from apressure.tasks.engine.sending import NOT_DURABLE, changed, script
+from apressure.tasks.options import OnOrphan
 
 MAX_TASKS: Final = 1000
 """The most tasks in one step, so that it does not hold up the server for more than a few milliseconds."""
 
 MAX_DELETED: Final = 250
 """The most tasks that one step deletes or enqueues again: that takes several commands for each."""
+
+_CHUNK: Final = 100
 
 How = Literal["start", "progress", "complete", "fail", "nack", "unseen"]
 
@@ -70,7 +73,7 @@ class Want(NamedTuple):
 
     lease: int
     limit: int
-    on_orphan: Literal["retry", "fail"]
+    on_orphan: OnOrphan
     listener: bytes
     expected: bool = False
     in_hand: int | None = None
@@ -271,6 +274,17 @@ class TaskSteps(StepSender):
             while (await self.purge(what, MAX_DELETED))[1]:
                 pass
         await self._run("delete", b"0")
+
+
+async def ids_in(client: Client, key: bytes, command: bytes, backwards: bool = False) -> AsyncIterator[list[bytes]]:
+    """Yield the ids of tasks in a list (LRANGE) or a sorted set (ZRANGE), up to 100 at a time."""
+    begin, more = 0, True
+    while more:
+        span = (-begin - _CHUNK, -begin - 1) if backwards else (begin, begin + _CHUNK - 1)
+        ids: list[bytes] = await client.connection.ask(command, key, *span, reads=True)
+        if ids:
+            yield ids[::-1] if backwards else ids
+        begin, more = begin + len(ids), len(ids) == _CHUNK
 
 
 async def load_many(client: Client, task_ids: Iterable[bytes]) -> list[tuple[bytes, Fields]]:

@@ -88,7 +88,7 @@ class Orphans:
                 tasks = await load_many(core.client, ids)
                 looked_at = await asyncio.to_thread(_look, parsed[1], ids, dict(tasks))
                 if looked_at is not None:
-                    taken, _ = await steps.adopt(listener, core.on_orphan, ADOPTED, *looked_at)
+                    taken, _ = await steps.adopt(listener, core.policy.on_orphan, ADOPTED, *looked_at)
                 moved += taken
                 if not taken or len(ids) < MAX_TASKS:  # otherwise older ones are left, and come before these
                     break

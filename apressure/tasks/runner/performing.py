@@ -23,9 +23,9 @@ from apressure.exceptions import (
     TaskFailedError,
 )
 from apressure.tasks.delivery import TaskDelivery
-from apressure.tasks.runner.child import Times
 from apressure.tasks.runner.output import Output, Stream
-from apressure.tasks.runner.work import BUSY, Order, Outcome, Running
+from apressure.tasks.runner.process import BUSY
+from apressure.tasks.runner.work import Order, Outcome, Running, Times
 
 logger = logging.getLogger("apressure")
 

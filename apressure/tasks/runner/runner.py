@@ -23,7 +23,8 @@ from apressure.exceptions import PressureError
 from apressure.protocols import DEFAULT_LEASE, CarriesContext, Observer, ObservesCalls, Tally
 from apressure.tasks.runner.command import Command, Function
 from apressure.tasks.runner.performing import Ending, Limits, OnOutput, Performance, Reason
-from apressure.tasks.runner.work import Order, Running, TaskCoroutine, TaskProcess
+from apressure.tasks.runner.process import TaskProcess
+from apressure.tasks.runner.work import Order, Running, TaskCoroutine
 
 if TYPE_CHECKING:
     from anyio import CancelScope
