@@ -83,8 +83,9 @@ class TaskClient(Client):
             on_orphan: As for `TaskQueue`.
         """
         max_hold_of(max_hold)  # for the check: None means more to tasks than the default
-        queue = self._queue_named(name)
-        if max_attempts is not None or on_orphan != "retry":
+        if max_attempts is None and on_orphan == "retry":
+            queue = self._queue_named(name)
+        else:
             queue = self.queue(name, max_attempts=max_attempts, on_orphan=on_orphan)
         return Listener(queue, True, False, None, lease_of(lease), max_hold)
 
@@ -120,6 +121,4 @@ class TaskClient(Client):
 
     def _queue_named(self, name: str) -> TaskQueue[Any]:
         """Return the queue that listeners and processors of this client share."""
-        if name not in self._named:
-            self._named[name] = self.queue(name)
-        return self._named[name]
+        return self._named.get(name) or self._named.setdefault(name, self.queue(name))

@@ -10,10 +10,10 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import ServerError, TaskDoesNotExistError, TaskStatusError
 from apressure.tasks.core import Core
-from apressure.tasks.engine.answers import raw, text
-from apressure.tasks.engine.steps import ids_in, load_many
+from apressure.tasks.engine.answers import raw
+from apressure.tasks.engine.steps import ids_in
 from apressure.tasks.options import one_of
-from apressure.tasks.task import Task
+from apressure.tasks.task import Task, load_many
 
 T = TypeVar("T")
 
@@ -47,8 +47,7 @@ class Contents(Core[T], Generic[T]):
         async for ids in self._ids(status):
             new = [task_id for task_id in ids if task_id not in seen]
             seen.update(new)
-            for task_id, fields in await load_many(self.client, new):
-                task = Task(self.client, text(task_id), fields)
+            for task in await load_many(self.client, new):
                 if status is None or task.status == status or task.status not in STATUSES:
                     yield task
 

@@ -62,7 +62,7 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
 
     Attributes:
         client: As given.
-        policy: As given.
+        max_attempts, lease, on_orphan, result_ttl: Those of the policy.
         steps: The queue's steps.
         settler: Notes what happens to tasks.
     """
@@ -71,17 +71,10 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
     _most_prefetched: ClassVar[int | None] = MAX_TASKS
     _put_most: ClassVar[int] = MAX_TASKS
 
-    def __init__(
-        self,
-        client: Client,
-        owns_client: bool,
-        name: str,
-        codec: Codec[Any],
-        policy: Policy,
-    ) -> None:
+    def __init__(self, client: Client, owns_client: bool, name: str, codec: Codec[Any], policy: Policy) -> None:
         super().__init__(client, owns_client, name)
         self.client = client
-        self.policy = policy
+        self.max_attempts, self.lease, self.on_orphan, self.result_ttl = policy
         self._items = Items(name, UTF8Codec(codec), client.settings.max_message_size)
         self.steps = TaskSteps(client, name)
         self.settler = TaskSettler(self.steps, policy.result_ttl)
@@ -89,20 +82,9 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
         self._puts = PutLane(self.steps, self._waits)
         self._schedules = PutLane(self.steps, self._waits)  # these do not wait for room
         self._reservations = ReserveLane(self.steps, self._waits)
-        self._listener = b""
 
     def __repr__(self) -> str:
         return f"<TaskQueue {self.name!r} at {self.client.server.address}>"
-
-    @property
-    def max_attempts(self) -> int | None:
-        """How often a task is tried at most; None for no limit."""
-        return self.policy.max_attempts
-
-    @property
-    def lease(self) -> float:
-        """How long leases last, in seconds."""
-        return self.policy.lease
 
     @with_deadline(reads=True)
     async def statistics(self, *, deadline: float | None = None) -> TaskStatistics:
@@ -135,6 +117,9 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
 
     # What nodes need.
 
+    listener = staticmethod(processes.listener_id)
+    """The listener that this process is."""
+
     @property
     def expected(self) -> bool:
         """Whether this object has created the queue."""
@@ -142,14 +127,7 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
 
     def want(self, lease: float, listener: bytes, expected: bool, in_hand: int | None = None) -> Want:
         """Return what a reservation for so many seconds asks for."""
-        policy = self.policy
-        return Want(int(lease * 1000), policy.max_attempts or 0, policy.on_orphan, listener, expected, in_hand)
-
-    async def listener(self) -> bytes:
-        """Return the listener that this process is."""
-        if not self._listener:
-            self._listener = (await processes.listener_id()).encode(errors="surrogateescape")
-        return self._listener
+        return Want(int(lease * 1000), self.max_attempts or 0, self.on_orphan, listener, expected, in_hand)
 
     def delivery(self, reserved: Reserved, hand: Hand | None = None) -> TaskDelivery[T]:
         """Return the delivery of a task that a step has reserved."""
@@ -264,8 +242,7 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
                 return [item for item, letter in zip(items, letters, strict=True) if letter == "1"]
 
     async def _peek(self, newest: bool) -> bytes | None:
-        task = await self.steps.peek(newest)
-        return None if task is None else task.fields["parameters"].encode(errors="surrogateescape")
+        return await self.steps.peek(newest)
 
     async def _reserve(self, most: int, timeout: float | None, lease: float) -> tuple[list[Reserved], float]:
         """Reserve tasks, waiting while there is none. Returns when the step was sent, too, by `since_boot`."""
@@ -282,7 +259,7 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
         try:
             if behind:
                 await wait_for_answer(self._reservations.give_back(behind), None, patience)
-            return await self.steps.take([task.claim for task in taken], NO_RESULT, self.policy.result_ttl)
+            return await self.steps.take([task.claim for task in taken], NO_RESULT, self.result_ttl)
         except asyncio.CancelledError:
             await wait_shielded(self._reservations.give_back(taken), patience)  # those that are not complete
             raise

@@ -10,9 +10,9 @@ from apressure import dead_letters
 from apressure.connection.client import Client
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter, Failure
-from apressure.tasks.engine.answers import raw, text
-from apressure.tasks.engine.steps import MAX_DELETED, TaskSteps, ids_in, load_many
-from apressure.tasks.task import Task, number, whole
+from apressure.tasks.engine.answers import raw
+from apressure.tasks.engine.steps import MAX_DELETED, TaskSteps, ids_in
+from apressure.tasks.task import Task, load_many, whole
 
 T = TypeVar("T")
 
@@ -23,8 +23,7 @@ async def read(
     """Return the tasks that have failed, the oldest first, with the reason of each."""
     letters: list[DeadLetter[T]] = []
     async for ids in ids_in(client, steps.keys.failed, b"LRANGE", backwards=True):
-        tasks = [Task(client, text(task_id), fields) for task_id, fields in await load_many(client, ids)]
-        letters += [_letter(task, decode) for task in tasks if task.status == "failed"]
+        letters += [_letter(task, decode) for task in await load_many(client, ids) if task.status == "failed"]
         if limit is not None and len(letters) >= limit:
             break
     return letters[:limit]
@@ -115,6 +114,5 @@ class Chosen:
 
 async def by_their_ends(client: Client, ids: Iterable[str]) -> list[str]:
     """Return the ids of tasks in the order in which they ended."""
-    found = await load_many(client, map(raw, ids))
-    ended = {text(task_id): number(fields, "updated") or 0.0 for task_id, fields in found}
+    ended = {task.id: task.updated or 0.0 for task in await load_many(client, map(raw, ids))}
     return sorted(ids, key=lambda task_id: ended.get(task_id, 0.0))

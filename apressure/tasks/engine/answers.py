@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from apressure.core.waiting import Reason, Wait
-from apressure.exceptions import (
-    DurabilityError,
-    QueueClosedError,
-    QueueDoesNotExistError,
-    ServerError,
-)
+from apressure.exceptions import DurabilityError, QueueClosedError, QueueDoesNotExistError, ServerError
 
 Fields = dict[str, str]
 """The fields of a task's hash. What is not UTF-8 has surrogates."""
@@ -153,16 +148,6 @@ def fields_of(flat: list[bytes] | dict[bytes, bytes]) -> Fields:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def closed(name: str) -> QueueClosedError:
-    """The error for a queue that is closed."""
-    return QueueClosedError(f"the queue {name!r} is closed", name=name)
-
-
-def missing(name: str) -> QueueDoesNotExistError:
-    """The error for a queue that does not exist."""
-    return QueueDoesNotExistError(f"the queue {name!r} does not exist: create it first, or check the URL", name=name)
-
-
 def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each kind of answer)
     """Turn a script's answer into a value, a `Wait` or an exception.
 
@@ -189,7 +174,7 @@ def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each k
             reserved = [Reserved(one, fields_of(flat) | claim) for one, flat in answer[1]]
             return Reservation(reserved, answer[2], answer[3])
         case b"task":
-            return Reserved(answer[1], {"parameters": text(answer[2])})
+            return answer[2]
         case b"extended":
             return Renewed(answer[1] == 1, answer[2].decode())
         case b"empty" | b"paused" | b"draining":
@@ -203,9 +188,11 @@ def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each k
             moved, more, eta, lease = answer[1:]
             return Tended(moved, more == 1, float(eta) if eta else None, lease if lease >= 0 else None)
         case b"closed":
-            return closed(name)
+            return QueueClosedError(f"the queue {name!r} is closed", name=name)
         case b"missing":
-            return missing(name)
+            return QueueDoesNotExistError(
+                f"the queue {name!r} does not exist: create it first, or check the URL", name=name
+            )
         case b"corrupt":
             return ServerError(
                 f"the queue {name!r} is damaged: {answer[1].decode(errors='replace')}; nothing was written. Correct "

@@ -94,7 +94,7 @@ class TaskConsumer(QueueConsumer[T, TaskDelivery[Any]]):
         changes += [one.nacked for one in reversed(seen)]
         try:
             if changes:
-                letters = await steps.settle(changes, self._queue.policy.result_ttl)
+                letters = await steps.settle(changes, self._queue.result_ttl)
                 for one in (*unseen, *seen):
                     one.settled = True
                 for one, letter in zip(reversed(seen), letters[len(unseen) :], strict=True):

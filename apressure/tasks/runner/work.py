@@ -7,7 +7,7 @@ import dataclasses
 import os
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from apressure.concurrency import background
 from apressure.tasks.runner.output import Output
@@ -67,35 +67,15 @@ class Order:
     on_progress: OnProgress
 
 
-class Running(Protocol):
-    """A task that runs, or is about to.
-
-    Attributes:
-        pid: The process in which it runs.
-    """
-
-    @property
-    def pid(self) -> int: ...
-
-    def go(self) -> None:
-        """Begin."""
-
-    def renew(self, times: Times) -> None:
-        """Let it run for longer. Called in any thread."""
-
-    def stop(self, grace: float) -> None:
-        """Ask it to end, and make it end after so many seconds."""
-
-    async def wait(self) -> Outcome:
-        """Wait until nothing of it runs any more. Cancelled, call it again."""
-
-
 class TaskCoroutine:
     """A task that runs as a coroutine in this process.
 
     Args:
         handler: `async def handle(parameters)`.
         order: The task.
+
+    Attributes:
+        pid: This process.
     """
 
     def __init__(self, handler: Callable[[Any], Awaitable[Any]], order: Order) -> None:
