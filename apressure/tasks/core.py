@@ -14,7 +14,6 @@ from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import note_sent, wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.core import objects
-from apressure.core.administration import Revival
 from apressure.core.leases.arguments import lease_of
 from apressure.core.leases.clock import since_boot
 from apressure.core.queue import Queue
@@ -186,7 +185,7 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
     @contextlib.asynccontextmanager
     async def _revival(
         self, max_items: int | None, ids: Iterable[str] | None, source: str | None
-    ) -> AsyncIterator[Revival]:
+    ) -> AsyncIterator[Oldest | Chosen]:
         failed = (await self._existing()).failed
         if ids is None:
             yield Oldest(self.steps, self._expected, failed, max_items)

@@ -129,17 +129,14 @@ class Scheduler:
     async def _tend(self, steps: TaskSteps, now: float) -> float:
         """Look after one queue. Returns in how many seconds to look again."""
         try:
-            tended = await steps.tend(now, self._ttl)
+            pause = await steps.tend(now, self._ttl)
         except ServerError as error:
             if error.temporary or isinstance(error, PermissionDeniedError):
                 raise
             self._tell(steps.name, error)  # a damaged queue disturbs no other
             return LOOK
         self._damaged.discard(steps.name)
-        if tended.more:
-            return 0.0
-        until_due = LOOK if tended.eta is None else tended.eta - now
-        return max(0.0, min(LOOK, until_due, LOOK if tended.lease is None else tended.lease / 1000))
+        return pause
 
     def _tell(self, name: str, error: Exception) -> None:
         if name not in self._damaged:

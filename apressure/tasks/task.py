@@ -94,7 +94,7 @@ class Task:
     def __hash__(self) -> int:
         return hash(self.id)
 
-    status = Field(_text)
+    status: Field[str | None] = Field(_text)
     """`"scheduled"`, `"pending"`, `"reserved"`, `"started"`, `"complete"` or `"failed"`."""
 
     @property
@@ -102,13 +102,13 @@ class Task:
         """Whether it is complete or failed."""
         return self.status in FINISHED
 
-    queue = Field(_text)
+    queue: Field[str | None] = Field(_text)
     """The name of its queue."""
 
-    parameters = Field(_value)
+    parameters: Field[Any] = Field(_value)
     """What it was enqueued with: a value of JSON, or a plain string."""
 
-    result = Field(_value)
+    result: Field[Any] = Field(_value)
     """What it completed with: a value of JSON, or a plain string; None before."""
 
     @property
@@ -116,19 +116,19 @@ class Task:
         """Why it failed; None unless it has."""
         return self.fields.get("error") if self.status == "failed" else None
 
-    node = Field(_text)
+    node: Field[str | None] = Field(_text)
     """The listener that has it, or had it last: `[hostname]_[pid]`."""
 
-    pid = Field(whole)
+    pid: Field[int | None] = Field(whole)
     """The process that runs it, or ran it last."""
 
-    created = Field(number)
+    created: Field[float | None] = Field(number)
     """When it was enqueued or scheduled, in seconds since 1970."""
 
-    updated = Field(number)
+    updated: Field[float | None] = Field(number)
     """When it changed last, in seconds since 1970."""
 
-    eta = Field(number)
+    eta: Field[float | None] = Field(number)
     """When it is, or was, due, in seconds since 1970; None if it was not scheduled."""
 
     @property
@@ -136,13 +136,13 @@ class Task:
         """How often nodes of apressure have reserved it. The released blueque does not count its own reservations."""
         return whole(self.fields, "attempts") or 0
 
-    progress = Field(number)
+    progress: Field[float | None] = Field(number)
     """How far it has come, from 0 to 1; None if it does not tell."""
 
-    progress_message = Field(_text)
+    progress_message: Field[str | None] = Field(_text)
     """What it said last about its progress."""
 
-    process_started = Field(number)
+    process_started: Field[float | None] = Field(number)
     """When the process that runs it began, in seconds since 1970; None if that is unknown."""
 
     @property

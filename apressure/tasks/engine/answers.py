@@ -109,22 +109,6 @@ class Status(NamedTuple):
         return self.created or self.listed or bool(self.waiting or self.scheduled or self.complete or self.failed)
 
 
-class Tended(NamedTuple):
-    """What one round over a queue has done.
-
-    Attributes:
-        moved: How many due tasks it has enqueued.
-        more: Whether there is more to do at once.
-        eta: When the next task is due, in seconds since 1970; None if none is scheduled.
-        lease: Milliseconds until a lease ends; None if nothing is leased.
-    """
-
-    moved: int
-    more: bool
-    eta: float | None
-    lease: int | None
-
-
 def text(data: bytes) -> str:
     """Return a text of the server; what is not UTF-8 becomes surrogates."""
     return data.decode(errors="surrogateescape")
@@ -184,9 +168,6 @@ def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each k
             bound, is_closed, is_paused, *counts, listed, lease = answer[1:]
             flags = (bound >= 0, is_closed == 1, is_paused == 1)
             return Status._make((max(0, bound), *flags, *counts, listed == 1, lease if lease >= 0 else None))
-        case b"tended":
-            moved, more, eta, lease = answer[1:]
-            return Tended(moved, more == 1, float(eta) if eta else None, lease if lease >= 0 else None)
         case b"closed":
             return QueueClosedError(f"the queue {name!r} is closed", name=name)
         case b"missing":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
@@ -23,7 +24,7 @@ from apressure.connection.wire.series import Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError
-from apressure.tasks.engine.answers import Claim, Reserved, Status, Tended, read
+from apressure.tasks.engine.answers import Claim, Reserved, Status, read
 from apressure.tasks.engine.keys import QUEUES, TaskKeys
 from apressure.tasks.engine.sending import NOT_DURABLE, changed, script
 from apressure.tasks.options import OnOrphan
@@ -215,9 +216,16 @@ class TaskSteps(StepSender):
         age = b"" if older_than is None else repr(float(older_than))
         return _pair(await self._numbered("purge", what, most, age, flag(expected)))
 
-    async def tend(self, now: float, ttl: float) -> Tended:
-        """Look after the queue: enqueue the tasks that are due by this time, and clean up; see `lua/tend.lua`."""
-        return await self._run("tend", repr(float(now)), repr(float(ttl)), MAX_TASKS)  # type: ignore[no-any-return]
+    async def tend(self, now: float, ttl: float) -> float:
+        """Look after the queue: enqueue the tasks that are due by this time, and clean up; see `lua/tend.lua`.
+
+        Returns:
+            In how many seconds there is more to do; infinite where nobody knows of anything.
+        """
+        _, _, more, eta, lease = await self._run("tend", repr(float(now)), repr(float(ttl)), MAX_TASKS)
+        if more:
+            return 0.0
+        return max(0.0, min(float(eta) - now if eta else math.inf, lease / 1000 if lease >= 0 else math.inf))
 
     async def requeue(self, most: int, expected: bool = False) -> tuple[int, int]:
         """Enqueue failed tasks again, the oldest first. Returns how many were, and how many were looked at."""
