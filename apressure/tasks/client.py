@@ -8,10 +8,10 @@ from apressure import validation
 from apressure.codecs import Codec
 from apressure.connection.client import Client
 from apressure.connection.settings import OtherOptions
-from apressure.core.leases.arguments import lease_of
+from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.tasks.engine.steps import queue_names
 from apressure.tasks.nodes.consumer import Listener
-from apressure.tasks.options import DEFAULT_RESULT_TTL, refuse_unfit, ttl_of
+from apressure.tasks.options import DEFAULT_RESULT_TTL, OnOrphan, refuse_unfit, ttl_of
 from apressure.tasks.processor import Processor
 from apressure.tasks.queue import TaskQueue
 from apressure.tasks.task import Task, fetch
@@ -55,7 +55,7 @@ class TaskClient(Client):
         codec: Codec[Any] | type[Any] | Literal["raw", "text", "json", "msgpack", "cloudevents"] | None = None,
         max_attempts: int | None = None,
         lease: float | None = None,
-        on_orphan: Literal["retry", "fail"] = "retry",
+        on_orphan: OnOrphan = "retry",
     ) -> TaskQueue[Any]:
         """Return a queue that uses this client; see `TaskQueue`. It needs no closing."""
         chosen: Any = codec
@@ -71,7 +71,7 @@ class TaskClient(Client):
         lease: float | None = None,
         max_hold: float | None = None,
         max_attempts: int | None = None,
-        on_orphan: Literal["retry", "fail"] = "retry",
+        on_orphan: OnOrphan = "retry",
     ) -> Listener:
         """Return a listener on a queue: `async for task in client.listener(name)` hands out reserved tasks.
 
@@ -82,10 +82,10 @@ class TaskClient(Client):
             max_attempts: How often a task is tried at most; None for no limit.
             on_orphan: As for `TaskQueue`.
         """
-        if max_hold is not None:
-            validation.seconds(max_hold, "max_hold", above=True, none=True)
-        queue = self._queue_named(name)
-        if max_attempts is not None or on_orphan != "retry":
+        max_hold_of(max_hold)  # for the check: None means more to tasks than the default
+        if max_attempts is None and on_orphan == "retry":
+            queue = self._queue_named(name)
+        else:
             queue = self.queue(name, max_attempts=max_attempts, on_orphan=on_orphan)
         return Listener(queue, True, False, None, lease_of(lease), max_hold)
 
@@ -121,6 +121,4 @@ class TaskClient(Client):
 
     def _queue_named(self, name: str) -> TaskQueue[Any]:
         """Return the queue that listeners and processors of this client share."""
-        if name not in self._named:
-            self._named[name] = self.queue(name)
-        return self._named[name]
+        return self._named.get(name) or self._named.setdefault(name, self.queue(name))

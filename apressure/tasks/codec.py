@@ -19,7 +19,7 @@ def _refuse(constant: str) -> Any:
 
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-_decode: Final = json.JSONDecoder(parse_constant=_refuse).decode
+decode_json: Final = json.JSONDecoder(parse_constant=_refuse).decode
 
 
 class TaskCodec:
@@ -53,7 +53,7 @@ def decoded(text: str) -> Any:
     if text[:1] not in _JSON_BEGINS:
         return text
     try:
-        return _decode(text)
+        return decode_json(text)
     except (ValueError, RecursionError):
         return text
 
@@ -63,7 +63,7 @@ def _is_json(text: str) -> bool:
     if text[:1] not in _JSON_BEGINS:
         return False
     try:
-        _decode(text)
+        decode_json(text)
     except ValueError:
         return False
     except RecursionError:  # it depends on how deep the reader's stack is

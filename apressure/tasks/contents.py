@@ -10,16 +10,15 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import ServerError, TaskDoesNotExistError, TaskStatusError
 from apressure.tasks.core import Core
-from apressure.tasks.engine.answers import raw, text
-from apressure.tasks.engine.steps import load_many
-from apressure.tasks.task import Task
+from apressure.tasks.engine.answers import raw
+from apressure.tasks.engine.steps import ids_in
+from apressure.tasks.options import one_of
+from apressure.tasks.task import Task, load_many
 
 T = TypeVar("T")
 
 STATUSES: Final = ("pending", "scheduled", "reserved", "started", "complete", "failed")
 """The statuses that Blueque knows."""
-
-_CHUNK: Final = 100
 
 
 class Contents(Core[T], Generic[T]):
@@ -41,51 +40,40 @@ class Contents(Core[T], Generic[T]):
 
         Cancelled, nothing has changed.
         """
-        if status is not None and status not in STATUSES:
-            raise ValueError(f"status must be one of {', '.join(map(repr, STATUSES))}, not {status!r}")
+        if status is not None:
+            one_of(STATUSES, status, "status")
         self.check()
         seen: set[bytes] = set()
         async for ids in self._ids(status):
             new = [task_id for task_id in ids if task_id not in seen]
             seen.update(new)
-            for task_id, fields in await load_many(self.client, new):
-                task = Task(self.client, text(task_id), fields)
+            for task in await load_many(self.client, new):
                 if status is None or task.status == status or task.status not in STATUSES:
                     yield task
 
-    async def _ids(self, status: str | None) -> AsyncIterator[list[bytes]]:  # noqa: PLR0912 (one for each status)
-        keys, chunks = self.steps.keys, self._chunks
-        if status in (None, "pending"):
-            async for ids in chunks(b"LRANGE", keys.pending, True):
-                yield ids
-        if status in (None, "scheduled"):
-            async for ids in chunks(b"ZRANGE", keys.scheduled):
-                yield ids
-        if status in (None, "reserved", "started"):
-            async for ids in chunks(b"ZRANGE", keys.leases):
-                yield ids
-            for listener in sorted(await self.steps.connection.ask(b"SMEMBERS", keys.listeners, reads=True)):
+    async def _ids(self, status: str | None) -> AsyncIterator[list[bytes]]:
+        keys = self.steps.keys
+        for listed, key, command in (
+            (("pending",), keys.pending, b"LRANGE"),
+            (("scheduled",), keys.scheduled, b"ZRANGE"),
+            (("reserved", "started"), keys.leases, b"ZRANGE"),
+            (("reserved", "started"), keys.listeners, b"SMEMBERS"),
+            (("complete",), keys.complete, b"LRANGE"),
+            (("failed",), keys.failed, b"LRANGE"),
+        ):
+            if status is not None and status not in listed:
+                continue
+            if key != keys.listeners:
+                async for ids in ids_in(self.client, key, command, backwards=key == keys.pending):
+                    yield ids
+                continue
+            for listener in sorted(await self.client.connection.ask(command, key, reads=True)):
                 try:
-                    async for ids in chunks(b"LRANGE", keys.reserved(listener)):
+                    async for ids in ids_in(self.client, keys.reserved(listener), b"LRANGE"):
                         yield ids
                 except ServerError as error:
                     if error.code != "WRONGTYPE":
                         raise  # otherwise another program has damaged it: the others are listed
-        for ended, key in (("complete", keys.complete), ("failed", keys.failed)):
-            if status in (None, ended):
-                async for ids in chunks(b"LRANGE", key):
-                    yield ids
-
-    async def _chunks(self, command: bytes, key: bytes, backwards: bool = False) -> AsyncIterator[list[bytes]]:
-        begin = 0
-        while True:
-            span = (-begin - _CHUNK, -begin - 1) if backwards else (begin, begin + _CHUNK - 1)
-            ids: list[bytes] = await self.steps.connection.ask(command, key, *span, reads=True)
-            if ids:
-                yield ids[::-1] if backwards else ids
-            begin += len(ids)
-            if len(ids) < _CHUNK:
-                return
 
     @with_deadline()
     async def cancel(self, task_id: str, *, deadline: float | None = None) -> bool:

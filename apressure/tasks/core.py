@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure import validation
 from apressure.codecs import Codec
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.handover import note_taken
-from apressure.concurrency.settle import wait_for_answer, wait_shielded
+from apressure.concurrency.settle import note_sent, wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.core import objects
 from apressure.core.leases.arguments import lease_of
@@ -28,8 +28,9 @@ from apressure.tasks.engine.answers import Claim, Reserved, Status, raw, text
 from apressure.tasks.engine.lanes import Put, PutLane, ReserveLane, TaskSettler
 from apressure.tasks.engine.steps import MAX_DELETED, MAX_TASKS, New, TaskSteps, Want
 from apressure.tasks.engine.waits import TaskWaits
-from apressure.tasks.letters import Revived, failed, revived
+from apressure.tasks.letters import Chosen, Oldest, by_their_ends, read
 from apressure.tasks.nodes import processes
+from apressure.tasks.options import Policy, Purgeable
 from apressure.tasks.processor import NO_RESULT
 from apressure.tasks.statistics import TaskStatistics
 from apressure.tasks.task import Task, new_id
@@ -56,17 +57,11 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
         owns_client: Close it together with the queue object.
         name: The queue's name.
         codec: What parameters are.
-        max_attempts: How often a task is tried at most; None for no limit.
-        lease: How long leases last, in seconds.
-        on_orphan: What happens to a task whose node dies.
-        result_ttl: Seconds for which results are kept; 0 keeps them.
+        policy: What becomes of its tasks.
 
     Attributes:
         client: As given.
-        max_attempts: As given.
-        lease: As given.
-        on_orphan: As given.
-        result_ttl: As given.
+        max_attempts, lease, on_orphan, result_ttl: Those of the policy.
         steps: The queue's steps.
         settler: Notes what happens to tasks.
     """
@@ -75,31 +70,17 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
     _most_prefetched: ClassVar[int | None] = MAX_TASKS
     _put_most: ClassVar[int] = MAX_TASKS
 
-    def __init__(
-        self,
-        client: Client,
-        owns_client: bool,
-        name: str,
-        codec: Codec[Any],
-        max_attempts: int | None,
-        lease: float,
-        on_orphan: Literal["retry", "fail"],
-        result_ttl: float,
-    ) -> None:
+    def __init__(self, client: Client, owns_client: bool, name: str, codec: Codec[Any], policy: Policy) -> None:
         super().__init__(client, owns_client, name)
         self.client = client
-        self.max_attempts = max_attempts
-        self.lease = lease
-        self.on_orphan: Literal["retry", "fail"] = on_orphan
-        self.result_ttl = result_ttl
+        self.max_attempts, self.lease, self.on_orphan, self.result_ttl = policy
         self._items = Items(name, UTF8Codec(codec), client.settings.max_message_size)
         self.steps = TaskSteps(client, name)
-        self.settler = TaskSettler(self.steps, result_ttl)
+        self.settler = TaskSettler(self.steps, policy.result_ttl)
         self._waits = TaskWaits(client, self.steps)
         self._puts = PutLane(self.steps, self._waits)
         self._schedules = PutLane(self.steps, self._waits)  # these do not wait for room
         self._reservations = ReserveLane(self.steps, self._waits)
-        self._listener = b""
 
     def __repr__(self) -> str:
         return f"<TaskQueue {self.name!r} at {self.client.server.address}>"
@@ -135,6 +116,9 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
 
     # What nodes need.
 
+    listener = staticmethod(processes.listener_id)
+    """The listener that this process is."""
+
     @property
     def expected(self) -> bool:
         """Whether this object has created the queue."""
@@ -143,12 +127,6 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
     def want(self, lease: float, listener: bytes, expected: bool, in_hand: int | None = None) -> Want:
         """Return what a reservation for so many seconds asks for."""
         return Want(int(lease * 1000), self.max_attempts or 0, self.on_orphan, listener, expected, in_hand)
-
-    async def listener(self) -> bytes:
-        """Return the listener that this process is."""
-        if not self._listener:
-            self._listener = (await processes.listener_id()).encode(errors="surrogateescape")
-        return self._listener
 
     def delivery(self, reserved: Reserved, hand: Hand | None = None) -> TaskDelivery[T]:
         """Return the delivery of a task that a step has reserved."""
@@ -183,24 +161,40 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
     async def _look(self) -> Status:
         return await self.steps.status()
 
-    async def _purge(self) -> int:
-        return await self._purge_by_steps((await self._existing()).waiting, self._purge_step)
-
-    async def _purge_step(self, most: int) -> int:
-        purged, _ = await self.steps.purge("pending", min(most, MAX_DELETED), None, self._expected)
-        self.steps.counts.deleted_count += purged
-        return purged
+    async def _purge(
+        self,
+        status: Purgeable = "pending",
+        older_than: float | None = None,
+        on_progress: Callable[[int], object] | None = None,
+    ) -> int:
+        found: Status = await self._existing()
+        left, deleted = found.waiting if status == "pending" else getattr(found, status), 0
+        while left > 0:
+            purged, looked = await self.steps.purge(status, min(left, MAX_DELETED), older_than, self._expected)
+            deleted += purged
+            note_sent()
+            if status in ("pending", "scheduled"):
+                self.steps.counts.deleted_count += purged
+            left -= looked
+            if not looked:
+                break
+            if on_progress is not None:
+                on_progress(deleted)
+        return deleted
 
     @contextlib.asynccontextmanager
     async def _revival(
         self, max_items: int | None, ids: Iterable[str] | None, source: str | None
-    ) -> AsyncIterator[Revived]:
-        failures = (await self._existing()).failed
-        yield await revived(self.client, self.steps, self._expected, failures, max_items, ids)
+    ) -> AsyncIterator[Oldest | Chosen]:
+        failed = (await self._existing()).failed
+        if ids is None:
+            yield Oldest(self.steps, self._expected, failed, max_items)
+        else:
+            yield Chosen(self.steps, self._expected, await by_their_ends(self.client, ids))
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         await self._existing()
-        return await failed(self.client, self.steps, limit, self._items.decode)
+        return await read(self.client, self.steps, limit, self._items.decode)
 
     # What is behind puts.
 
@@ -247,8 +241,7 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
                 return [item for item, letter in zip(items, letters, strict=True) if letter == "1"]
 
     async def _peek(self, newest: bool) -> bytes | None:
-        task = await self.steps.peek(newest)
-        return None if task is None else task.fields["parameters"].encode(errors="surrogateescape")
+        return await self.steps.peek(newest)
 
     async def _reserve(self, most: int, timeout: float | None, lease: float) -> tuple[list[Reserved], float]:
         """Reserve tasks, waiting while there is none. Returns when the step was sent, too, by `since_boot`."""

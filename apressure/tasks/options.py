@@ -3,14 +3,52 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from apressure import validation
 from apressure.connection.client import Client
+from apressure.core.leases.arguments import lease_of
+
+OnOrphan = Literal["retry", "fail"]
+"""What happens to a task whose node dies."""
+
+Purgeable = Literal["pending", "scheduled", "complete", "failed"]
+"""The statuses of tasks that `purge` can delete."""
 
 DEFAULT_RESULT_TTL: Final = 604800.0
 """Seconds for which results are kept: seven days."""
+
+
+class Policy(NamedTuple):
+    """What becomes of the tasks of a queue.
+
+    Attributes:
+        max_attempts: How often a task is tried at most; None for no limit.
+        lease: How long leases last, in seconds.
+        on_orphan: What happens to a task whose node dies.
+        result_ttl: Seconds for which results are kept; 0 keeps them.
+    """
+
+    max_attempts: int | None
+    lease: float
+    on_orphan: OnOrphan
+    result_ttl: float
+
+
+def policy_of(max_attempts: int | None, lease: float | None, on_orphan: OnOrphan, result_ttl: float | None) -> Policy:
+    """Return what the arguments of a `TaskQueue` say, checked."""
+    if max_attempts is not None:
+        validation.whole(max_attempts, "max_attempts")
+    one_of(get_args(OnOrphan), on_orphan, "on_orphan")
+    return Policy(max_attempts, lease_of(lease), on_orphan, ttl_of(result_ttl))
+
+
+def one_of(choices: Sequence[str], value: Any, name: str) -> None:
+    """Raise ValueError if an argument is none of these."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
 def ttl_of(result_ttl: float | None) -> float:

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, get_args, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline
-from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
-from apressure.core.leases.arguments import lease_of
+from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.tasks.codec import TaskCodec
 from apressure.tasks.contents import Contents
 from apressure.tasks.engine.lanes import Put
-from apressure.tasks.engine.steps import MAX_DELETED
 from apressure.tasks.nodes.consumer import TaskConsumer
-from apressure.tasks.options import DEFAULT_RESULT_TTL, refuse_unfit, time_of, ttl_of
+from apressure.tasks.options import DEFAULT_RESULT_TTL, OnOrphan, Purgeable, one_of, policy_of, refuse_unfit, time_of
 from apressure.tasks.task import new_id
 
 T = TypeVar("T")
-
-POLICIES: Final = ("retry", "fail")
-
-Purgeable = Literal["pending", "scheduled", "complete", "failed"]
-"""The statuses of tasks that `purge` can delete."""
-
-PURGEABLE: Final = ("pending", "scheduled", "complete", "failed")
 
 
 class TaskQueue(Contents[T]):
@@ -71,25 +62,25 @@ class TaskQueue(Contents[T]):
     @overload
     def __init__(
         self: TaskQueue[Any], name: str, *, client: Client | None = ..., codec: UntypedCodec | None = ...,
-        max_attempts: int | None = ..., lease: float | None = ..., on_orphan: Literal["retry", "fail"] = ...,
+        max_attempts: int | None = ..., lease: float | None = ..., on_orphan: OnOrphan = ...,
         result_ttl: float | None = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: TaskQueue[bytes], name: str, *, client: Client | None = ..., codec: Literal["raw"],
-        max_attempts: int | None = ..., lease: float | None = ..., on_orphan: Literal["retry", "fail"] = ...,
+        max_attempts: int | None = ..., lease: float | None = ..., on_orphan: OnOrphan = ...,
         result_ttl: float | None = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: TaskQueue[str], name: str, *, client: Client | None = ..., codec: Literal["text"],
-        max_attempts: int | None = ..., lease: float | None = ..., on_orphan: Literal["retry", "fail"] = ...,
+        max_attempts: int | None = ..., lease: float | None = ..., on_orphan: OnOrphan = ...,
         result_ttl: float | None = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
         self: TaskQueue[T], name: str, *, client: Client | None = ..., codec: Codec[T] | type[T],
-        max_attempts: int | None = ..., lease: float | None = ..., on_orphan: Literal["retry", "fail"] = ...,
+        max_attempts: int | None = ..., lease: float | None = ..., on_orphan: OnOrphan = ...,
         result_ttl: float | None = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     def __init__(
@@ -100,20 +91,14 @@ class TaskQueue(Contents[T]):
         codec: Codec[Any] | type[Any] | str | None = None,
         max_attempts: int | None = None,
         lease: float | None = None,
-        on_orphan: Literal["retry", "fail"] = "retry",
+        on_orphan: OnOrphan = "retry",
         result_ttl: float | None = DEFAULT_RESULT_TTL,
         **options: Unpack[ClientOptions],
     ) -> None:
-        chosen = client_of(TaskQueue, client, options)
-        if max_attempts is not None:
-            validation.whole(max_attempts, "max_attempts")
-        if on_orphan not in POLICIES:
-            raise ValueError(f"on_orphan must be one of {', '.join(map(repr, POLICIES))}, not {on_orphan!r}")
-        refuse_unfit(chosen)
-        used: Codec[Any] = TaskCodec() if codec is None else codec_for(codec)
-        super().__init__(
-            chosen, client is None, name, used, max_attempts, lease_of(lease), on_orphan, ttl_of(result_ttl)
-        )
+        used = client_of(TaskQueue, client, options)
+        policy = policy_of(max_attempts, lease, on_orphan, result_ttl)
+        refuse_unfit(used)
+        super().__init__(used, client is None, name, TaskCodec() if codec is None else codec_for(codec), policy)
 
     enqueue = Contents.put
     """`put`, by the name that Blueque has for it."""
@@ -169,28 +154,13 @@ class TaskQueue(Contents[T]):
 
         Cancelled, the oldest tasks are deleted, and the others stay.
         """
-        if status not in PURGEABLE:
-            raise ValueError(f"status must be one of {', '.join(map(repr, PURGEABLE))}, not {status!r}")
+        one_of(get_args(Purgeable), status, "status")
         if older_than is not None:
             validation.seconds(older_than, "older_than", most=float("inf"), none=True)
-        found = await self._existing()
-        left, deleted = found.waiting if status == "pending" else getattr(found, status), 0
-        while left > 0:
-            step, looked = await self.steps.purge(status, min(left, MAX_DELETED), older_than, self._expected)
-            deleted += step
-            note_sent()
-            if status in ("pending", "scheduled"):
-                self.steps.counts.deleted_count += step
-            left -= looked
-            if not looked:
-                break
-            if on_progress is not None:
-                on_progress(deleted)
-        return deleted
+        return await self._purge(status, older_than, on_progress)
 
     def _consumer(
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
     ) -> TaskConsumer[Any]:
-        if max_hold is not None:
-            validation.seconds(max_hold, "max_hold", above=True, none=True)
+        max_hold_of(max_hold)  # for the check: None means more to tasks than the default
         return TaskConsumer(self, manual, delete, prefetch, self.lease if lease is None else lease_of(lease), max_hold)

@@ -85,12 +85,7 @@ class Scheduler:
                 logger.warning("the scheduler cannot reach its tasks (it tries again): %s", error)
                 pause = LOOK + RECONNECT_BACKOFF.pause(failures)
                 failures += 1
-            parked = channels.park(SCHEDULED, noted, max(0.0, pause - (loop.time() - begun)))
-            try:
-                await asyncio.wait((parked,))
-            finally:
-                parked.cancel()
-            parked.result()
+            await channels.wait(SCHEDULED, noted, max(0.0, pause - (loop.time() - begun)))
 
     async def round(self) -> float:
         """Do one round.
@@ -134,17 +129,14 @@ class Scheduler:
     async def _tend(self, steps: TaskSteps, now: float) -> float:
         """Look after one queue. Returns in how many seconds to look again."""
         try:
-            tended = await steps.tend(now, self._ttl)
+            pause = await steps.tend(now, self._ttl)
         except ServerError as error:
             if error.temporary or isinstance(error, PermissionDeniedError):
                 raise
             self._tell(steps.name, error)  # a damaged queue disturbs no other
             return LOOK
         self._damaged.discard(steps.name)
-        if tended.more:
-            return 0.0
-        eta = LOOK if tended.eta is None else tended.eta - now
-        return max(0.0, min(LOOK, eta, LOOK if tended.lease is None else tended.lease / 1000))
+        return pause
 
     def _tell(self, name: str, error: Exception) -> None:
         if name not in self._damaged:

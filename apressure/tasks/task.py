@@ -5,23 +5,66 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from apressure import validation
-from apressure.exceptions import TaskDoesNotExistError, TaskFailedError, TaskUnfinishedError
+from apressure.exceptions import ServerError, TaskDoesNotExistError, TaskFailedError, TaskUnfinishedError
 from apressure.tasks.codec import decoded
-from apressure.tasks.engine.answers import Claim, Fields, raw
+from apressure.tasks.engine.answers import Claim, Fields, fields_of, raw, text
 from apressure.tasks.engine.keys import task_key
-from apressure.tasks.engine.steps import load
 from apressure.tasks.engine.waits import POLL, channels_of
 
 if TYPE_CHECKING:
     from apressure.connection.client import Client
 
+T = TypeVar("T")
+
 FINISHED: Final = frozenset({"complete", "failed"})
 """The statuses of tasks that have ended."""
+
+
+def _text(fields: Mapping[str, str], name: str) -> str | None:
+    return fields.get(name)
+
+
+def _value(fields: Mapping[str, str], name: str) -> Any:
+    """Return a field as a value of JSON, or a plain string."""
+    text = fields.get(name)
+    return None if text is None else decoded(text)
+
+
+def number(fields: Mapping[str, str], name: str) -> float | None:
+    """Return a field that is a number; None if it is missing or none."""
+    try:
+        found = float(fields.get(name, ""))
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def whole(fields: Mapping[str, str], name: str) -> int | None:
+    """Return a field that is a whole number of at least 0; None if it is missing or none."""
+    text = fields.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
+class Field(Generic[T]):
+    """A field of a task's hash, as an attribute of the same name.
+
+    Args:
+        read: Returns its value, of all fields and its name.
+    """
+
+    def __init__(self, read: Callable[[Mapping[str, str], str], T]) -> None:
+        self._read = read
+
+    def __set_name__(self, owner: type[Task], name: str) -> None:
+        self._name = name
+
+    def __get__(self, task: Task, owner: type[Task]) -> T:
+        return self._read(task.fields, self._name)
 
 
 class Task:
@@ -51,80 +94,56 @@ class Task:
     def __hash__(self) -> int:
         return hash(self.id)
 
-    @property
-    def status(self) -> str | None:
-        """`"scheduled"`, `"pending"`, `"reserved"`, `"started"`, `"complete"` or `"failed"`."""
-        return self.fields.get("status")
+    status: Field[str | None] = Field(_text)
+    """`"scheduled"`, `"pending"`, `"reserved"`, `"started"`, `"complete"` or `"failed"`."""
 
     @property
     def finished(self) -> bool:
         """Whether it is complete or failed."""
         return self.status in FINISHED
 
-    @property
-    def queue(self) -> str | None:
-        """The name of its queue."""
-        return self.fields.get("queue")
+    queue: Field[str | None] = Field(_text)
+    """The name of its queue."""
 
-    @property
-    def parameters(self) -> Any:
-        """What it was enqueued with: a value of JSON, or a plain string."""
-        return self._decoded("parameters")
+    parameters: Field[Any] = Field(_value)
+    """What it was enqueued with: a value of JSON, or a plain string."""
 
-    @property
-    def result(self) -> Any:
-        """What it completed with: a value of JSON, or a plain string; None before."""
-        return self._decoded("result")
+    result: Field[Any] = Field(_value)
+    """What it completed with: a value of JSON, or a plain string; None before."""
 
     @property
     def error(self) -> str | None:
         """Why it failed; None unless it has."""
         return self.fields.get("error") if self.status == "failed" else None
 
-    @property
-    def node(self) -> str | None:
-        """The listener that has it, or had it last: `[hostname]_[pid]`."""
-        return self.fields.get("node")
+    node: Field[str | None] = Field(_text)
+    """The listener that has it, or had it last: `[hostname]_[pid]`."""
 
-    @property
-    def pid(self) -> int | None:
-        """The process that runs it, or ran it last."""
-        return whole(self.fields, "pid")
+    pid: Field[int | None] = Field(whole)
+    """The process that runs it, or ran it last."""
 
-    @property
-    def created(self) -> float | None:
-        """When it was enqueued or scheduled, in seconds since 1970."""
-        return number(self.fields, "created")
+    created: Field[float | None] = Field(number)
+    """When it was enqueued or scheduled, in seconds since 1970."""
 
-    @property
-    def updated(self) -> float | None:
-        """When it changed last, in seconds since 1970."""
-        return number(self.fields, "updated")
+    updated: Field[float | None] = Field(number)
+    """When it changed last, in seconds since 1970."""
 
-    @property
-    def eta(self) -> float | None:
-        """When it is, or was, due, in seconds since 1970; None if it was not scheduled."""
-        return number(self.fields, "eta")
+    eta: Field[float | None] = Field(number)
+    """When it is, or was, due, in seconds since 1970; None if it was not scheduled."""
 
     @property
     def attempts(self) -> int:
         """How often nodes of apressure have reserved it. The released blueque does not count its own reservations."""
         return whole(self.fields, "attempts") or 0
 
-    @property
-    def progress(self) -> float | None:
-        """How far it has come, from 0 to 1; None if it does not tell."""
-        return number(self.fields, "progress")
+    progress: Field[float | None] = Field(number)
+    """How far it has come, from 0 to 1; None if it does not tell."""
 
-    @property
-    def progress_message(self) -> str | None:
-        """What it said last about its progress."""
-        return self.fields.get("progress_message")
+    progress_message: Field[str | None] = Field(_text)
+    """What it said last about its progress."""
 
-    @property
-    def process_started(self) -> float | None:
-        """When the process that runs it began, in seconds since 1970; None if that is unknown."""
-        return number(self.fields, "process_started")
+    process_started: Field[float | None] = Field(number)
+    """When the process that runs it began, in seconds since 1970; None if that is unknown."""
 
     @property
     def cancel_requested(self) -> bool:
@@ -196,31 +215,7 @@ class Task:
             remaining = deadline - loop.time()
             if there or remaining <= 0:
                 return task
-            parked = channels.park(channel, noted, min(POLL, remaining))
-            try:
-                await asyncio.wait((parked,))
-            finally:
-                parked.cancel()
-            parked.result()
-
-    def _decoded(self, name: str) -> Any:
-        text = self.fields.get(name)
-        return None if text is None else decoded(text)
-
-
-def number(fields: Mapping[str, str], name: str) -> float | None:
-    """Return a field that is a number; None if it is missing or none."""
-    try:
-        found = float(fields.get(name, ""))
-    except ValueError:
-        return None
-    return found if math.isfinite(found) else None
-
-
-def whole(fields: Mapping[str, str], name: str) -> int | None:
-    """Return a field that is a whole number of at least 0; None if it is missing or none."""
-    text = fields.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+            await channels.wait(channel, noted, min(POLL, remaining))
 
 
 async def fetch(client: Client, task_id: str) -> Task:
@@ -233,11 +228,28 @@ async def fetch(client: Client, task_id: str) -> Task:
     """
     validation.text(task_id, "task_id")
     client.check()
-    fields = await load(client, raw(task_id))
-    if fields is None:
+    task = await _load(client, raw(task_id))
+    if task is None:
         raise TaskDoesNotExistError(f"there is no task {task_id}: it was deleted or has expired, or never was",
                                     id=task_id)  # fmt: skip
-    return Task(client, task_id, fields)
+    return task
+
+
+async def load_many(client: Client, task_ids: Iterable[bytes]) -> list[Task]:
+    """Return tasks; those that are missing, or no hash, are left out."""
+    tasks = await asyncio.gather(*(_load(client, task_id, damaged=True) for task_id in task_ids))
+    return [task for task in tasks if task is not None]
+
+
+async def _load(client: Client, task_id: bytes, damaged: bool = False) -> Task | None:
+    """Return a task; None if there is no such task or, with `damaged`, if its key has another type."""
+    try:
+        flat = await client.connection.ask(b"HGETALL", task_key(task_id), reads=True)
+    except ServerError as error:
+        if damaged and error.code == "WRONGTYPE":
+            return None
+        raise
+    return Task(client, text(task_id), fields_of(flat)) if flat else None
 
 
 def new_id() -> bytes:

@@ -27,6 +27,33 @@ local function naturals(key, ...)
   return values
 end
 
+-- The bound of a queue that need not have been created.
+-- key: where it is noted | text: what is there (false: nothing) | expected: the caller knows that the queue was created
+-- Returns: the bound (0: none), whether the queue was created | nil, an answer that says what is wrong
+local function bound_in(key, text, expected)
+  if not text then
+    if expected then return nil, {'missing'} end
+    return 0, false
+  end
+  local bound = natural(text)
+  if not bound then return nil, {'corrupt', key .. ' is not a bound'} end
+  return bound, true
+end
+
+-- Look for a message in a list of ids: the newest ones are leftmost, the next one is rightmost.
+-- look: returns what there is of an id, or nil | Returns: what it returned first, for one of 1,100 ids, or nil
+local function first_of(list, newest, look)
+  for first = 0, 1000, 100 do
+    local last = first + 99
+    local ids = newest and call('LRANGE', list, first, last) or call('LRANGE', list, -last - 1, -first - 1)
+    for i = 1, #ids do
+      local found = look(newest and ids[i] or ids[#ids + 1 - i])
+      if found then return found end
+    end
+    if #ids < 100 then return nil end
+  end
+end
+
 -- Run a command with any number of values, in chunks.
 -- first, last: which of the values; all by default.
 -- Returns: the answer to the last command

@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from apressure.core.waiting import Reason, Wait
-from apressure.exceptions import (
-    DurabilityError,
-    QueueClosedError,
-    QueueDoesNotExistError,
-    ServerError,
-)
+from apressure.exceptions import DurabilityError, QueueClosedError, QueueDoesNotExistError, ServerError
 
 Fields = dict[str, str]
 """The fields of a task's hash. What is not UTF-8 has surrogates."""
@@ -114,22 +109,6 @@ class Status(NamedTuple):
         return self.created or self.listed or bool(self.waiting or self.scheduled or self.complete or self.failed)
 
 
-class Tended(NamedTuple):
-    """What one round over a queue has done.
-
-    Attributes:
-        moved: How many due tasks it has enqueued.
-        more: Whether there is more to do at once.
-        eta: When the next task is due, in seconds since 1970; None if none is scheduled.
-        lease: Milliseconds until a lease ends; None if nothing is leased.
-    """
-
-    moved: int
-    more: bool
-    eta: float | None
-    lease: int | None
-
-
 def text(data: bytes) -> str:
     """Return a text of the server; what is not UTF-8 becomes surrogates."""
     return data.decode(errors="surrogateescape")
@@ -151,16 +130,6 @@ def fields_of(flat: list[bytes] | dict[bytes, bytes]) -> Fields:
     if len(texts) != len(flat):
         texts = [text(one) for one in flat]
     return dict(zip(texts[::2], texts[1::2], strict=True))
-
-
-def closed(name: str) -> QueueClosedError:
-    """The error for a queue that is closed."""
-    return QueueClosedError(f"the queue {name!r} is closed", name=name)
-
-
-def missing(name: str) -> QueueDoesNotExistError:
-    """The error for a queue that does not exist."""
-    return QueueDoesNotExistError(f"the queue {name!r} does not exist: create it first, or check the URL", name=name)
 
 
 def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each kind of answer)
@@ -189,7 +158,7 @@ def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each k
             reserved = [Reserved(one, fields_of(flat) | claim) for one, flat in answer[1]]
             return Reservation(reserved, answer[2], answer[3])
         case b"task":
-            return Reserved(answer[1], {"parameters": text(answer[2])})
+            return answer[2]
         case b"extended":
             return Renewed(answer[1] == 1, answer[2].decode())
         case b"empty" | b"paused" | b"draining":
@@ -199,13 +168,12 @@ def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each k
             bound, is_closed, is_paused, *counts, listed, lease = answer[1:]
             flags = (bound >= 0, is_closed == 1, is_paused == 1)
             return Status._make((max(0, bound), *flags, *counts, listed == 1, lease if lease >= 0 else None))
-        case b"tended":
-            moved, more, eta, lease = answer[1:]
-            return Tended(moved, more == 1, float(eta) if eta else None, lease if lease >= 0 else None)
         case b"closed":
-            return closed(name)
+            return QueueClosedError(f"the queue {name!r} is closed", name=name)
         case b"missing":
-            return missing(name)
+            return QueueDoesNotExistError(
+                f"the queue {name!r} does not exist: create it first, or check the URL", name=name
+            )
         case b"corrupt":
             return ServerError(
                 f"the queue {name!r} is damaged: {answer[1].decode(errors='replace')}; nothing was written. Correct "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from apressure import validation
 from apressure.connection.settings import MAX_NAME
 
 _BLUEQUE: Final = {
@@ -47,11 +48,9 @@ class TaskKeys:
         ours: The keys that apressure has beside them.
         pending: The list of the tasks that wait: pushed left, popped right.
         scheduled: The sorted set of the tasks that wait for their time, by that time.
-        started: The set of the tasks that run, with their listeners and processes.
         listeners: The set of the listeners.
         complete: The list of the tasks that completed, the latest leftmost.
         failed: The list of the tasks that failed, the latest leftmost.
-        tasks: The list of all tasks. The released blueque does not write it.
         leases: Ours: the sorted set of the tasks that a node of ours has, by when its lease ends.
         channel: The channel that tells that there is something to do.
         room: Ours: the channel that tells that there is room.
@@ -62,10 +61,8 @@ class TaskKeys:
     """
 
     def __init__(self, name: str) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"a queue's name must be a string, not {type(name).__name__}")
         try:
-            encoded = name.encode()
+            encoded = validation.text(name, "a queue's name").encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"a queue's name must be text that UTF-8 can encode: {error}") from None
         if not name:
@@ -75,9 +72,7 @@ class TaskKeys:
         self.name = encoded
         self.blueque = tuple(b"blueque_%b_%b" % (word.encode(), encoded) for word in _BLUEQUE)
         self.ours = tuple(b"apressure:blueque:%b:%b" % (word.encode(), encoded) for word in _OURS)
-        self.pending, self.scheduled, self.started, self.listeners, self.complete, self.failed, self.tasks = (
-            self.blueque
-        )
+        self.pending, self.scheduled, _, self.listeners, self.complete, self.failed, _ = self.blueque
         self.leases = self.ours[0]
         self.channel = b"blueque_channel_" + encoded
         self.room = b"apressure:blueque:room:" + encoded

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from apressure import logs
@@ -22,16 +23,19 @@ from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.waiting import Wait
-from apressure.exceptions import DurabilityError, ServerError
-from apressure.tasks.engine.answers import Claim, Fields, Reserved, Status, Tended, fields_of, read
-from apressure.tasks.engine.keys import QUEUES, TaskKeys, task_key
+from apressure.exceptions import DurabilityError
+from apressure.tasks.engine.answers import Claim, Reserved, Status, read
+from apressure.tasks.engine.keys import QUEUES, TaskKeys
 from apressure.tasks.engine.sending import NOT_DURABLE, changed, script
+from apressure.tasks.options import OnOrphan
 
 MAX_TASKS: Final = 1000
 """The most tasks in one step, so that it does not hold up the server for more than a few milliseconds."""
 
 MAX_DELETED: Final = 250
 """The most tasks that one step deletes or enqueues again: that takes several commands for each."""
+
+_CHUNK: Final = 100
 
 How = Literal["start", "progress", "complete", "fail", "nack", "unseen"]
 
@@ -70,7 +74,7 @@ class Want(NamedTuple):
 
     lease: int
     limit: int
-    on_orphan: Literal["retry", "fail"]
+    on_orphan: OnOrphan
     listener: bytes
     expected: bool = False
     in_hand: int | None = None
@@ -133,11 +137,7 @@ class TaskSteps(StepSender):
         return self._send(self._unnumbered.call("settle"), arguments, on_answer, 0)
 
     def send_extend(
-        self,
-        claims: Sequence[Claim],
-        lease: int,
-        on_answer: OnAnswer,
-        connection: Connection | None = None,
+        self, claims: Sequence[Claim], lease: int, on_answer: OnAnswer, connection: Connection | None = None
     ) -> Request:
         """Renew leases: they last at least so many milliseconds. Answers with `Renewed`."""
         arguments: list[Argument] = [lease]
@@ -182,8 +182,8 @@ class TaskSteps(StepSender):
         """Renew leases for at least so many seconds; see `send_extend`."""
         return await self._ask(lambda on_answer: self.send_extend(claims, int(lease * 1000), on_answer))
 
-    async def peek(self, newest: bool = False) -> Reserved | None:
-        """Return the task that is next, or the newest one; None if none waits."""
+    async def peek(self, newest: bool = False) -> bytes | None:
+        """Return the parameters of the task that is next, or of the newest one; None if none waits."""
         answer = await self._run("peek", flag(newest))
         return None if isinstance(answer, Wait) else answer
 
@@ -214,17 +214,22 @@ class TaskSteps(StepSender):
             How many were deleted, and how many were looked at.
         """
         age = b"" if older_than is None else repr(float(older_than))
-        deleted, _, looked = (await self._numbered("purge", what, most, age, flag(expected)) or "0:0").partition(":")
-        return int(deleted), int(looked)
+        return _pair(await self._numbered("purge", what, most, age, flag(expected)))
 
-    async def tend(self, now: float, ttl: float) -> Tended:
-        """Look after the queue: enqueue the tasks that are due by this time, and clean up; see `lua/tend.lua`."""
-        return await self._run("tend", repr(float(now)), repr(float(ttl)), MAX_TASKS)  # type: ignore[no-any-return]
+    async def tend(self, now: float, ttl: float) -> float:
+        """Look after the queue: enqueue the tasks that are due by this time, and clean up; see `lua/tend.lua`.
+
+        Returns:
+            In how many seconds there is more to do; infinite where nobody knows of anything.
+        """
+        _, _, more, eta, lease = await self._run("tend", repr(float(now)), repr(float(ttl)), MAX_TASKS)
+        if more:
+            return 0.0
+        return max(0.0, min(float(eta) - now if eta else math.inf, lease / 1000 if lease >= 0 else math.inf))
 
     async def requeue(self, most: int, expected: bool = False) -> tuple[int, int]:
         """Enqueue failed tasks again, the oldest first. Returns how many were, and how many were looked at."""
-        moved, _, looked = (await self._numbered("requeue", most, flag(expected)) or "0:0").partition(":")
-        return int(moved), int(looked)
+        return _pair(await self._numbered("requeue", most, flag(expected)))
 
     async def cancel(self, task_id: bytes) -> str:
         """Cancel a task. Returns what happened, as in `lua/cancel.lua`."""
@@ -253,11 +258,9 @@ class TaskSteps(StepSender):
         Returns:
             How many went back or failed, and how many still run.
         """
-        pairs = itertools.chain.from_iterable((task_id, flag(runs), token) for task_id, runs, token in tasks)
+        orphans = itertools.chain.from_iterable((task_id, flag(runs), token) for task_id, runs, token in tasks)
         milliseconds = int(lease * 1000)
-        answer = await self._numbered("adopt", listener, on_orphan, milliseconds, flag(gone), *pairs) or "0:0"
-        moved, _, kept = answer.partition(":")
-        return int(moved), int(kept)
+        return _pair(await self._numbered("adopt", listener, on_orphan, milliseconds, flag(gone), *orphans))
 
     async def delete(self) -> None:
         """Delete the queue with all its tasks, in steps. Waiting clients learn at the first one that it is gone.
@@ -273,25 +276,21 @@ class TaskSteps(StepSender):
         await self._run("delete", b"0")
 
 
-async def load_many(client: Client, task_ids: Iterable[bytes]) -> list[tuple[bytes, Fields]]:
-    """Return the fields of tasks; those that are missing, or no hash, are left out."""
-
-    async def one(task_id: bytes) -> tuple[bytes, Fields | None]:
-        try:
-            return task_id, await load(client, task_id)
-        except ServerError as error:
-            if error.code != "WRONGTYPE":
-                raise
-            return task_id, None
-
-    found = await asyncio.gather(*map(one, task_ids))
-    return [(task_id, fields) for task_id, fields in found if fields is not None]
+def _pair(answer: str) -> tuple[int, int]:
+    """Return the two numbers of an answer; an empty one is that of a step that came too late."""
+    first, _, second = answer.partition(":")
+    return int(first or 0), int(second or 0)
 
 
-async def load(client: Client, task_id: bytes) -> Fields | None:
-    """Return the fields of a task; None if there is no such task."""
-    flat = await client.connection.ask(b"HGETALL", task_key(task_id), reads=True)
-    return fields_of(flat) if flat else None
+async def ids_in(client: Client, key: bytes, command: bytes, backwards: bool = False) -> AsyncIterator[list[bytes]]:
+    """Yield the ids of tasks in a list (LRANGE) or a sorted set (ZRANGE), up to 100 at a time."""
+    begin, more = 0, True
+    while more:
+        span = (-begin - _CHUNK, -begin - 1) if backwards else (begin, begin + _CHUNK - 1)
+        ids: list[bytes] = await client.connection.ask(command, key, *span, reads=True)
+        if ids:
+            yield ids[::-1] if backwards else ids
+        begin, more = begin + len(ids), len(ids) == _CHUNK
 
 
 async def queue_names(client: Client) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import weakref
+from collections import Counter
 from typing import Final
 
 from apressure.concurrency import background
@@ -37,13 +38,10 @@ class Channels:
 
     Args:
         client: The client.
-
-    Attributes:
-        generations: How often something was heard on each channel.
     """
 
     def __init__(self, client: Client) -> None:
-        self.generations: dict[bytes, int] = {}
+        self._generations: Counter[bytes] = Counter()  # how often something was heard
         most = client.settings.max_connections
         self._fake = client.settings.fake is not None
         self._silent = self._fake or (most is not None and most < _ENOUGH)
@@ -55,7 +53,7 @@ class Channels:
 
     def generation(self, channel: bytes) -> int:
         """Return what `park` needs after the step that is about to be sent."""
-        return self.generations.get(channel, 0)
+        return self._generations.get(channel, 0)
 
     def park(self, channel: bytes, noted: int, seconds: float) -> Parked:
         """Return a future that completes at the next message, or after so many seconds, or if one came since then."""
@@ -77,6 +75,21 @@ class Channels:
 
         future.add_done_callback(ended)
         return future
+
+    async def wait(self, channel: bytes, noted: int, seconds: float) -> None:
+        """Wait until the future of `park` completes.
+
+        Raises:
+            PressureError: The client was closed.
+
+        Cancelled, nothing has changed.
+        """
+        parked = self.park(channel, noted, seconds)
+        try:
+            await asyncio.wait((parked,))
+        finally:
+            parked.cancel()
+        parked.result()
 
     def client_closed(self, error: PressureError) -> None:
         """Listen no more, and fail everything that waits."""
@@ -114,7 +127,7 @@ class Channels:
     def _leave(self, channel: bytes) -> None:
         self._leaving.pop(channel, None)
         self._parked.pop(channel, None)
-        self.generations.pop(channel, None)
+        self._generations.pop(channel, None)
         if (task := self._listening.pop(channel, None)) is not None:
             task.cancel()
         self._subscriber.unsubscribe(channel)
@@ -122,7 +135,7 @@ class Channels:
     def _heard(self, channel: bytes) -> None:
         if channel not in self._listening:
             return  # it was left meanwhile
-        self.generations[channel] = self.generation(channel) + 1
+        self._generations[channel] += 1
         for future in [one for one in self._parked.get(channel, ()) if not one.done()]:
             if future.done():  # cancelled by the callback of another one
                 continue

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from apressure.exceptions import ServerError
 from apressure.tasks.core import Core
-from apressure.tasks.engine.answers import Fields, raw, text
-from apressure.tasks.engine.steps import MAX_TASKS, load_many
+from apressure.tasks.engine.answers import text
+from apressure.tasks.engine.steps import MAX_TASKS
 from apressure.tasks.nodes import processes
-from apressure.tasks.task import number, whole
+from apressure.tasks.task import Task, load_many
 
 logger = logging.getLogger("apressure")
 
@@ -85,8 +85,9 @@ class Orphans:
                 if not ids and listener not in registered:
                     self._known.discard(listener)
                     break
-                tasks = await load_many(core.client, ids)
-                looked_at = await asyncio.to_thread(_look, parsed[1], ids, dict(tasks))
+                found = {task.claim.id: task for task in await load_many(core.client, ids)}
+                tasks = [found.get(task_id) or Task(core.client, text(task_id), {}) for task_id in ids]
+                looked_at = await asyncio.to_thread(_look, parsed[1], tasks)
                 if looked_at is not None:
                     taken, _ = await steps.adopt(listener, core.on_orphan, ADOPTED, *looked_at)
                 moved += taken
@@ -114,8 +115,10 @@ class Orphans:
         return ids
 
 
-def _look(pid: int, ids: Sequence[bytes], tasks: dict[bytes, Fields]) -> tuple[bool, list[Orphan]] | None:
+def _look(pid: int, tasks: Sequence[Task]) -> tuple[bool, list[Orphan]] | None:
     """Return whether no process has a listener's number, and its orphans; None if the listener lives.
+
+    A task without fields is missing.
 
     The released blueque writes `updated` by this host's clock. Our nodes write the server's time, which cannot be
     compared with the start of a process here. Their tasks have leases, which tell when another process has the number:
@@ -124,17 +127,14 @@ def _look(pid: int, ids: Sequence[bytes], tasks: dict[bytes, Fields]) -> tuple[b
     Reading about processes may start one (`ps`), so this is called in a thread.
     """
     alive = processes.running(pid)
-    if alive and not tasks:
+    if alive and not any(task.fields for task in tasks):
         return None
-    found = []
-    for task_id in ids:
-        fields = tasks.get(task_id, {})
-        updated, began = number(fields, "updated"), number(fields, "process_started")
-        token = raw(fields.get("token", ""))
-        if alive and token:
+    orphans = []
+    for task in tasks:
+        if alive and task.claim.token:
             continue
-        if alive and processes.is_same(pid, None, updated):
+        if alive and processes.is_same(pid, None, task.updated):
             return None
-        runs = fields.get("status") == "started" and processes.is_same(whole(fields, "pid") or 0, began, updated)
-        found.append((task_id, runs, token))
-    return None if alive and not found else (not alive, found)
+        runs = task.status == "started" and processes.is_same(task.pid or 0, task.process_started, task.updated)
+        orphans.append((task.claim.id, runs, task.claim.token))
+    return None if alive and not orphans else (not alive, orphans)

@@ -15,8 +15,6 @@ from typing import Final
 SLACK: Final = 2.0
 """Seconds by which two readings of the same start may differ."""
 
-_known: dict[int, float | None] = {}
-
 
 @functools.cache
 def host() -> str:
@@ -24,9 +22,10 @@ def host() -> str:
     return socket.getfqdn()
 
 
-async def listener_id() -> str:
+async def listener_id() -> bytes:
     """Return the listener that this process is: `[hostname]_[pid]`."""
-    return f"{await asyncio.to_thread(host)}_{os.getpid()}"
+    name = host() if host.cache_info().currsize else await asyncio.to_thread(host)
+    return f"{name}_{os.getpid()}".encode(errors="surrogateescape")
 
 
 def parse(listener: str) -> tuple[str, int] | None:
@@ -41,12 +40,10 @@ def running(pid: int) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
-    except OverflowError:
-        return False
     stat = _stat(pid)
     return stat is None or stat[0] != "Z"
 
@@ -56,23 +53,13 @@ def started_at(pid: int) -> float | None:
 
     None if it does not run, or the system does not tell.
     """
-    return _own() if pid == os.getpid() else _started_at(pid)
-
-
-def _own() -> float | None:
-    """Return when this process began; it asks once."""
-    pid = os.getpid()
-    if pid not in _known:
-        _known.clear()
-        _known[pid] = _started_at(pid)
-    return _known[pid]
+    return _own_start(pid) if pid == os.getpid() else _started_at(pid)
 
 
 def _started_at(pid: int) -> float | None:
     if sys.platform == "linux" and (stat := _stat(pid)) is not None:
-        since_boot: float = int(stat[19]) / os.sysconf("SC_CLK_TCK")
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        return float(booted + since_boot)
+        return booted + int(stat[19]) / os.sysconf("SC_CLK_TCK")
     if Path("/proc/self/stat").exists():
         return None
     try:
@@ -85,8 +72,11 @@ def _started_at(pid: int) -> float | None:
     parts = clock.split(":")
     if not elapsed or not all(part.isdigit() for part in parts):
         return None
-    seconds = sum(int(part) * 60**power for power, part in enumerate(reversed(parts)))
-    return float(time.time() - seconds - 86400 * int(days or 0))
+    seconds: int = sum(int(part) * 60**power for power, part in enumerate(reversed(parts)))
+    return time.time() - seconds - 86400 * int(days or 0)
+
+
+_own_start = functools.lru_cache(maxsize=1)(_started_at)  # a fork has another number
 
 
 def is_same(pid: int, began: float | None, seen: float | None) -> bool:

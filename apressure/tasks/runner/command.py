@@ -143,23 +143,19 @@ def arguments_of(parameters: Any) -> list[str]:
         return []
     if isinstance(parameters, Mapping):
         return [argument for key, value in parameters.items() for argument in _option(key, value)]
-    if isinstance(parameters, Sequence) and not isinstance(parameters, str):
-        return [_argument(value) for value in parameters]
-    return [_argument(parameters)]
+    return _texts(parameters)
 
 
 def _option(key: str, value: Any) -> list[str]:
     if value is None or value is False:
         return []
-    if value is True:
-        return [f"--{key}"]
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [f"--{key}", *map(_argument, value)]
-    return [f"--{key}", _argument(value)]
+    return [f"--{key}", *([] if value is True else _texts(value))]
 
 
-def _argument(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _texts(value: Any) -> list[str]:
+    """Return the elements of a list, or the value itself, each as one argument."""
+    elements = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    return [element if isinstance(element, str) else json.dumps(element, ensure_ascii=False) for element in elements]
 
 
 def _check_argument(argument: Any) -> None:

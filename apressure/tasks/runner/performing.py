@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import dataclasses
 import enum
+import functools
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from apressure import logs
@@ -22,10 +23,12 @@ from apressure.exceptions import (
     TaskDoesNotExistError,
     TaskFailedError,
 )
+from apressure.protocols import Observer
 from apressure.tasks.delivery import TaskDelivery
-from apressure.tasks.runner.child import Times
+from apressure.tasks.runner.command import Command, Function
 from apressure.tasks.runner.output import Output, Stream
-from apressure.tasks.runner.work import BUSY, Order, Outcome, Running
+from apressure.tasks.runner.process import BUSY, TaskProcess
+from apressure.tasks.runner.work import Order, Outcome, TaskCoroutine, Times
 
 logger = logging.getLogger("apressure")
 
@@ -53,26 +56,32 @@ class Reason(enum.StrEnum):
     LOST = "the lease was lost"
 
 
+Running = TaskProcess | TaskCoroutine
+"""A task that runs, or is about to."""
+
 Ending = Literal["complete", "failed", "given back", "lost"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
-    """How long a task may run, and what becomes of it when it ends badly.
+class Settings:
+    """What a `Runner` was told, checked; see there.
 
     Attributes:
-        timeout: Seconds for one attempt; None for no limit.
-        grace: Seconds from SIGTERM to SIGKILL.
-        lease: Seconds for which a task stays with a node that has died.
+        work: What runs: a command, a function for processes of their own, or a coroutine function.
         attempts: How often a task is tried whose process was killed by somebody else; None for no limit.
-        output: How many bytes are kept of what its process writes.
     """
 
+    work: Command | Function | Callable[[Any], Any]
+    concurrency: int
     timeout: float | None
     grace: float
     lease: float
     attempts: int | None
-    output: int
+    shutdown_timeout: float
+    max_output: int
+    on_output: OnOutput | None
+    signals: Sequence[int]
+    observer: Observer | None
 
     def times(self, certain_until: float) -> Times:
         """Return when a process has to end whose lease certainly lasts until then, by CLOCK_BOOTTIME.
@@ -88,9 +97,7 @@ class Performance:
 
     Args:
         delivery: The task.
-        begin: Prepares it to run.
-        limits: How long it may run.
-        on_output: Called with each piece of its output; None for nothing.
+        settings: Those of its Runner.
 
     Attributes:
         delivery: As given.
@@ -98,20 +105,13 @@ class Performance:
         error: Why the task is not complete, for observers; None while it runs, and if it is.
     """
 
-    def __init__(
-        self,
-        delivery: TaskDelivery[Any],
-        begin: Callable[[Order], Running],
-        limits: Limits,
-        on_output: OnOutput | None,
-    ) -> None:
+    def __init__(self, delivery: TaskDelivery[Any], settings: Settings) -> None:
         self.delivery = delivery
         self.variables: Mapping[str, str] = {}
         self.error: BaseException | None = None
-        self._begin = begin
-        self._limits = limits
-        on_text = None if on_output is None else lambda stream, text: on_output(delivery, stream, text)
-        self._output = Output(limits.output, on_text)
+        self._settings = settings
+        on_text = None if settings.on_output is None else functools.partial(settings.on_output, delivery)
+        self._output = Output(settings.max_output, on_text)
         self._progress = Progress(delivery)
         self._running: Running | None = None
         self._reason: Reason | None = None
@@ -121,27 +121,13 @@ class Performance:
         if self._reason is None or reason is Reason.LOST:
             self._reason = reason
             if self._running is not None:
-                self._running.stop(0.0 if reason is Reason.LOST else self._limits.grace)
+                self._running.stop(0.0 if reason is Reason.LOST else self._settings.grace)
 
     async def run(self) -> Ending:
         """Run the task, and settle it."""
         delivery, begun = self.delivery, time.monotonic()
         try:
-            order = Order(
-                f"the task {delivery.id}",
-                delivery.item,
-                {
-                    **self.variables,
-                    "APRESSURE_TASK_ID": delivery.id,
-                    "APRESSURE_TASK_QUEUE": delivery.task.queue or "",
-                    "APRESSURE_TASK_ATTEMPT": str(delivery.attempts),
-                },
-                self._limits.times(delivery.certain_until),
-                self._limits.grace,
-                self._output,
-                self._progress.report,
-            )
-            self._running = running = self._begin(order)
+            self._running = running = self._begin()
         except (DecodeError, TypeError, ValueError, OSError) as error:
             outcome = Outcome(f"cannot run: {error}", crashed=isinstance(error, OSError) and error.errno in BUSY)
         else:
@@ -159,6 +145,23 @@ class Performance:
         )  # fmt: skip
         return ending
 
+    def _begin(self) -> Running:
+        """Prepare the task to run."""
+        delivery, settings = self.delivery, self._settings
+        variables = {
+            **self.variables,
+            "APRESSURE_TASK_ID": delivery.id,
+            "APRESSURE_TASK_QUEUE": delivery.task.queue or "",
+            "APRESSURE_TASK_ATTEMPT": str(delivery.attempts),
+        }
+        order = Order(
+            f"the task {delivery.id}", delivery.item, variables, settings.times(delivery.certain_until),
+            settings.grace, self._output, self._progress.report,
+        )  # fmt: skip
+        if isinstance(settings.work, (Command, Function)):
+            return TaskProcess(settings.work, order)
+        return TaskCoroutine(settings.work, order)
+
     def _error(self, outcome: Outcome) -> BaseException:
         """Return why the task is not complete. Its class says it without the texts of the task."""
         match self._reason:
@@ -173,12 +176,11 @@ class Performance:
 
     async def _perform(self, running: Running) -> Outcome:
         """Start the task, and wait for its end."""
-        delivery, timeout = self.delivery, self._limits.timeout
-        timer: asyncio.TimerHandle | None = None
-        listening = background.start(self._listen(), f"listening for a cancellation of {delivery.id}")
+        delivery, settings, stack = self.delivery, self._settings, contextlib.ExitStack()
+        stack.callback(background.start(self._listen(), f"listening for a cancellation of {delivery.id}").cancel)
         try:
-            delivery.on_renewed(lambda until: running.renew(self._limits.times(until)))
-            running.renew(self._limits.times(delivery.certain_until))  # a renewal may have come before that
+            delivery.on_renewed(lambda until: running.renew(settings.times(until)))
+            running.renew(settings.times(delivery.certain_until))  # a renewal may have come before that
             delivery.on_cancel(lambda: self.stop(Reason.CANCELLED))
             delivery.on_lost(lambda: self.stop(Reason.LOST))
             if delivery.cancel_requested:
@@ -190,8 +192,9 @@ class Performance:
                 self.stop(Reason.LOST if isinstance(error, _GONE) else Reason.GIVE_BACK)
             if self._reason is None:
                 running.go()
-                if timeout is not None:
-                    timer = asyncio.get_running_loop().call_later(timeout, self.stop, Reason.TIMEOUT)
+                if settings.timeout is not None:
+                    timer = asyncio.get_running_loop().call_later(settings.timeout, self.stop, Reason.TIMEOUT)
+                    stack.callback(timer.cancel)
             else:
                 running.stop(0.0)
             return await running.wait()
@@ -199,9 +202,7 @@ class Performance:
             running.stop(0.0)  # the supervisor goes on with that
             raise
         finally:
-            listening.cancel()
-            if timer is not None:
-                timer.cancel()
+            stack.close()
 
     async def _listen(self) -> None:
         """Learn at once of a request to cancel the task."""
@@ -246,14 +247,14 @@ class Performance:
         if reason is Reason.GIVE_BACK:
             await delivery.release()
             return "given back"
-        attempts = self._limits.attempts
+        attempts = self._settings.attempts
         if reason is None and outcome.crashed and (attempts is None or delivery.attempts < attempts):
             await delivery.nack(error)
             return "given back"
         if reason is Reason.CANCELLED:
             error = "cancelled"
         elif reason is Reason.TIMEOUT:
-            error = f"timed out after {self._limits.timeout:g} s"
+            error = f"timed out after {self._settings.timeout:g} s"
         delivery.logged_reason = error
         await delivery.fail(error, fields=fields)
         return "failed"

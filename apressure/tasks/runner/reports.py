@@ -12,7 +12,6 @@ So a shell script says `echo 0.4 half way >&$APRESSURE_PROGRESS_FD`.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import stat
@@ -21,6 +20,7 @@ from contextvars import ContextVar
 from typing import Final
 
 from apressure import validation
+from apressure.tasks.codec import decode_json
 
 logger = logging.getLogger("apressure")
 
@@ -51,26 +51,20 @@ def report_progress(fraction: float, message: str = "") -> None:
     Raises:
         TypeError, ValueError: The fraction is no number from 0 to 1, or the message is no text.
     """
-    fraction = checked(fraction)
+    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)):
+        raise TypeError(f"fraction must be a number from 0 to 1, not {type(fraction).__name__}")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"fraction must be a number from 0 to 1, not {fraction}")
     message = " ".join(validation.text(message, "message").splitlines())[:MAX_MESSAGE]
     text = message.encode(errors="replace")
     if (on_progress := current_progress.get()) is not None:
-        on_progress(fraction, text.decode())
+        on_progress(float(fraction), text.decode())
         return
     with contextlib.suppress(KeyError, ValueError, OSError):
         descriptor = int(os.environ[VARIABLE])
         # A process further down has the variable without the descriptor, or with another file behind it.
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             os.write(descriptor, b"%g %b\n" % (fraction, text))
-
-
-def checked(fraction: float) -> float:
-    """Return a fraction, or raise TypeError or ValueError if it is none."""
-    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)):
-        raise TypeError(f"fraction must be a number from 0 to 1, not {type(fraction).__name__}")
-    if not 0 <= fraction <= 1:
-        raise ValueError(f"fraction must be a number from 0 to 1, not {fraction}")
-    return float(fraction)
 
 
 class Reports:
@@ -125,7 +119,7 @@ class Reports:
 
     def _take_result(self, text: str) -> None:
         try:
-            json.loads(text, parse_constant=_refuse)
+            decode_json(text)
         except (ValueError, RecursionError) as error:
             self.error = f"the task reported a result that is not JSON: {error}"
         else:
@@ -138,7 +132,3 @@ class Reports:
                 "%s reported a line that is neither progress (0.4 message), nor a result, nor an error: %r",
                 self._of, line[:100],
             )  # fmt: skip
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is not JSON")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import functools
 import inspect
 import logging
 import sys
@@ -22,8 +21,7 @@ from apressure.concurrency.signals import listening
 from apressure.exceptions import PressureError
 from apressure.protocols import DEFAULT_LEASE, CarriesContext, Observer, ObservesCalls, Tally
 from apressure.tasks.runner.command import Command, Function
-from apressure.tasks.runner.performing import Ending, Limits, OnOutput, Performance, Reason
-from apressure.tasks.runner.work import Order, Running, TaskCoroutine, TaskProcess
+from apressure.tasks.runner.performing import Ending, OnOutput, Performance, Reason, Settings
 
 if TYPE_CHECKING:
     from anyio import CancelScope
@@ -123,21 +121,19 @@ class Runner:
             validation.seconds(timeout, "timeout", above=True, none=True)
         if on_orphan not in {"retry", "fail"}:
             raise ValueError(f"on_orphan must be 'retry' or 'fail', not {on_orphan!r}")
-        self._concurrency = validation.whole(concurrency, "concurrency", 1, _MOST)
-        self._shutdown_timeout = validation.seconds(shutdown_timeout, "shutdown_timeout")
-        limits = Limits(
-            timeout,
-            validation.seconds(grace, "grace"),
-            lease,
-            max_attempts if on_orphan == "retry" else 1,
-            validation.whole(max_output, "max_output", 0, unit="bytes"),
+        self._settings = Settings(
+            concurrency=validation.whole(concurrency, "concurrency", 1, _MOST),
+            shutdown_timeout=validation.seconds(shutdown_timeout, "shutdown_timeout"),
+            grace=validation.seconds(grace, "grace"),
+            max_output=validation.whole(max_output, "max_output", 0, unit="bytes"),
+            work=_work_of(work),
+            timeout=timeout,
+            lease=lease,
+            attempts=max_attempts if on_orphan == "retry" else 1,
+            on_output=on_output,
+            signals=signals,
+            observer=observer,
         )
-        self._work = _work_of(work)
-        self._performance = functools.partial(
-            Performance, begin=_beginning(self._work), limits=limits, on_output=on_output
-        )  # fmt: skip
-        self._signals = signals
-        self._observer = observer
         self._observe: Callable[[float], object] | ObservesCalls | None = None
         self.handler = work.command[0] if isinstance(work, Command) else work
         self.queue = client.queue(queue, lease=lease, max_attempts=max_attempts, on_orphan=on_orphan)
@@ -161,18 +157,18 @@ class Runner:
 
         if self._receiving is not None:
             raise RuntimeError("this Runner has run already: make one for each run")
-        self._receiving = CancelScope()
+        self._receiving, settings = CancelScope(), self._settings
         async with contextlib.AsyncExitStack() as stack:
-            self._stop_listening = stack.enter_context(listening(self._signals, self._signalled))
-            if self._observer is not None:
-                self._observe = stack.enter_context(self._observer.observing(self))
+            self._stop_listening = stack.enter_context(listening(settings.signals, self._signalled))
+            if settings.observer is not None:
+                self._observe = stack.enter_context(settings.observer.observing(self))
             self._log(logging.INFO, "serve_started", "begins")
             async with self.queue.consumer("manual", prefetch=1) as consumer:
                 try:
                     with self._receiving:
                         await self._receive(consumer)
                     if self._running:
-                        await asyncio.wait(self._running, timeout=self._shutdown_timeout)
+                        await asyncio.wait(self._running, timeout=settings.shutdown_timeout)
                 finally:
                     self._end()
                     await background.join(self._running)
@@ -193,11 +189,11 @@ class Runner:
 
     async def _receive(self, consumer: QueueConsumer[TaskDelivery[Any], TaskDelivery[Any]]) -> None:
         """Reserve a task whenever there is room for one, until the queue is drained and no task can go back to it."""
-        if isinstance(self._work, Function):
-            await self._work.check()
-        failures = 0
+        settings, failures = self._settings, 0
+        if isinstance(settings.work, Function):
+            await settings.work.check()
         while True:
-            while len(self._running) >= self._concurrency:
+            while len(self._running) >= settings.concurrency:
                 await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             idle = not self._running
             try:
@@ -219,7 +215,7 @@ class Runner:
                 await asyncio.sleep(pause)
 
     def _start(self, delivery: TaskDelivery[Any]) -> None:
-        performance = self._performance(delivery)
+        performance = Performance(delivery, self._settings)
         task = background.start(self._perform(performance), f"running the task {delivery.id}")
         self._running[task] = performance
         task.add_done_callback(self._ended)
@@ -294,13 +290,6 @@ def _work_of(work: Work) -> Command | Function | Callable[[Any], Any]:
     if inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(getattr(work, "__call__", None)):  # noqa: B004
         return work
     return Function(_name_of(work))
-
-
-def _beginning(work: Command | Function | Callable[[Any], Any]) -> Callable[[Order], Running]:
-    """Return what prepares a task to run."""
-    if isinstance(work, (Command, Function)):
-        return functools.partial(TaskProcess, work)
-    return functools.partial(TaskCoroutine, work)
 
 
 def _name_of(function: Callable[[Any], Any]) -> str:

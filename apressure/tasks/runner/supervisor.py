@@ -73,12 +73,8 @@ class Supervisor:
     """
 
     def __init__(self, control: int, status: int, reports: int, term_at: float, kill_at: float, grace: float) -> None:
-        self._control = control
-        self._status = status
-        self._reports = reports
-        self._term_at = term_at
-        self._kill_at = kill_at
-        self._grace = grace
+        self._control, self._status, self._reports = control, status, reports
+        self._term_at, self._kill_at, self._grace = term_at, kill_at, grace
         self._pid = 0
         self._result: int | None = None  # how the command has ended
         self._stopped_until = NEVER  # when a stop becomes a kill

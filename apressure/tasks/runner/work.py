@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import errno
-import json
 import os
-import signal
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from apressure.concurrency import background
-from apressure.tasks.runner.child import Child, Ended, Times
-from apressure.tasks.runner.command import Command, Function
 from apressure.tasks.runner.output import Output
-from apressure.tasks.runner.reports import OnProgress, Reports, current_progress
+from apressure.tasks.runner.reports import OnProgress, current_progress
 
-_MOST_OF_ERROR: Final = 1000
-"""How many characters of the standard error are in the error of a task."""
 
-BUSY: Final = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})
-"""Errors that say more of this machine than of the command."""
+class Times(NamedTuple):
+    """When a process is ended unless its lease is renewed before, in seconds of CLOCK_BOOTTIME.
+
+    Attributes:
+        term_at: When it gets SIGTERM.
+        kill_at: When it gets SIGKILL.
+    """
+
+    term_at: float
+    kill_at: float
 
 
 class Outcome(NamedTuple):
@@ -66,95 +67,15 @@ class Order:
     on_progress: OnProgress
 
 
-class Running(Protocol):
-    """A task that runs, or is about to.
-
-    Attributes:
-        pid: The process in which it runs.
-    """
-
-    @property
-    def pid(self) -> int: ...
-
-    def go(self) -> None:
-        """Begin."""
-
-    def renew(self, times: Times) -> None:
-        """Let it run for longer. Called in any thread."""
-
-    def stop(self, grace: float) -> None:
-        """Ask it to end, and make it end after so many seconds."""
-
-    async def wait(self) -> Outcome:
-        """Wait until nothing of it runs any more. Cancelled, call it again."""
-
-
-class TaskProcess:
-    """A task that runs as a process.
-
-    Args:
-        work: What to run.
-        order: The task.
-
-    Raises:
-        TypeError, ValueError: The parameters are invalid.
-        OSError: The process cannot be started.
-    """
-
-    def __init__(self, work: Command | Function, order: Order) -> None:
-        job = work.job(order.parameters)
-        self._program = job.command[0]
-        self._reports_result = job.reports_result
-        self._output = order.output
-        self._reports = Reports(order.on_progress, order.name)
-        environment = {**os.environ, **work.env, **order.variables}
-        self._child = Child(job, environment, work.cwd, order.times, order.grace, order.output, self._reports)
-        self._stopped = False
-        self.pid = self._child.pid
-        self.go, self.renew = self._child.go, self._child.renew
-
-    def stop(self, grace: float) -> None:
-        """Send SIGTERM, and SIGKILL after so many seconds. However it ends, it is not complete."""
-        self._stopped = True
-        self._child.stop(grace)
-
-    async def wait(self) -> Outcome:
-        """Wait until nothing of it runs any more."""
-        ended, reports, output = await self._child.wait(), self._reports, self._output
-        error = reports.error or self._error(ended)
-        if error is not None:
-            crashed = ended.status in {None, -signal.SIGKILL} or ended.late or ended.refused in BUSY
-            return Outcome(error, None, crashed, output.both.text, ended.status)
-        if self._reports_result or reports.result is not None:
-            return Outcome(None, json.loads(reports.result or "null"), output=output.both.text, status=0)
-        return Outcome(None, output.stdout.text.removesuffix("\n"), output=output.stderr.text, status=0)
-
-    def _error(self, ended: Ended) -> str | None:
-        """Return why the process has failed; None if it has not."""
-        if self._stopped:
-            return "it was stopped"
-        if ended.late:
-            return "its lease was not renewed in time, so it was ended"
-        if ended.refused:
-            return f"cannot run {self._program}: {os.strerror(ended.refused)}"
-        if ended.status is None:
-            reason = "the process that supervises the command was killed, or could not start"
-        elif ended.status < 0:
-            reason = f"killed by {signal.Signals(-ended.status).name}"
-        elif ended.status > 0:
-            reason = f"exit status {ended.status}"
-        else:
-            return None
-        written = self._output.stderr.text.strip()[-_MOST_OF_ERROR:]
-        return f"{reason}: {written}" if written else reason
-
-
 class TaskCoroutine:
     """A task that runs as a coroutine in this process.
 
     Args:
         handler: `async def handle(parameters)`.
         order: The task.
+
+    Attributes:
+        pid: This process.
     """
 
     def __init__(self, handler: Callable[[Any], Awaitable[Any]], order: Order) -> None:

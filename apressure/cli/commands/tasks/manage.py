@@ -14,7 +14,7 @@ from apressure.cli.options import Common, Progress, complain
 from apressure.cli.show import answer
 from apressure.cli.streams.meter import Meter
 from apressure.exceptions import TaskError
-from apressure.tasks.queue import Purgeable
+from apressure.tasks.options import Purgeable
 
 
 async def cancel(common: Common, ids: Ids) -> None:

@@ -46,15 +46,9 @@ end
 -- expected: the caller knows that the queue was created.
 -- Returns: the bound (0: none), true if the queue was created | nil, an answer that says what is wrong
 local function state(expected)
-  local text = call('GET', BOUND)
-  if not text then
-    if expected then return nil, {'missing'} end
-    return 0, false
-  end
-  local bound = natural(text)
-  if not bound then return nil, {'corrupt', BOUND .. ' is not a bound'} end
-  check_types()
-  return bound, true
+  local bound, created = bound_in(BOUND, call('GET', BOUND), expected)
+  if bound and created then check_types() end
+  return bound, created
 end
 
 local function is_closed()

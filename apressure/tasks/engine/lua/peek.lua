@@ -2,15 +2,7 @@
 -- KEYS: those of the prelude
 -- ARGV: 1 '1' for the newest (leftmost), '0' for the one that is next
 -- Returns: {'task', id, parameters} | {'empty', -1, 0}
-local newest = ARGV[1] == '1'
-for first = 0, 1000, 100 do
-  local last = first + 99
-  local ids = newest and call('LRANGE', PENDING, first, last) or call('LRANGE', PENDING, -last - 1, -first - 1)
-  if #ids == 0 then break end
-  for i = 1, #ids do
-    local id = newest and ids[i] or ids[#ids + 1 - i]
-    local parameters = some_of(id, 'parameters')[1]
-    if parameters then return {'task', id, parameters} end
-  end
-end
-return {'empty', -1, 0}
+return first_of(PENDING, ARGV[1] == '1', function(id)
+  local parameters = some_of(id, 'parameters')[1]
+  return parameters and {'task', id, parameters}
+end) or {'empty', -1, 0}

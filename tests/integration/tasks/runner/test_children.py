@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import os
 import signal
@@ -15,10 +16,11 @@ import psutil
 import pytest
 
 from apressure.core.leases.clock import since_boot
-from apressure.tasks.runner.child import Child, Ended, Times
-from apressure.tasks.runner.command import Command, Function, Job, arguments_of
+from apressure.tasks.runner.command import Command, Function, arguments_of
 from apressure.tasks.runner.output import Output, Tail
+from apressure.tasks.runner.process import Ended, TaskProcess
 from apressure.tasks.runner.reports import MAX_LINE, Reports, report_progress
+from apressure.tasks.runner.work import Order, Times
 from tests.integration.commands import PATIENCE, marked, new_mark
 
 LONG = 3600.0
@@ -30,8 +32,9 @@ class Run:
 
     def __init__(
         self,
-        job: Job,
+        work: Command | Function,
         folder: Path,
+        parameters: Any = None,
         *,
         term: float = LONG,
         kill: float = LONG,
@@ -43,11 +46,14 @@ class Run:
         self.progress: list[tuple[float, str]] = []
         self.texts: list[tuple[str, str]] = []
         self.output = Output(limit, lambda stream, text: self.texts.append((stream, text)))
-        self.reports = Reports(lambda fraction, message: self.progress.append((fraction, message)), "the test")
         now = since_boot()
-        self.child = Child(
-            job, {**os.environ, **self.mark}, folder, Times(now + term, now + kill), grace, self.output, self.reports
-        )
+        times = Times(now + term, now + kill)
+        order = Order("the test", parameters, self.mark, times, grace, self.output, self.report)
+        self.process = TaskProcess(dataclasses.replace(work, cwd=folder), order)
+        self.reports = self.process._reports
+
+    def report(self, fraction: float, message: str) -> None:
+        self.progress.append((fraction, message))
 
     def alive(self) -> list[psutil.Process]:
         return marked(self.mark, Path("/nowhere"))
@@ -62,99 +68,99 @@ class Run:
 
     async def end(self) -> Ended:
         async with asyncio.timeout(PATIENCE):
-            ended = await self.child.wait()
+            ended = await self.process.ended()
         assert not self.alive()
         return ended
 
 
-def shell(script: str) -> Job:
-    return Command(["sh", "-c", textwrap.dedent(script)]).job(None)
+def shell(script: str) -> Command:
+    return Command(["sh", "-c", textwrap.dedent(script)])
 
 
 async def test_a_command_gets_arguments_and_its_output_is_captured(tmp_path: Path) -> None:
-    run = Run(Command(["sh", "-c", 'echo "$@"; echo no >&2; exit 3', "sh"]).job(["a b", "é", "$c"]), tmp_path)
-    run.child.go()
+    run = Run(Command(["sh", "-c", 'echo "$@"; echo no >&2; exit 3', "sh"]), tmp_path, ["a b", "é", "$c"])
+    run.process.go()
     assert await run.end() == Ended(3, 0, late=False)
     assert (run.output.stdout.text, run.output.stderr.text) == ("a b é $c\n", "no\n")
     assert sorted(run.texts) == [("stderr", "no\n"), ("stdout", "a b é $c\n")]
 
 
 async def test_a_command_reads_its_parameters_from_its_standard_input(tmp_path: Path) -> None:
-    run = Run(Command(["cat"], parameters="stdin").job({"file": "a.mov", "large": "x" * 300_000}), tmp_path)
-    run.child.go()
+    run = Run(Command(["cat"], parameters="stdin"), tmp_path, {"file": "a.mov", "large": "x" * 300_000})
+    run.process.go()
     assert (await run.end()).status == 0
     assert run.output.stdout.text.endswith('x"}')
 
 
 async def test_a_command_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    run = Run(Command(["/no/such/program"]).job(None), tmp_path)
-    run.child.go()
+    run = Run(Command(["/no/such/program"]), tmp_path)
+    run.process.go()
     assert await run.end() == Ended(127, errno.ENOENT, late=False)
 
 
 async def test_a_command_that_is_no_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("no program")
-    run = Run(Command([str(tmp_path / "data")]).job(None), tmp_path)
-    run.child.go()
+    run = Run(Command([str(tmp_path / "data")]), tmp_path)
+    run.process.go()
     assert (await run.end()).refused == errno.EACCES
 
 
 async def test_a_missing_working_directory_raises(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        Run(Command(["true"]).job(None), tmp_path / "missing")
+        Run(Command(["true"]), tmp_path / "missing")
 
 
 async def test_a_command_does_not_start_before_go(tmp_path: Path) -> None:
     run = Run(shell("touch started"), tmp_path)
-    run.child.stop(0)
+    run.process.stop(0)
     assert await run.end() == Ended(None, 0, late=False)
     assert not (tmp_path / "started").exists()
 
 
 async def test_a_command_does_not_start_when_its_time_has_passed(tmp_path: Path) -> None:
     run = Run(shell("touch started"), tmp_path, term=-1.0, kill=-1.0)
-    run.child.go()
+    run.process.go()
     assert await run.end() == Ended(None, 0, late=True)
     assert not (tmp_path / "started").exists()
 
 
 async def test_stop_terminates_then_kills_a_command_that_ignores_sigterm(tmp_path: Path) -> None:
     run = Run(shell("trap 'touch asked' TERM; touch ready; while :; do sleep 0.05; done"), tmp_path)
-    run.child.go()
+    run.process.go()
     await run.has("ready")
-    run.child.stop(LONG)
+    run.process.stop(LONG)
     await run.has("asked")
-    run.child.stop(0)
+    run.process.stop(0)
     assert await run.end() == Ended(-signal.SIGKILL, 0, late=False)
 
 
 async def test_a_command_may_clean_up_after_sigterm(tmp_path: Path) -> None:
     run = Run(shell("trap 'sleep 0.2; echo clean; exit 0' TERM; touch ready; while :; do sleep 0.05; done"), tmp_path)
-    run.child.go()
+    run.process.go()
     await run.has("ready")
-    run.child.stop(LONG)
+    run.process.stop(LONG)
     assert await run.end() == Ended(0, 0, late=False)
     assert run.output.stdout.text == "clean\n"
 
 
 async def test_a_stopped_command_gets_sigterm(tmp_path: Path) -> None:
     run = Run(shell("touch ready; kill -STOP $$"), tmp_path)
-    run.child.go()
+    run.process.go()
     await run.has("ready")
-    run.child.stop(LONG)
+    run.process.stop(LONG)
     assert (await run.end()).status in {-signal.SIGTERM, 0}
 
 
 async def test_a_command_is_killed_when_its_lease_is_not_renewed(tmp_path: Path) -> None:
     run = Run(shell("trap '' TERM; while :; do sleep 0.05; done"), tmp_path, term=1.0, kill=1.5)
-    run.child.go()
+    run.process.go()
     assert await run.end() == Ended(-signal.SIGKILL, 0, late=True)
 
 
 async def test_a_renewed_command_goes_on(tmp_path: Path) -> None:
     run = Run(shell("while [ ! -e enough ]; do sleep 0.05; done"), tmp_path, term=3.0, kill=3.0)
-    run.child.renew(Times(since_boot() + LONG, since_boot() + LONG))
-    run.child.go()
+    run.process.renew(Times(since_boot() + LONG, since_boot() + LONG))
+    run.process.go()
     await asyncio.sleep(3.3)
     (tmp_path / "enough").touch()
     assert await run.end() == Ended(0, 0, late=False)
@@ -163,11 +169,11 @@ async def test_a_renewed_command_goes_on(tmp_path: Path) -> None:
 async def test_a_command_ends_after_its_runner(tmp_path: Path) -> None:
     """The end of the descriptor for orders is what the end of the Runner's process looks like."""
     run = Run(shell("trap 'touch asked' TERM; touch ready; while :; do sleep 0.05; done"), tmp_path, grace=0.5)
-    run.child.go()
+    run.process.go()
     await run.has("ready")
-    assert run.child._control is not None
-    os.close(run.child._control)
-    run.child._control = None
+    assert run.process._control is not None
+    os.close(run.process._control)
+    run.process._control = None
     assert await run.end() == Ended(-signal.SIGKILL, 0, late=False)
     assert (tmp_path / "asked").exists()
 
@@ -181,41 +187,41 @@ async def test_what_a_command_leaves_behind_is_killed(tmp_path: Path, way: str) 
         "ignores": "(trap '' TERM HUP INT; sleep 1000) &",
     }[way]
     run = Run(shell(f"{leave}\nsleep 0.2; echo done"), tmp_path)
-    run.child.go()
+    run.process.go()
     assert await run.end() == Ended(0, 0, late=False)
     assert run.output.stdout.text == "done\n"
 
 
 async def test_grandchildren_outside_the_group_are_stopped(tmp_path: Path) -> None:
     run = Run(shell("setsid sh -c 'trap \"touch asked; exit\" TERM; touch ready; while :; do sleep 0.05; done' & wait"), tmp_path)  # fmt: skip  # noqa: E501
-    run.child.go()
+    run.process.go()
     await run.has("ready")
-    run.child.stop(LONG)
+    run.process.stop(LONG)
     await run.end()
     assert (tmp_path / "asked").exists()
 
 
 async def test_a_killed_supervisor_takes_the_command_and_its_group_along(tmp_path: Path) -> None:
     run = Run(shell("sleep 1000 & touch ready; wait"), tmp_path)
-    run.child.go()
+    run.process.go()
     await run.has("ready")
-    os.kill(run.child.pid, signal.SIGKILL)
+    os.kill(run.process.pid, signal.SIGKILL)
     assert await run.end() == Ended(None, 0, late=False)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_to_the_supervisor_stops_the_command(tmp_path: Path, signum: int) -> None:
     run = Run(shell("touch ready; while :; do sleep 0.05; done"), tmp_path)
-    run.child.go()
+    run.process.go()
     await run.has("ready")
-    os.kill(run.child.pid, signum)
+    os.kill(run.process.pid, signum)
     assert await run.end() == Ended(-signal.SIGTERM, 0, late=False)
 
 
 async def test_a_flood_of_output_neither_blocks_nor_fills_memory(tmp_path: Path) -> None:
     run = Run(shell("head -c 50000000 /dev/zero | tr '\\0' 'x'; printf 'end\\377'; echo err >&2"), tmp_path, limit=1000)
     run.texts = None  # type: ignore[assignment]  # each piece raises: that is logged once, and disturbs nothing
-    run.child.go()
+    run.process.go()
     assert (await run.end()).status == 0
     text = run.output.stdout.text
     assert text.startswith("[49,999,004 bytes left out]\nxxx")
@@ -244,7 +250,7 @@ async def test_a_command_reports_progress_and_a_result(tmp_path: Path) -> None:
         printf 0.9 >&$APRESSURE_PROGRESS_FD
     """
     run = Run(shell(script), tmp_path)
-    run.child.go()
+    run.process.go()
     assert (await run.end()).status == 0
     assert run.progress == [(0.25, ""), (0.5, "half way")]
     assert (run.reports.result, run.reports.error) == ('{"frames": 12}', None)
@@ -271,16 +277,16 @@ def test_a_bad_report_is_an_error(line: bytes, error: str) -> None:
 
 
 async def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
-    run = Run(Function("tests.integration.tasks.runner.functions:double").job({"number": 21}), tmp_path)
-    run.child.go()
+    run = Run(Function("tests.integration.tasks.runner.functions:double"), tmp_path, {"number": 21})
+    run.process.go()
     assert (await run.end()).status == 0
     assert run.reports.result == f'{{"double":42,"pid":{int(run.output.stdout.text)}}}'
     assert run.progress == [(0.5, "half way, é")]
 
 
 async def test_a_coroutine_function_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
-    run = Run(Function("tests.integration.tasks.runner.functions:later").job("x"), tmp_path)
-    run.child.go()
+    run = Run(Function("tests.integration.tasks.runner.functions:later"), tmp_path, "x")
+    run.process.go()
     await run.end()
     assert run.reports.result == '["x"]'
 
@@ -297,8 +303,8 @@ async def test_a_coroutine_function_runs_in_a_process_of_its_own(tmp_path: Path)
     ],
 )
 async def test_a_function_that_fails_says_why(tmp_path: Path, name: str, error: str) -> None:
-    run = Run(Function(name).job(None), tmp_path)
-    run.child.go()
+    run = Run(Function(name), tmp_path)
+    run.process.go()
     assert (await run.end()).status == 1
     assert run.reports.error is not None
     assert error in run.reports.error

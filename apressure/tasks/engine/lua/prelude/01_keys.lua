@@ -50,13 +50,7 @@ end
 -- Returns: the bound (0: none), whether the queue was created | nil, an answer that says what is wrong
 local function state(expected, text)
   if text == nil then text = call('GET', BOUND) end
-  if not text then
-    if expected then return nil, {'missing'} end
-    return 0, false
-  end
-  local bound = natural(text)
-  if not bound then return nil, {'corrupt', BOUND .. ' is not a bound'} end
-  return bound, true
+  return bound_in(BOUND, text, expected)
 end
 
 -- Redis checks maxmemory only at the first write of a script. Nodes make room and must work on a full server: this
@@ -79,6 +73,16 @@ end
 local function some_of(id, ...)
   local values = redis.pcall('HMGET', TASK .. id, ...)
   return values.err and {} or values
+end
+
+-- Where a task stands that a step is asked to change, by its id.
+-- Returns: its status, or nil if this queue has no such task; what the step returns if it does not change it: 'unknown',
+--          'other QUEUE' (it is in another queue) or 'unfit STATUS' (its status does not allow this)
+local function standing(id)
+  local task = some_of(id, 'status', 'queue')
+  if not task[1] then return nil, 'unknown' end
+  if task[2] and task[2] ~= NAME then return nil, 'other ' .. task[2] end
+  return task[1], 'unfit ' .. task[1]
 end
 
 -- A task leaves the hands of the node that has it, if any. (Of those in its list, the first ones end first.)

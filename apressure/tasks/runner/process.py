@@ -1,26 +1,30 @@
-"""One command that runs under a supervisor (supervisor.py), as its Runner sees it."""
+"""A task that runs as a process of its own, under a supervisor (supervisor.py)."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from apressure.concurrency.settle import set_result_once
-from apressure.tasks.runner.command import Job
-from apressure.tasks.runner.output import Output
+from apressure.tasks.runner.command import Command, Function
 from apressure.tasks.runner.reports import VARIABLE, Reports
+from apressure.tasks.runner.work import Order, Outcome, Times
 
 SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
+
+BUSY: Final = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})
+"""Errors that say more of this machine than of the command."""
 
 _REPORTS: Final = 3
 """The descriptor by which the command reports: shells know those of one digit only."""
@@ -30,17 +34,8 @@ _REST: Final = 1.0
 
 _PIECE: Final = 1 << 17
 
-
-class Times(NamedTuple):
-    """When a command is ended unless its lease is renewed before, in seconds of CLOCK_BOOTTIME.
-
-    Attributes:
-        term_at: When it gets SIGTERM.
-        kill_at: When it gets SIGKILL.
-    """
-
-    term_at: float
-    kill_at: float
+_MOST_OF_ERROR: Final = 1000
+"""How many characters of the standard error are in the error of a task."""
 
 
 class Ended(NamedTuple):
@@ -58,38 +53,27 @@ class Ended(NamedTuple):
     late: bool
 
 
-class Child:
-    """A command under a supervisor. It starts with `go`, and must be awaited with `wait`.
-
-    Made on the event loop.
+class TaskProcess:
+    """A task that runs as a process. Made on the event loop.
 
     Args:
-        job: What to run.
-        environment: Its environment.
-        cwd: Its working directory; None for this process's.
-        times: When it is ended.
-        grace: Seconds from SIGTERM to SIGKILL when this process has ended.
-        output: Takes what it writes.
-        reports: Takes what it reports.
+        work: What to run.
+        order: The task.
 
     Attributes:
         pid: The supervisor's process id. The supervisor lives for as long as anything of the command.
 
     Raises:
+        TypeError, ValueError: The parameters are invalid.
         OSError: The supervisor cannot be started: too many processes or descriptors, too long arguments, no such
             working directory.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        environment: Mapping[str, str],
-        cwd: str | os.PathLike[str] | None,
-        times: Times,
-        grace: float,
-        output: Output,
-        reports: Reports,
-    ) -> None:
+    def __init__(self, work: Command | Function, order: Order) -> None:
+        self._job = job = work.job(order.parameters)
+        self._output = output = order.output
+        self._reports = Reports(order.on_progress, order.name)
+        self._stopped = False
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             stdin = theirs.enter_context(tempfile.TemporaryFile(buffering=0))
             stdin.write(job.stdin)
@@ -97,21 +81,22 @@ class Child:
             control_end, control = _pipe(theirs, ours)
             reading = {name: _pipe(ours, theirs) for name in ("status", "reports", "stdout", "stderr")}
             passed = (control_end, reading["status"][1], reading["reports"][1])
+            limits = (*order.times, order.grace)
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", SUPERVISOR, *map(str, (*passed, *times, grace)), *job.command],
-                stdin=stdin, stdout=reading["stdout"][1], stderr=reading["stderr"][1], pass_fds=passed, cwd=cwd,
-                env={**environment, VARIABLE: str(_REPORTS)}, start_new_session=True,
+                [sys.executable, "-I", "-S", SUPERVISOR, *map(str, (*passed, *limits)), *job.command],
+                stdin=stdin, stdout=reading["stdout"][1], stderr=reading["stderr"][1], pass_fds=passed, cwd=work.cwd,
+                env={**os.environ, **work.env, **order.variables, VARIABLE: str(_REPORTS)}, start_new_session=True,
             )  # fmt: skip
             ours.pop_all()
         self.pid = self._process.pid
-        self._said: list[list[str]] = []
+        self._said: dict[str, str] = {}  # what the supervisor has said: a word, and a value
         self._unread = b""
         self._control: int | None = control
         self._writing = threading.Lock()
         os.set_blocking(control, False)
         takers: dict[str, Callable[[bytes], None]] = {
             "status": self._listen,
-            "reports": reports.feed,
+            "reports": self._reports.feed,
             "stdout": functools.partial(output.feed, "stdout"),
             "stderr": functools.partial(output.feed, "stderr"),
         }
@@ -126,10 +111,25 @@ class Child:
         self._order(f"renew {times.term_at} {times.kill_at}")
 
     def stop(self, grace: float) -> None:
-        """Send SIGTERM to everything of the command, and SIGKILL after `grace` seconds; 0 kills at once."""
+        """Send SIGTERM to everything of the command, and SIGKILL after `grace` seconds; 0 kills at once.
+
+        However it ends, it is not complete.
+        """
+        self._stopped = True
         self._order(f"stop {grace}")
 
-    async def wait(self) -> Ended:
+    async def wait(self) -> Outcome:
+        """Wait until nothing of it runs any more. Cancelled, call it again."""
+        ended, reports, output = await self.ended(), self._reports, self._output
+        error = reports.error or self._error(ended)
+        if error is not None:
+            crashed = ended.status in {None, -signal.SIGKILL} or ended.late or ended.refused in BUSY
+            return Outcome(error, None, crashed, output.both.text, ended.status)
+        if self._job.reports_result or reports.result is not None:
+            return Outcome(None, json.loads(reports.result or "null"), output=output.both.text, status=0)
+        return Outcome(None, output.stdout.text.removesuffix("\n"), output=output.stderr.text, status=0)
+
+    async def ended(self) -> Ended:
         """Wait until nothing of the command runs any more. Cancelled, call it again.
 
         If the supervisor was killed, the command's process group is killed here.
@@ -140,19 +140,33 @@ class Child:
             if self._control is not None:
                 os.close(self._control)
             self._control = None
-        ended = [int(value) for word, value in self._said if word == "ended"]
-        started = [int(value) for word, value in self._said if word == "started"]
-        if started and not ended:
-            await _kill_group(started[0])
+        said = self._said
+        if "started" in said and "ended" not in said:
+            await _kill_group(int(said["started"]))
         await asyncio.wait([reader.ended for reader in self._readers.values()], timeout=_REST)
         for reader in self._readers.values():
             reader.close()
-        refused = [int(value) for word, value in self._said if word == "refused"]
-        return Ended(
-            status=ended[0] if ended else None,
-            refused=refused[0] if refused else 0,
-            late=any(word == "late" for word, _ in self._said),
-        )
+        status = int(said["ended"]) if "ended" in said else None
+        return Ended(status, int(said.get("refused", 0)), "late" in said)
+
+    def _error(self, ended: Ended) -> str | None:
+        """Return why the process has failed; None if it has not."""
+        if self._stopped:
+            return "it was stopped"
+        if ended.late:
+            return "its lease was not renewed in time, so it was ended"
+        if ended.refused:
+            return f"cannot run {self._job.command[0]}: {os.strerror(ended.refused)}"
+        if ended.status is None:
+            reason = "the process that supervises the command was killed, or could not start"
+        elif ended.status < 0:
+            reason = f"killed by {signal.Signals(-ended.status).name}"
+        elif ended.status > 0:
+            reason = f"exit status {ended.status}"
+        else:
+            return None
+        written = self._output.stderr.text.strip()[-_MOST_OF_ERROR:]
+        return f"{reason}: {written}" if written else reason
 
     def _order(self, line: str) -> None:
         with self._writing, contextlib.suppress(BlockingIOError, BrokenPipeError):
@@ -161,7 +175,9 @@ class Child:
 
     def _listen(self, data: bytes) -> None:
         *lines, self._unread = (self._unread + data).split(b"\n")
-        self._said += [[*line.decode().split(), ""][:2] for line in lines]
+        for line in lines:
+            word, _, value = line.decode().partition(" ")
+            self._said[word] = value
 
 
 class _Reader:
@@ -191,7 +207,7 @@ class _Reader:
         if not self.ended.done():
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)
-            set_result_once(self.ended, None)
+            self.ended.set_result(None)
 
 
 def _pipe(reading: contextlib.ExitStack, writing: contextlib.ExitStack) -> tuple[int, int]:
