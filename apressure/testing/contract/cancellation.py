@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from apressure.exceptions import QueueDoesNotExistError, QueueEmptyError
-from apressure.testing.contract.interrupting import Interrupted, cancel, result_of
+from apressure.testing.contract.interrupting import Act, Interrupted, cancel, cancel_at_answer, result_of
 from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, drained, fails, in_time
 from apressure.testing.contract.verbs import LOOKS, VERBS, call
 
@@ -153,18 +153,17 @@ class CancellationContract:
     async def test_a_cancelled_requeue_leaves_each_here_or_there(self, open_queue: Opener) -> None:
         queue = await open_queue(max_attempts=1)
         await queue.create()
-        for number in itertools.count():
+        for number, how in itertools.product(range(100), (cancel, cancel_at_answer)):
             await queue.put(b"0")
             await (await in_time(queue.receive())).nack()
             await fails(QueueEmptyError, queue.receive(timeout=0))
-            requeue = Interrupted(queue.requeue(), number, cancel)
-            outcome = await in_time(asyncio.ensure_future(result_of(requeue)))
-            assert outcome == 1 or isinstance(outcome, asyncio.CancelledError)
+            reached, moved = await _cancelled(queue.requeue(), number, how)
+            assert moved == (None if reached else 1)
             letters = [letter.item for letter in await queue.dead_letters()]
             assert letters + await drained(queue) == [b"0"]
             await queue.requeue()
             await drained(queue)
-            if not requeue.reached:
+            if not reached:
                 return
 
     def test_each_verb_is_cancelled(self) -> None:
@@ -180,22 +179,30 @@ async def _everywhere(open_queue: Opener, operation: Operation, check: Check, cl
 
     `closed`: the queue was closed before.
     """
-    for number in itertools.count():
-        queue, owner = await open_queue(), await open_queue()
-        await owner.create()
-        await owner.put_many(ITEMS[:3])
-        if closed:
-            await owner.close()
-        interrupted = Interrupted(operation(queue), number, cancel)
-        outcome = await in_time(asyncio.ensure_future(result_of(interrupted)))
-        if interrupted.reached:
-            assert isinstance(outcome, asyncio.CancelledError), outcome
-        elif isinstance(outcome, BaseException):
-            raise outcome
-        await in_time(check(owner, None if interrupted.reached else outcome))
-        await queue.aclose()
-        with contextlib.suppress(QueueDoesNotExistError):
-            await owner.delete(timeout=PATIENCE)
-        await owner.aclose()
-        if not interrupted.reached:
-            return
+    for how in (cancel, cancel_at_answer):
+        for number in itertools.count():
+            queue, owner = await open_queue(), await open_queue()
+            await owner.create()
+            await owner.put_many(ITEMS[:3])
+            if closed:
+                await owner.close()
+            reached, result = await _cancelled(operation(queue), number, how)
+            await in_time(check(owner, result))
+            await queue.aclose()
+            with contextlib.suppress(QueueDoesNotExistError):
+                await owner.delete(timeout=PATIENCE)
+            await owner.aclose()
+            if not reached:
+                break
+
+
+async def _cancelled(operation: Awaitable[Any], number: int, how: Act) -> tuple[bool, Any]:
+    """Cancel an operation at one of its awaits. Returns whether it has so many, and otherwise its result."""
+    interrupted = Interrupted(operation, number, how)
+    outcome = await in_time(asyncio.ensure_future(result_of(interrupted)))
+    if interrupted.reached:
+        assert isinstance(outcome, asyncio.CancelledError), outcome
+        return True, None
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return False, outcome

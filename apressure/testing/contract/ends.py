@@ -124,7 +124,7 @@ async def _moments(
         await owner.put_many(ITEMS[:items])
         ended = acted = False
 
-        async def act(owner: Any = owner) -> None:
+        async def act(_: object, owner: Any = owner) -> None:
             nonlocal acted, ended
             if not acted:
                 acted = True
@@ -136,7 +136,7 @@ async def _moments(
         task = asyncio.ensure_future(result_of(interrupted))
         await asyncio.wait((task,), timeout=_WAITS)
         if not task.done():
-            await act()
+            await act(None)
             if not ended:
                 task.cancel()
         outcome = await in_time(task)

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 _MOST_AWAITS: Final = 1000
 
+Act = Callable[[Any], Awaitable[object]]
+
 
 class Interrupted:
     """An operation that something happens to at one of its awaits.
@@ -16,13 +18,13 @@ class Interrupted:
     Args:
         operation: The operation.
         number: At which await, from 0.
-        act: Awaited there, before the operation goes on.
+        act: Awaited there, before the operation goes on; its argument is what the operation awaits.
 
     Attributes:
         reached: The operation came to that await.
     """
 
-    def __init__(self, operation: Awaitable[Any], number: int, act: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, operation: Awaitable[Any], number: int, act: Act) -> None:
         self.reached = False
         self._operation = operation
         self._number = number
@@ -38,7 +40,7 @@ class Interrupted:
                 return done.value
             if number == self._number:
                 self.reached = True
-                yield from self._act().__await__()
+                yield from self._act(awaited).__await__()
             try:
                 yield awaited
                 resume = functools.partial(next, inner)
@@ -55,8 +57,17 @@ async def result_of(operation: Awaitable[Any]) -> Any:
         return error
 
 
-async def cancel() -> None:
-    """Cancel the current task."""
+async def cancel(_: object) -> None:
+    """Cancel the current task: it is cancelled while it awaits."""
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
+
+
+async def cancel_at_answer(awaited: object) -> None:
+    """Have the current task be cancelled in the turn of the event loop in which it gets what it awaits."""
+    task = asyncio.current_task()
+    if task is None or not isinstance(awaited, asyncio.Future):
+        await cancel(awaited)
+    else:
+        awaited.add_done_callback(lambda _: task.cancel())
