@@ -124,6 +124,37 @@ async def test_a_handler_that_is_stuck_gives_back_what_it_has(caplog: pytest.Log
     assert any(getattr(record, "event", "") == "handler_stuck" for record in caplog.records)
 
 
+@pytest.mark.parametrize("paused", [False, True])
+async def test_what_waits_sends_no_steps(monkeypatch: pytest.MonkeyPatch, paused: bool) -> None:
+    sent: list[Any] = []
+    usual = MemoryServer.send
+    monkeypatch.setattr(MemoryServer, "send", lambda self, step: (sent.append(step), usual(self, step)))
+    async with MemoryQueue("orders", max_attempts=1) as queue:
+        await queue.create(bound=1)
+        await queue.put(b"1")
+        await (await queue.receive()).nack()
+        await fails(QueueEmptyError, queue.receive(timeout=0))
+        if paused:
+            await queue.pause()
+
+        async def consume() -> None:
+            async with queue.consumer() as consumer:
+                await anext(consumer)
+
+        waiting = [await begun(queue.wait_closed()), await begun(queue.receive()), await begun(consume())]
+        sent.clear()
+        await asyncio.sleep(0.05)
+        assert len(sent) == 0
+        if paused:
+            await queue.put(b"2")
+            waiting += [await begun(queue.put(b"3")), await begun(queue.requeue())]
+            sent.clear()
+            await asyncio.sleep(0.05)
+            assert len(sent) == 0
+        assert await queue.unblock() >= len(waiting)
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
 async def test_a_server_that_stands_still_carries_steps_out_later() -> None:
     async with MemoryQueue("orders") as queue:
         with queue.server.frozen():

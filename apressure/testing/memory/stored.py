@@ -18,7 +18,7 @@ MOST: Final = 2000
 """The most messages in a step, as on a server."""
 
 
-@dataclasses.dataclass(slots=True, order=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class Message:
     """A message that waits, is in flight, or is a dead letter.
 
@@ -33,12 +33,15 @@ class Message:
     """
 
     number: int
-    id: str = dataclasses.field(compare=False)
-    data: bytes = dataclasses.field(compare=False)
-    attempts: int = dataclasses.field(default=0, compare=False)
-    error: bytes = dataclasses.field(default=b"", compare=False)
-    failed: int = dataclasses.field(default=0, compare=False)
-    dead_since: float = dataclasses.field(default=0.0, compare=False)
+    id: str
+    data: bytes
+    attempts: int = 0
+    error: bytes = b""
+    failed: int = 0
+    dead_since: float = 0.0
+
+    def __lt__(self, other: Message) -> bool:
+        return self.number < other.number
 
 
 class Taken(NamedTuple):
@@ -89,13 +92,17 @@ class Extended(NamedTuple):
 class Status(NamedTuple):
     """What a look at a queue tells."""
 
-    exists: bool
+    bound: int
     created: bool
     closed: bool
     paused: bool
-    bound: int
     waiting: int
     claimed: int
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a queue."""
+        return self.created or bool(self.waiting or self.claimed)
 
 
 class StoredQueue:
@@ -155,8 +162,7 @@ class StoredQueue:
 
     def look(self) -> Status:
         created, waiting, claimed = self._bound is not None, len(self._waiting), len(self._claims)
-        exists = created or bool(waiting or claimed)
-        return Status(exists, created, self._closed, self._paused, self._bound or 0, waiting, claimed)
+        return Status(self._bound or 0, created, self._closed, self._paused, waiting, claimed)
 
     def peek(self, newest: bool) -> bytes | None:
         if not self._waiting:
@@ -178,7 +184,7 @@ class StoredQueue:
                 del self._dead[message_id]
                 self._append(message_id, letter.data)
             moved.append(letter is not None)
-        self._change()
+        self._change(any(moved))
         return moved
 
     # Messages.
@@ -189,8 +195,7 @@ class StoredQueue:
         accepted = items[: self._room]
         for message_id, data in accepted:
             self._append(message_id, data)
-        if accepted:
-            self._change()
+        self._change(bool(accepted))
         return len(accepted)
 
     def take(self, most: int, want: Want) -> Popped | Wait:
@@ -230,7 +235,7 @@ class StoredQueue:
                 if change.error:
                     message.error, message.failed = change.error, message.attempts
                 heapq.heappush(self._waiting, message)
-        self._change()
+        self._change(any(outcomes))
         return outcomes
 
     def put_back(self, taken: Sequence[Taken]) -> None:
@@ -239,7 +244,7 @@ class StoredQueue:
             if not claim or self._claims.pop(claim, None) is not None:
                 message.attempts -= 1
                 heapq.heappush(self._waiting, message)
-        self._change()
+        self._change(bool(taken))
 
     def extend(self, claims: Sequence[int], milliseconds: int) -> Extended:
         until, outcomes = self._clock() + milliseconds / 1000, [claim in self._claims for claim in claims]
@@ -254,8 +259,7 @@ class StoredQueue:
         ended = [claim for claim, (_, until) in self._claims.items() if until <= now]
         for claim in ended:
             heapq.heappush(self._waiting, self._claims.pop(claim)[0])
-        if ended:
-            self._change()
+        self._change(bool(ended))
 
     @property
     def _room(self) -> int:
@@ -270,10 +274,12 @@ class StoredQueue:
         lease = None if due is None else math.ceil(1000 * max(0.0, due - self._clock()))
         return Wait(reason, lease, created=self._bound is not None)
 
-    def _change(self) -> None:
-        self.changes += 1
-        for parked in list(self.parked):
-            wake(parked)
+    def _change(self, changed: bool = True) -> None:
+        """Have all that wait try again, if something has changed: otherwise they would wake each other for ever."""
+        if changed:
+            self.changes += 1
+            for parked in list(self.parked):
+                wake(parked)
 
     def _check(self, expected: bool) -> None:
         if expected and self._bound is None:
