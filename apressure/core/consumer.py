@@ -211,7 +211,11 @@ class QueueConsumer(ABC, Generic[T, D]):
     async def __aenter__(self) -> Self:
         if self._inside or self._left:
             raise RuntimeError("this consumer's block has begun already: make one for each block")
-        await self._enter()
+        try:
+            await self._enter()
+        except asyncio.CancelledError:  # the block does not begin: what has registered it is undone
+            await wait_shielded(background.start(self._give_back(), "leaving a queue"), self._settle_timeout)
+            raise
         return self
 
     def _open(self, registration: asyncio.Task[None] | None = None) -> None:

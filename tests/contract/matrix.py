@@ -8,51 +8,24 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from apressure import AsyncQueue, EventQueue, FileQueue, RemoteEventQueue, TaskQueue
+from apressure.testing import MemoryQueue, MemoryServer
+from apressure.testing.contract import VERBS
 
 KEYWORD_ONLY: Final = inspect.Parameter.KEYWORD_ONLY
 
 KINDS: Final[dict[str, type[Any]]] = {
-    kind.__name__: kind for kind in (AsyncQueue, EventQueue, TaskQueue, FileQueue, RemoteEventQueue)
+    kind.__name__: kind for kind in (AsyncQueue, EventQueue, TaskQueue, FileQueue, RemoteEventQueue, MemoryQueue)
 }
 """The kinds of queue. `EventQueue(url="okq://…")` makes a `RemoteEventQueue`."""
 
-VERBS: Final = {
-    "put": "(item, timeout=None, *, deadline=None)",
-    "put_nowait": "(item, *, deadline=None)",
-    "put_many": "(items, timeout=None, *, deadline=None)",
-    "get": "(timeout=None, *, deadline=None)",
-    "get_nowait": "(*, deadline=None)",
-    "get_many": "(max_items, timeout=None, *, deadline=None)",
-    "receive": "(timeout=None, lease=None, *, deadline=None)",
-    "receive_many": "(max_items, timeout=None, lease=None, *, deadline=None)",
-    "consumer": "(ack='auto', delete=False, prefetch=None, lease=None, timeout=None, max_hold=None, shared=True)",
-    "producer": "(close=True)",
-    "__aiter__": "()",
-    "create": "(bound=0, exist_ok=False, *, deadline=None)",
-    "exists": "(*, deadline=None)",
-    "qsize": "(*, deadline=None)",
-    "bound": "(*, deadline=None)",
-    "closed": "(*, deadline=None)",
-    "paused": "(*, deadline=None)",
-    "statistics": "(*, deadline=None)",
-    "close": "(timeout=None, *, deadline=None)",
-    "wait_closed": "(timeout=None, *, deadline=None)",
-    "delete": "(timeout=None, *, deadline=None)",
-    "purge": "(*, deadline=None)",
-    "pause": "(*, deadline=None)",
-    "resume": "(*, deadline=None)",
-    "unblock": "()",
-    "peek": "(*, deadline=None)",
-    "peek_newest": "(*, deadline=None)",
-    "dead_letters": "(limit=100, *, deadline=None)",
-    "requeue": "(max_items=None, timeout=None, *, ids=None, deadline=None)",
-}
-"""The verbs and their arguments. Each that asks the server or the disk takes `deadline=`."""
+SERVERLESS: Final = ("FileQueue", "MemoryQueue")
+"""The kinds of queue that need no server."""
 
 ALSO: Final[dict[tuple[str, str], dict[str, str]]] = {
     ("AsyncQueue", "put"): {"force": "the specification's put in extraordinary situations"},
@@ -85,7 +58,33 @@ OTHER_DEFAULTS: Final = {
 
 _GAPS: Final[tuple[tuple[str, str, str], ...]] = ()
 GAPS: Final = {(kind, what): reason for kind, reason, names in _GAPS for what in names.split()}
-"""What is missing of issue 27, by kind and verb, or by kind and the name of the test of `test_matrix` that fails."""
+"""What is missing of issue 27, by kind and verb, or by kind and the name of the test of the contract that fails."""
+
+
+class Maker:
+    """Makes objects of one queue of a kind, `jobs`, of bytes.
+
+    Args:
+        kind: The name of the kind.
+        url: The address of the server, for a kind that has one; for a `RemoteEventQueue`, that of the okq server.
+        path: A directory.
+    """
+
+    def __init__(self, kind: str, url: str, path: Path) -> None:
+        self.kind = kind
+        self.memory = MemoryServer()
+        self._url = url
+        self._path = path
+
+    def __call__(self, **options: Any) -> Any:
+        """Return another object of the queue; `url`: of another server than the usual one."""
+        if self.kind == "FileQueue":
+            return FileQueue(self._path / "jobs", **options)
+        if self.kind == "MemoryQueue":
+            return MemoryQueue("jobs", server=self.memory, **options)
+        usual = {"url": self._url, **({"codec": "raw"} if self.kind == "TaskQueue" else {})}
+        made = EventQueue if self.kind == "RemoteEventQueue" else KINDS[self.kind]
+        return made("jobs", **{**usual, **options})
 
 
 def shape(method: Any, without: Any = ()) -> str:
@@ -121,11 +120,12 @@ def expect_gap(request: pytest.FixtureRequest, kind: str, what: str) -> None:
 
 def table() -> str:
     """Return the table of `docs/choose.md`: what each kind has, read from the classes."""
-    columns = [("EventQueue, `okq://`" if name == "RemoteEventQueue" else f"`{name}`") for name in KINDS]
-    lines = [f"| verb | {' | '.join(columns)} |", f"| --- |{' --- |' * len(KINDS)}"]
+    shown = {name: kind for name, kind in KINDS.items() if name != "MemoryQueue"}  # which is for tests
+    columns = [("EventQueue, `okq://`" if name == "RemoteEventQueue" else f"`{name}`") for name in shown]
+    lines = [f"| verb | {' | '.join(columns)} |", f"| --- |{' --- |' * len(shown)}"]
     for verb, arguments in VERBS.items():
         cells = []
-        for name, kind in KINDS.items():
+        for name, kind in shown.items():
             method = inspect.getattr_static(kind, verb, None)
             if method is None:
                 cells.append("no")
@@ -136,8 +136,8 @@ def table() -> str:
             _, default, _ = OTHER_DEFAULTS.get((name, verb), ("", "", ""))
             cells.append(", ".join(["yes", *filter(None, [default and f"`{default}`"]), *less]))
             cells[-1] += f", also {', '.join(more)}" if more else ""
-        shown = "`async for item in queue`" if verb == "__aiter__" else f"`{verb}{_shown(arguments)}`"
-        lines.append(f"| {shown} | {' | '.join(cells)} |")
+        title = "`async for item in queue`" if verb == "__aiter__" else f"`{verb}{_shown(arguments)}`"
+        lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

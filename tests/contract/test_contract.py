@@ -11,6 +11,7 @@ import fakeredis
 import pytest
 
 from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue
+from apressure.testing import MemoryQueue, MemoryServer
 from apressure.testing.contract import DeadLetterContract, Opener, PauseContract, QueueContract
 from tests.integration.files.conftest import MODES
 
@@ -127,5 +128,17 @@ class TestFileQueue(QueueContract, DeadLetterContract, PauseContract):
             async def open_queue(**options: Any) -> FileQueue[bytes]:
                 mode = MODES[request.param]
                 return await stack.enter_async_context(FileQueue(tmp_path / "jobs", **mode, **options))
+
+            yield open_queue
+
+
+class TestMemoryQueue(QueueContract, DeadLetterContract, PauseContract):
+    @pytest.fixture
+    async def open_queue(self) -> AsyncIterator[Opener]:
+        server = MemoryServer()
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def open_queue(**options: Any) -> MemoryQueue[bytes]:
+                return await stack.enter_async_context(MemoryQueue("jobs", server=server, **options))
 
             yield open_queue

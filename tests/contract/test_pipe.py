@@ -24,13 +24,18 @@ from apressure import (
     QueueDoesNotExistError,
     TaskQueue,
 )
+from apressure.testing import MemoryQueue, MemoryServer
 from apressure.testing.contract import ITEMS, begun, drained, fails, in_time
 
 KINDS = ("files", "events", "server", "plain")
 """A directory, events, a server, and another database of it by plain commands, which can only be a destination."""
 
-PAIRS = (*itertools.product(KINDS[:3], KINDS), ("tasks", "files"), ("files", "tasks"), ("tasks", "tasks"))
-"""Queues of tasks do what `pipe` does with any source and destination: a few pairs will do."""
+PAIRS = (
+    *itertools.product(KINDS[:3], KINDS),
+    ("tasks", "files"), ("files", "tasks"), ("tasks", "tasks"),
+    ("memory", "server"), ("events", "memory"), ("memory", "memory"),
+)  # fmt: skip
+"""Queues of tasks and in memory do what `pipe` does with any source and destination: a few pairs will do."""
 ATOMIC = (("server", "server"), ("events", "events"))
 """Between these, a move is one step."""
 
@@ -43,6 +48,8 @@ USUAL = {
     ("server", "server", "shared"),
     ("server", "files", "shared"),
     ("tasks", "tasks", "alone"),
+    ("memory", "server", "alone"),
+    ("memory", "memory", "alone"),
 }
 """What differs in code: each source, each destination, both moves of one step, and a shared source of the only kind
 that may also be read alone. The others are combinations of these."""
@@ -81,7 +88,7 @@ def kinds(case: tuple[str, str, str]) -> tuple[str, str]:
 async def open_queue(kinds: tuple[str, str], url: str, tmp_path: Path) -> AsyncIterator[Open]:
     """Open the source and the destination: `await open_queue("in", bound=2)`. A second call opens another object."""
     async with contextlib.AsyncExitStack() as stack:
-        made = []
+        made, memory = [], MemoryServer()
 
         async def opener(name: str, bound: int = 0, **options: Any) -> Any:
             kind = kinds[0 if name.startswith("in") else 1]
@@ -91,6 +98,8 @@ async def open_queue(kinds: tuple[str, str], url: str, tmp_path: Path) -> AsyncI
                 queue = EventQueue(name, url=url, **options)
             elif kind == "tasks":
                 queue = TaskQueue(name, url=url, codec="raw", **options)
+            elif kind == "memory":
+                queue = MemoryQueue(name, server=memory, **options)
             else:
                 queue = AsyncQueue(name, url=url, scripting=kind == "server", **options)
             await stack.enter_async_context(queue)

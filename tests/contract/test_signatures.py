@@ -19,10 +19,13 @@ from apressure import (
 )
 from apressure.pressure.producer import Producer
 from apressure.tasks.delivery import TaskDelivery
-from tests.contract import test_matrix
+from apressure.testing.contract import WholeContract
+from apressure.testing.memory.delivery import MemoryDelivery
 from tests.contract.matrix import ALSO, GAPS, KINDS, OTHER_DEFAULTS, VERBS, check_arguments, expect_gap, shape, table
 
-DELIVERIES: tuple[type[Any], ...] = (Delivery, EventDelivery, RemoteEventDelivery, FileDelivery, TaskDelivery)
+DELIVERIES: tuple[type[Any], ...] = (
+    Delivery, EventDelivery, RemoteEventDelivery, FileDelivery, TaskDelivery, MemoryDelivery,
+)  # fmt: skip
 
 METHODS = inspect.getmembers(protocols.Delivery, inspect.isfunction)
 COMMON = (*(name for name, _ in METHODS if not name.startswith("_")), "note_error")
@@ -32,6 +35,7 @@ MORE = {(FileDelivery, "extend"): "seconds may be left out: the protocol asks fo
 
 PRODUCERS: dict[str, type[Any]] = {
     "AsyncQueue": Producer, "EventQueue": EventProducer, "TaskQueue": QueueProducer, "FileQueue": QueueProducer,
+    "MemoryQueue": QueueProducer,
 }  # fmt: skip
 
 CELLS = [(kind, verb) for kind in KINDS for verb in VERBS]
@@ -54,7 +58,7 @@ def test_a_producer_puts_as_its_queue_does(request: pytest.FixtureRequest, kind:
 
 
 def test_each_exception_is_one() -> None:
-    known = {*CELLS, *((kind, test) for kind in KINDS for test in vars(test_matrix))}
+    known = {*CELLS, *((kind, test) for kind in KINDS for test in dir(WholeContract))}
     known |= {(kind, f"producer.{verb}") for kind in KINDS for verb in VERBS}
     assert GAPS.keys() <= known
     assert ALSO.keys() | OTHER_DEFAULTS.keys() <= {*CELLS}

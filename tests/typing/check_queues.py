@@ -52,6 +52,7 @@ from apressure.exceptions import Role
 from apressure.protocols import Destination, Source
 from apressure.tasks import Processor, Task, TaskDelivery
 from apressure.telemetry import Metrics
+from apressure.testing import MemoryQueue, MemoryServer
 
 
 @dataclasses.dataclass
@@ -333,6 +334,10 @@ async def queues_in_directories() -> None:
     assert_type(EventQueue("q", codec="text"), EventQueue[str])
     assert_type(EventQueue("q", codec=Order, max_attempts=5, url="redis://"), EventQueue[Order])
     EventQueue("q", dead_letters="x")  # type: ignore[call-overload]
+    assert_type(MemoryQueue("q", codec="text"), MemoryQueue[str])
+    assert_type(MemoryQueue("q", codec=Order, max_attempts=5, server=MemoryServer()), MemoryQueue[Order])
+    assert_type(await MemoryQueue("q").get(), bytes)
+    MemoryQueue("q", bound=5)  # type: ignore[call-overload]
     async with EventQueue("q") as events:
         assert_type(events, EventQueue[bytes])
         assert_type(await events.put(b"1", id="a", front=True), str)
@@ -355,8 +360,10 @@ async def queues_in_directories() -> None:
     work: Source[bytes] = TaskQueue("q", codec="raw")
     results: Destination[bytes] = TaskQueue("q", codec="raw")
     assert work.name == results.name
-    source: Source[bytes] = EventQueue("q")
-    destination: Destination[bytes] = EventQueue("q")
+    source: Source[bytes] = MemoryQueue("q")
+    destination: Destination[bytes] = MemoryQueue("q")
+    source = EventQueue("q")
+    destination = EventQueue("q")
     assert source.name == destination.name
     async with FileQueue("q", directory="spool", unit="us", fsync=False) as queue:
         assert_type(queue, FileQueue[bytes])

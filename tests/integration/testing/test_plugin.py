@@ -73,11 +73,13 @@ def files_of_the_page() -> dict[str, str]:
 
 def test_the_code_of_the_page_runs(project: Project) -> None:
     modules = files_of_the_page()
-    assert set(modules) == {"orders", "conftest", "test_orders", "test_faults", "test_my_queue"}
+    assert set(modules) == {
+        "orders", "conftest", "test_orders", "test_in_memory", "test_faults", "test_my_queue", "test_my_whole_queue",
+    }  # fmt: skip
     project.write(**modules)
     result = project.run()
     assert result.ret == 0, result.stdout.str()
-    assert result.parseoutcomes()["passed"] >= 8 + 25
+    assert result.parseoutcomes()["passed"] >= 11 + 25 + 85
 
 
 def test_nothing_is_in_effect_where_nobody_asked_for_it() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 from apressure import serve
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, QueueEmptyError, QueueFullError
-from apressure.testing.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
+from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
 
 
 class PauseContract:

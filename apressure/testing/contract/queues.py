@@ -1,23 +1,4 @@
-"""The promises that every kind of queue keeps, as tests.
-
-To test a queue of your own, subclass `QueueContract` in a test module, and write a fixture `open_queue` that opens
-queue objects. pytest runs the tests with pytest-asyncio in its auto mode.
-
-    class TestMyQueue(QueueContract):
-        @pytest.fixture
-        async def open_queue(self, tmp_path):
-            async with contextlib.AsyncExitStack() as stack:
-
-                async def open_queue(**options):
-                    return await stack.enter_async_context(MyQueue(tmp_path / "queue", **options))
-
-                yield open_queue
-
-Each call of `open_queue` opens another object of the same queue, which does not exist at first. `options` may be
-`max_attempts`. Items are bytes.
-
-If the dead letters of your queue tell why, subclass `DeadLetterContract` as well; if it can be paused, `PauseContract`.
-"""
+"""The part of the contract that every kind of queue keeps."""
 
 from __future__ import annotations
 
@@ -36,14 +17,7 @@ from apressure.exceptions import (
     QueueFullError,
 )
 from apressure.protocols import Delivery, NotesErrors
-from apressure.testing.dead_letters import DeadLetterContract
-from apressure.testing.pauses import PauseContract
-from apressure.testing.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
-
-__all__ = [
-    "ITEMS", "PATIENCE", "DeadLetterContract", "Opener", "PauseContract", "QueueContract",
-    "begun", "drained", "fails", "in_time",
-]  # fmt: skip
+from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
 
 
 class QueueContract:

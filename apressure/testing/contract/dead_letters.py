@@ -6,7 +6,7 @@ import time
 
 from apressure import serve
 from apressure.dead_letters import Failure
-from apressure.testing.steps import ITEMS, Opener, drained, fails, in_time
+from apressure.testing.contract.steps import ITEMS, Opener, drained, fails, in_time
 
 
 class DeadLetterContract:

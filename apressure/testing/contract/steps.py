@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from apressure.exceptions import QueueClosedError, QueueEmptyError
 
@@ -49,3 +50,15 @@ async def drained(queue: Any) -> list[bytes]:
         for delivery in deliveries:
             items.append(delivery.raw)
             await in_time(delivery.ack())
+
+
+class Words:
+    """Tests that look at the texts of errors, where they are those of the kinds of queue of apressure."""
+
+    same_words: ClassVar[bool] = False
+    """Errors have the same texts, too."""
+
+    def says(self, error: BaseException, text: str) -> None:
+        """Assert that an error begins with this text, a regular expression; `%r` is the name of its queue."""
+        expected = text.replace("%r", re.escape(repr(getattr(error, "name", ""))))
+        assert not self.same_words or re.match(expected, str(error)), (str(error), expected)

@@ -1,0 +1,50 @@
+"""The promises that every kind of queue keeps, as tests.
+
+To test a queue of your own, subclass `QueueContract` in a test module, and write a fixture `open_queue` that opens
+queue objects. pytest runs the tests with pytest-asyncio in its auto mode.
+
+    class TestMyQueue(QueueContract):
+        @pytest.fixture
+        async def open_queue(self, tmp_path):
+            async with contextlib.AsyncExitStack() as stack:
+
+                async def open_queue(**options):
+                    return await stack.enter_async_context(MyQueue(tmp_path / "queue", **options))
+
+                yield open_queue
+
+Each call of `open_queue` opens another object of the same queue, which does not exist at first. `options` may be
+`max_attempts` and, for `VerbContract`, `codec`. Items are bytes.
+
+If the dead letters of your queue tell why, subclass `DeadLetterContract` as well; if it can be paused, `PauseContract`.
+
+If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
+and `VerbContract`, `ArgumentContract`, `DeadlineContract`, `CancellationContract` (at every await) and `EndContract`
+(the queue is closed, or deleted, at every await of another operation). With a fixture `frozen` that returns a block in
+which your server answers nothing, `FrozenContract` tests that `deadline=` holds then.
+"""
+
+from apressure.testing.contract.arguments import ArgumentContract
+from apressure.testing.contract.cancellation import CancellationContract
+from apressure.testing.contract.dead_letters import DeadLetterContract
+from apressure.testing.contract.deadlines import DeadlineContract
+from apressure.testing.contract.each_verb import VerbContract
+from apressure.testing.contract.ends import EndContract
+from apressure.testing.contract.frozen import FrozenContract
+from apressure.testing.contract.pauses import PauseContract
+from apressure.testing.contract.queues import QueueContract
+from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
+from apressure.testing.contract.verbs import VERBS
+
+__all__ = [
+    "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "CancellationContract", "DeadLetterContract", "DeadlineContract",
+    "EndContract", "FrozenContract", "Opener", "PauseContract", "QueueContract", "VerbContract", "WholeContract",
+    "begun", "drained", "fails", "in_time",
+]  # fmt: skip
+
+
+class WholeContract(
+    QueueContract, DeadLetterContract, PauseContract, VerbContract, ArgumentContract, DeadlineContract,
+    CancellationContract, EndContract,
+):  # fmt: skip
+    """The tests that every kind of queue of apressure passes."""

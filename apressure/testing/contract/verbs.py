@@ -1,0 +1,110 @@
+"""The verbs of a queue, their arguments, and what is refused of each argument."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any, Final
+
+VERBS: Final = {
+    "put": "(item, timeout=None, *, deadline=None)",
+    "put_nowait": "(item, *, deadline=None)",
+    "put_many": "(items, timeout=None, *, deadline=None)",
+    "get": "(timeout=None, *, deadline=None)",
+    "get_nowait": "(*, deadline=None)",
+    "get_many": "(max_items, timeout=None, *, deadline=None)",
+    "receive": "(timeout=None, lease=None, *, deadline=None)",
+    "receive_many": "(max_items, timeout=None, lease=None, *, deadline=None)",
+    "consumer": "(ack='auto', delete=False, prefetch=None, lease=None, timeout=None, max_hold=None, shared=True)",
+    "producer": "(close=True)",
+    "__aiter__": "()",
+    "create": "(bound=0, exist_ok=False, *, deadline=None)",
+    "exists": "(*, deadline=None)",
+    "qsize": "(*, deadline=None)",
+    "bound": "(*, deadline=None)",
+    "closed": "(*, deadline=None)",
+    "paused": "(*, deadline=None)",
+    "statistics": "(*, deadline=None)",
+    "close": "(timeout=None, *, deadline=None)",
+    "wait_closed": "(timeout=None, *, deadline=None)",
+    "delete": "(timeout=None, *, deadline=None)",
+    "purge": "(*, deadline=None)",
+    "pause": "(*, deadline=None)",
+    "resume": "(*, deadline=None)",
+    "unblock": "()",
+    "peek": "(*, deadline=None)",
+    "peek_newest": "(*, deadline=None)",
+    "dead_letters": "(limit=100, *, deadline=None)",
+    "requeue": "(max_items=None, timeout=None, *, ids=None, deadline=None)",
+}
+"""The verbs and their arguments. Each that asks the server or the disk takes `deadline=`."""
+
+LOOKS: Final = (
+    "exists", "qsize", "bound", "closed", "paused", "statistics", "wait_closed", "peek", "peek_newest", "dead_letters",
+)  # fmt: skip
+"""The verbs that change nothing."""
+
+VALID: Final[dict[str, dict[str, Any]]] = {
+    "put": {"item": b"1"}, "put_nowait": {"item": b"1"}, "put_many": {"items": [b"1"]}, "get_many": {"max_items": 1},
+    "receive_many": {"max_items": 1},
+}  # fmt: skip
+"""What a verb needs."""
+
+Refused = tuple[Any, type[Exception], str]
+
+
+def _times(name: str, none: bool) -> list[Refused]:
+    number = "a number of seconds or None" if none else "a number of seconds"
+    return [
+        (math.nan, ValueError, f"{name} must be at least 0 seconds, not nan"),
+        (-1, ValueError, f"{name} must be at least 0 seconds, not -1"),
+        ("1", TypeError, f"{name} must be {number}, not str"),
+        (True, TypeError, f"{name} must be {number}, not bool"),
+    ]
+
+
+def _counts(name: str) -> list[Refused]:
+    return [
+        (0, ValueError, f"{name} must be (at least 1|between 1 and )"),
+        ("1", TypeError, f"{name} must be a whole number, not str"),
+        (True, TypeError, f"{name} must be a whole number, not bool"),
+    ]
+
+
+BAD: Final[dict[str, list[Refused]]] = {
+    "timeout": _times("timeout", none=True),
+    "deadline": _times("deadline", none=False),
+    "max_items": _counts("max_items"),
+    "limit": _counts("limit"),
+    "prefetch": _counts("prefetch"),
+    "lease": [
+        (0, ValueError, "lease must be between .* seconds, not 0"),
+        (math.nan, ValueError, "lease must be between .* seconds, not nan"),
+        ("1", TypeError, "lease must be a number of seconds or None, not str"),
+    ],
+    "max_hold": [
+        (0, ValueError, "max_hold must be more than 0 and at most .* seconds, not 0"),
+        ("1", TypeError, "max_hold must be a number of seconds or None, not str"),
+    ],
+    "ack": [("never", ValueError, "ack must be 'auto' or 'manual', not 'never'")],
+    "bound": [
+        (-1, ValueError, "bound must be between 0 and .*, not -1"),
+        (True, TypeError, "bound must be a whole number of .*, not bool"),
+    ],
+    "item": [(1, TypeError, "")],
+    "items": [
+        (b"1", TypeError, "put_many takes an iterable of items, not bytes: use put for one item"),
+        ([1], TypeError, ""),
+    ],
+    "ids": [
+        ("1", TypeError, "ids must be "),
+        ([1], TypeError, "a dead letter's id must be a string, not int"),
+    ],
+}  # fmt: skip
+"""What is refused of each argument: the value, and the error with the beginning of its message."""
+
+
+async def call(queue: Any, verb: str, **more: Any) -> Any:
+    """Call a verb with what it needs, and more arguments."""
+    outcome = getattr(queue, verb)(**{**VALID.get(verb, {}), **more})
+    return await outcome if inspect.isawaitable(outcome) else outcome

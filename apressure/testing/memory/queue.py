@@ -1,0 +1,287 @@
+"""MemoryQueue: a queue in memory, for unit tests. It needs no server, and does what queues on a server do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, ClassVar, Final, Generic, Literal, TypeVar, overload
+
+from apressure import dead_letters, validation
+from apressure.codecs import Codec, UntypedCodec, codec_for
+from apressure.concurrency.deadline import with_deadline
+from apressure.concurrency.handover import note_taken
+from apressure.concurrency.settle import wait_for_answer, wait_shielded
+from apressure.core.leases.arguments import lease_of, max_hold_of
+from apressure.core.leases.timer import Timer
+from apressure.core.objects import Block, QueueObject, SharedClient
+from apressure.core.putting import Putting
+from apressure.core.queue import Queue
+from apressure.core.statistics import BoundedStatistics
+from apressure.core.taking import Take
+from apressure.core.taking import Taken as TakenOfLane
+from apressure.core.waiting import FULL, Wait
+from apressure.dead_letters import DeadLetter
+from apressure.exceptions import PressureError
+from apressure.items import Items, Progress
+from apressure.testing.memory.consumer import MemoryConsumer
+from apressure.testing.memory.delivery import Hand, MemoryDelivery
+from apressure.testing.memory.driver import MemoryDriver
+from apressure.testing.memory.server import MemoryServer
+from apressure.testing.memory.stored import MOST, Status, Taken, Want
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+_MAX_MESSAGE_SIZE: Final = 1 << 29
+
+
+class Revived:
+    """Dead letters on their way back to the end of their queue; see `core.administration.Revival`."""
+
+    def __init__(self, driver: MemoryDriver, expected: bool, chosen: dict[str, None], dead: list[str]) -> None:
+        self.moved = 0
+        self.not_found = [name for name in chosen if name not in dead]
+        self._driver = driver
+        self._expected = expected
+        self._left = [name for name in dead if name in chosen]
+
+    @property
+    def more(self) -> bool:
+        """Whether there are more to move."""
+        return bool(self._left)
+
+    async def step(self) -> Wait | None:
+        """Move the next ones, as far as there is room."""
+        outcomes = await self._driver.ask(self._driver.queue.revive, self._left, self._expected)
+        self.moved += sum(outcomes)
+        self.not_found += [name for name, moved in zip(self._left, outcomes, strict=False) if not moved]
+        del self._left[: len(outcomes)]
+        return None if outcomes else FULL
+
+
+class MemoryClient(SharedClient):
+    """The client of one queue object."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        super().__init__()
+        self.connection = self.server = server
+        self.renewer = Timer()
+
+    async def aclose(self) -> None:
+        """End the object that uses it, and wait for what it gives back."""
+        if self._closed:
+            return
+        self._closed = True
+        self._end_attached()
+        if self._unfinished and self.on_its_loop:
+            await asyncio.wait(self._unfinished, timeout=MemoryDriver.settle_timeout)
+
+
+class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]], Generic[T]):
+    """A queue in memory, for unit tests: without a server, in one process and one event loop.
+
+    It has the methods of every kind of queue, and keeps the same promises: bounds, leases, attempts, dead letters,
+    pauses, the end. Items go through the codec, as on the way to a server. Objects that share a `MemoryServer` see the
+    same queues, by their names. A timer renews the leases of a consumer, so a body that blocks the event loop must be
+    quicker than its lease.
+
+    Args:
+        name: The queue's name.
+        server: The server; None for one of its own.
+        codec: What items are: None for bytes, `"text"`, `"json"`, `"msgpack"`, a class or pydantic model, or a codec.
+        max_attempts: How often a message is delivered at most. After that it becomes a dead letter. None for no limit.
+
+    Attributes:
+        name: As given.
+        client: What it shares the server by.
+        max_attempts: As given.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: An argument is invalid; the message says why.
+
+    Example:
+        >>> async with MemoryQueue("orders", codec="json") as queue:
+        ...     await queue.put({"number": 1})
+        ...     assert await queue.get() == {"number": 1}
+    """
+
+    _a_kind: ClassVar[str] = "a MemoryQueue"
+    _put_most: ClassVar[int] = MOST
+
+    @overload
+    def __init__(
+        self: MemoryQueue[bytes], name: str, *, server: MemoryServer | None = ..., codec: Literal["raw"] | None = ...,
+        max_attempts: int | None = ...,
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: MemoryQueue[str], name: str, *, server: MemoryServer | None = ..., codec: Literal["text"],
+        max_attempts: int | None = ...,
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: MemoryQueue[Any], name: str, *, server: MemoryServer | None = ..., codec: UntypedCodec,
+        max_attempts: int | None = ...,
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: MemoryQueue[T], name: str, *, server: MemoryServer | None = ..., codec: Codec[T] | type[T],
+        max_attempts: int | None = ...,
+    ) -> None: ...  # fmt: skip
+    def __init__(
+        self,
+        name: str,
+        *,
+        server: MemoryServer | None = None,
+        codec: Codec[Any] | type[Any] | str | None = None,
+        max_attempts: int | None = None,
+    ) -> None:
+        if max_attempts is not None:
+            validation.whole(max_attempts, "max_attempts")
+        self.client = MemoryClient(MemoryServer() if server is None else server)
+        super().__init__(self.client, True, validation.text(name, "name"))
+        self.max_attempts = max_attempts
+        self._items: Items[T] = Items(name, codec_for(codec), _MAX_MESSAGE_SIZE)
+        self._driver = MemoryDriver(self.server, name)
+
+    @property
+    def server(self) -> MemoryServer:
+        """The server."""
+        return self.client.server
+
+    def __repr__(self) -> str:
+        return f"<MemoryQueue {self.name!r}>"
+
+    @with_deadline(reads=True)
+    async def statistics(self, *, deadline: float | None = None) -> BoundedStatistics:
+        """Return a snapshot of the queue.
+
+        Raises:
+            QueueDoesNotExistError: This object has created the queue, and it was deleted.
+        """
+        status: Status = await self._existing()
+        return BoundedStatistics(
+            name=self.name,
+            length=status.waiting,
+            bound=status.bound,
+            closed=status.closed,
+            paused=status.paused,
+            in_flight=status.claimed,
+            waiting_putters=self._driver.puts.waiting,
+            waiting_receivers=self._driver.takes.waiting,
+            blocked=self._driver.waits.blocked.seconds(),
+            **self._driver.counts.fields(),
+        )
+
+    def _end(self, error: PressureError) -> int:
+        return self._driver.puts.end(error) + self._driver.takes.end(error) + self._driver.waits.end(error)
+
+    def _release(self, error: PressureError) -> None:
+        self._driver.waits.close(error)
+
+    # What is behind the operations on the queue as a whole.
+
+    @property
+    def _administration(self) -> MemoryDriver:
+        return self._driver
+
+    async def _look(self) -> Status:
+        return await self._driver.ask(self._driver.queue.look)  # type: ignore[no-any-return]
+
+    async def _purge(self) -> int:
+        return await self._purge_by_steps((await self._existing()).waiting, self._purge_step)
+
+    async def _purge_step(self, most: int) -> int:
+        purged: int = await self._driver.ask(self._driver.queue.purge, min(most, MOST), self._expected)
+        self._driver.counts.deleted_count += purged
+        return purged
+
+    async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
+        return await self._driver.waits.until(step, timeout, self.name)
+
+    @contextlib.asynccontextmanager
+    async def _revival(
+        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
+    ) -> AsyncIterator[Revived]:
+        await self._existing()
+        dead = [message.id for message in await self._driver.ask(self._driver.queue.dead)][:max_items]
+        chosen = dict.fromkeys(dead if ids is None else ids)
+        yield Revived(self._driver, self._expected, chosen, dead)
+
+    async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
+        letters = []
+        for one in (await self._driver.ask(self._driver.queue.dead))[:limit]:
+            error = dead_letters.decode(one.error, one.failed) if one.error else None
+            letters.append(DeadLetter(one.id, one.data, one.attempts, error, one.dead_since, self._items.decode))
+        return letters
+
+    # What is behind puts.
+
+    async def _put_one(self, message: bytes, timeout: float | None) -> str:
+        message_id = str(uuid.uuid4())
+        await self._put([(message_id, message)], timeout, Progress())
+        return message_id
+
+    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
+        await self._put([(str(uuid.uuid4()), message) for message in chunk], timeout, progress)
+
+    async def _put(self, items: list[tuple[str, bytes]], timeout: float | None, progress: Progress) -> None:
+        validation.timeout(timeout)
+        self.check()
+        putting = Putting(items, self._expected)
+        try:
+            await self._driver.puts.run(putting, timeout, False)
+        finally:
+            progress.accepted += putting.done
+
+    # What is behind receiving and getting.
+
+    def _consumer(
+        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
+    ) -> MemoryConsumer[Any]:
+        want = self._want(lease_of(lease))
+        return MemoryConsumer(self, self._driver, want, self._delivery, manual, delete, prefetch, max_hold_of(max_hold))
+
+    def _delivery(self, taken: Taken, in_hand: Hand | None = None) -> MemoryDelivery[T]:
+        return MemoryDelivery(self._driver, self._items.decode, taken, in_hand)
+
+    def _want(self, lease: float) -> Want:
+        return Want(int(lease * 1000), self.max_attempts or 0, self._expected)
+
+    async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[MemoryDelivery[T]]:
+        return [self._delivery(taken) for taken in await self._take(most, timeout, lease_of(lease))]
+
+    async def _get(self, most: int, timeout: float | None) -> list[T]:
+        takes, patience = self._driver.takes, self._driver.settle_timeout
+        taken = await self._take(most, timeout, 0)
+        items, broken = self._items.decode_first([one.message.data for one in taken])
+        kept = max(1, len(items))
+
+        def give_back() -> asyncio.Future[None]:
+            return takes.give_back(taken[:kept], taken.order)
+
+        if behind := taken[kept:]:
+            try:
+                await wait_for_answer(
+                    self._driver.takes.give_back(behind, taken.order), None, self._driver.settle_timeout
+                )
+            except asyncio.CancelledError:  # then the caller gets none of them
+                await wait_shielded(give_back(), patience)
+                raise
+        note_taken(lambda: asyncio.wait((give_back(),)))
+        if broken is not None:
+            raise broken
+        return items
+
+    async def _take(self, most: int, timeout: float | None, lease: float) -> TakenOfLane[Taken]:
+        validation.timeout(timeout)
+        self.check()
+        return await self._driver.takes.run(  # type: ignore[no-any-return]
+            Take(min(most, MOST), self._want(lease)), timeout, False
+        )
+
+    async def _peek(self, newest: bool) -> bytes | None:
+        return await self._driver.ask(self._driver.queue.peek, newest)  # type: ignore[no-any-return]

@@ -1,0 +1,302 @@
+"""A queue as a server in memory keeps it: each step is a plain method, without I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import math
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from apressure.core.leases.clock import Clock
+from apressure.core.waiting import Parked, Reason, Wait
+from apressure.exceptions import QueueClosedError, QueueDoesNotExistError
+
+MOST: Final = 2000
+"""The most messages in a step, as on a server."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Message:
+    """A message that waits, is in flight, or is a dead letter.
+
+    Attributes:
+        number: Its place in line: what goes back comes before all that was put later.
+        id: Its id.
+        data: Its contents.
+        attempts: How often it has been delivered.
+        error: The latest error, as `dead_letters.encode` returns it; empty if there is none.
+        failed: Which attempt that was.
+        dead_since: When it became a dead letter, in seconds since 1970.
+    """
+
+    number: int
+    id: str
+    data: bytes
+    attempts: int = 0
+    error: bytes = b""
+    failed: int = 0
+    dead_since: float = 0.0
+
+    def __lt__(self, other: Message) -> bool:
+        return self.number < other.number
+
+
+class Taken(NamedTuple):
+    """A message that was taken.
+
+    Attributes:
+        message: The message.
+        attempts: How often it has been delivered, this time included.
+        claim: The number of its claim; 0 if it was taken for good.
+    """
+
+    message: Message
+    attempts: int
+    claim: int
+
+
+class Popped(NamedTuple):
+    """What a step has taken, and what became a dead letter instead."""
+
+    taken: list[Taken]
+    dead: list[Message]
+
+
+class Want(NamedTuple):
+    """What is asked for, beside messages; as `events.engine.steps.Want`, with `limit` the most deliveries or 0."""
+
+    lease: int
+    limit: int
+    expected: bool
+    in_hand: int | None = None
+
+
+class Change(NamedTuple):
+    """What happens to a claim: its message is acknowledged, or goes back with an error, which may be empty."""
+
+    claim: int
+    ack: bool
+    error: bytes = b""
+
+
+class Extended(NamedTuple):
+    """Which claims last longer, and whether the queue is paused."""
+
+    outcomes: list[bool]
+    paused: bool
+
+
+class Status(NamedTuple):
+    """What a look at a queue tells."""
+
+    bound: int
+    created: bool
+    closed: bool
+    paused: bool
+    waiting: int
+    claimed: int
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a queue."""
+        return self.created or bool(self.waiting or self.claimed)
+
+
+class StoredQueue:
+    """A queue as the server has it. Each step is a method, which returns a value or a `Wait`, or raises.
+
+    Attributes:
+        name: Its name.
+        changes: Counts what might end a wait.
+        parked: The operations that wait for such a change.
+    """
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name = name
+        self.changes = 0
+        self.parked: dict[Parked, None] = {}
+        self._clock = clock
+        self._numbers = itertools.count(1)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._bound: int | None = None
+        self._closed = self._paused = False
+        self._waiting: list[Message] = []
+        self._claims: dict[int, tuple[Message, float]] = {}
+        self._dead: dict[str, Message] = {}
+
+    # The queue as a whole.
+
+    def create(self, bound: int) -> bool:
+        new = self._bound is None
+        if new:
+            self._bound, self._closed, self._paused = bound, False, False
+            self._change()
+        return new
+
+    def close(self, expected: bool) -> None:
+        self._check_open(expected)
+        self._bound, self._closed = self._bound or 0, True
+        self._change()
+
+    def pause(self, pausing: bool, expected: bool) -> bool:
+        self._check(expected or not self.look().exists)
+        new, self._paused = self._paused is not pausing, pausing
+        self._change()
+        return new
+
+    def delete(self) -> None:
+        self._check(not self.look().exists)
+        self._clear()
+        self._change()
+
+    def purge(self, most: int, expected: bool) -> int:
+        self._check(expected)
+        purged = [heapq.heappop(self._waiting) for _ in range(min(most, len(self._waiting)))]
+        self._change()
+        return len(purged)
+
+    def look(self) -> Status:
+        created, waiting, claimed = self._bound is not None, len(self._waiting), len(self._claims)
+        return Status(self._bound or 0, created, self._closed, self._paused, waiting, claimed)
+
+    def peek(self, newest: bool) -> bytes | None:
+        if not self._waiting:
+            return None
+        return (max(self._waiting) if newest else self._waiting[0]).data
+
+    def dead(self) -> list[Message]:
+        return list(self._dead.values())
+
+    def revive(self, ids: Sequence[str], expected: bool) -> list[bool]:
+        """Return whether each dead letter was there, and waits again; those behind the list's end have no room."""
+        self._check_open(expected)
+        moved: list[bool] = []
+        for message_id in ids:
+            letter = self._dead.get(message_id)
+            if letter is not None:
+                if not self._room:
+                    break
+                del self._dead[message_id]
+                self._append(message_id, letter.data)
+            moved.append(letter is not None)
+        self._change(any(moved))
+        return moved
+
+    # Messages.
+
+    def put(self, items: Sequence[tuple[str, bytes]], expected: bool) -> int:
+        """Return how many of the items, given as (id, contents), there was room for."""
+        self._check_open(expected)
+        accepted = items[: self._room]
+        for message_id, data in accepted:
+            self._append(message_id, data)
+        self._change(bool(accepted))
+        return len(accepted)
+
+    def take(self, most: int, want: Want) -> Popped | Wait:
+        self._check(want.expected)
+        if self._paused:
+            return self._wait("paused")
+        popped = Popped([], [])
+        while self._waiting and len(popped.taken) < most:
+            message = heapq.heappop(self._waiting)
+            if want.limit and message.attempts >= want.limit:
+                message.dead_since = time.time()
+                self._dead[message.id] = message
+                popped.dead.append(message)
+                continue
+            message.attempts += 1
+            claim = next(self._numbers) if want.lease else 0
+            if claim:
+                self._claims[claim] = message, self._clock() + want.lease / 1000
+            popped.taken.append(Taken(message, message.attempts, claim))
+        if popped.taken or popped.dead:
+            self._change()
+            return popped
+        if not self._closed:
+            return self._wait("empty")
+        if want.in_hand is not None and len(self._claims) > want.in_hand:
+            return self._wait("draining")
+        raise self._closed_error()
+
+    def settle(self, changes: Sequence[Change]) -> list[bool]:
+        """Return which of the claims were there."""
+        outcomes = []
+        for change in changes:
+            claimed = self._claims.pop(change.claim, None)
+            outcomes.append(claimed is not None)
+            if claimed is not None and not change.ack:
+                message, _ = claimed
+                if change.error:
+                    message.error, message.failed = change.error, message.attempts
+                heapq.heappush(self._waiting, message)
+        self._change(any(outcomes))
+        return outcomes
+
+    def put_back(self, taken: Sequence[Taken]) -> None:
+        """Put messages back that nobody has seen: that was no attempt."""
+        for message, _, claim in taken:
+            if not claim or self._claims.pop(claim, None) is not None:
+                message.attempts -= 1
+                heapq.heappush(self._waiting, message)
+        self._change(bool(taken))
+
+    def extend(self, claims: Sequence[int], milliseconds: int) -> Extended:
+        until, outcomes = self._clock() + milliseconds / 1000, [claim in self._claims for claim in claims]
+        for claim in self._claims.keys() & set(claims):
+            message, before = self._claims[claim]
+            self._claims[claim] = message, max(before, until)
+        return Extended(outcomes, self._paused)
+
+    def end_leases(self) -> None:
+        """Put back what is in flight under a lease that has ended."""
+        now = self._clock()
+        ended = [claim for claim, (_, until) in self._claims.items() if until <= now]
+        for claim in ended:
+            heapq.heappush(self._waiting, self._claims.pop(claim)[0])
+        self._change(bool(ended))
+
+    @property
+    def _room(self) -> int:
+        """How many messages there is room for now, in one step."""
+        return MOST if not self._bound else min(MOST, max(0, self._bound - len(self._waiting)))
+
+    def _append(self, message_id: str, data: bytes) -> None:
+        heapq.heappush(self._waiting, Message(next(self._numbers), message_id, data))
+
+    def _wait(self, reason: Reason) -> Wait:
+        due = min((until for _, until in self._claims.values()), default=None)
+        lease = None if due is None else math.ceil(1000 * max(0.0, due - self._clock()))
+        return Wait(reason, lease, created=self._bound is not None)
+
+    def _change(self, changed: bool = True) -> None:
+        """Have all that wait try again, if something has changed: otherwise they would wake each other for ever."""
+        if changed:
+            self.changes += 1
+            for parked in list(self.parked):
+                wake(parked)
+
+    def _check(self, expected: bool) -> None:
+        if expected and self._bound is None:
+            raise QueueDoesNotExistError(f"the queue {self.name!r} does not exist: create it first", name=self.name)
+
+    def _check_open(self, expected: bool) -> None:
+        self._check(expected)
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> QueueClosedError:
+        return QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
+
+
+def wake(parked: Parked) -> None:
+    """Have an operation that waits try again."""
+    if not parked.done():
+        parked.set_result(None)
+        if parked.on_wake is not None:
+            parked.on_wake(parked)
