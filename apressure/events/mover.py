@@ -17,6 +17,7 @@ from apressure.protocols import Move
 
 if TYPE_CHECKING:
     from apressure.events.delivery import EventDelivery
+    from apressure.events.driver import RedisDriver
     from apressure.events.queue import EventQueue
 
 
@@ -26,12 +27,17 @@ class EventMover:
     Args:
         source: The queue that the deliveries are from.
         destination: The queue that gets the results.
+        here, there: Their drivers.
     """
 
-    def __init__(self, source: EventQueue[Any], destination: EventQueue[Any]) -> None:
+    def __init__(
+        self, source: EventQueue[Any], destination: EventQueue[Any], here: RedisDriver[Any], there: RedisDriver[Any]
+    ) -> None:
         self._source = source
         self._destination = destination
-        self._series = destination._steps.series()
+        self._here = here
+        self._there = there
+        self._series = there.steps.series()
         self.encode = destination._items.encode
 
     async def move(self, moves: Sequence[Move]) -> None:
@@ -51,15 +57,16 @@ class EventMover:
         ]
         with some[0][0][0].excused():
             try:
-                await destination._waits.until(functools.partial(self._step, moves, units), None, destination.name)
+                await self._there.waits.until(functools.partial(self._step, moves, units), None, destination.name)
             except LeaseLostError:
                 raise nothing_put(self._source.name) from None
 
     async def _step(self, moves: Sequence[Move], units: Sequence[Unit]) -> int | Wait:
-        destination = self._destination
-        destination._waits.take_room()
+        self._there.waits.take_room()
         try:
-            moved = await destination._steps.move(self._series, self._source._steps.keys, units, destination._expected)
+            moved = await self._there.steps.move(
+                self._series, self._here.steps.keys, units, self._destination._expected
+            )
         except DurabilityError as error:
             self._settle(moves[: error.answer])
             raise
@@ -68,37 +75,44 @@ class EventMover:
 
     def _settle(self, moved: Sequence[Move]) -> None:
         for deliveries, results in moved:
-            self._source._steps.counts.deleted_count += len(deliveries)
-            self._destination._steps.counts.put_count += len(results)
+            self._here.counts.deleted_count += len(deliveries)
+            self._there.counts.put_count += len(results)
             for delivery in cast("Sequence[EventDelivery[Any]]", deliveries):
                 delivery.moved()
 
 
-async def mover_between(source: EventQueue[Any], destination: Any) -> EventMover:
+async def mover_between(source: EventQueue[Any], here: RedisDriver[Any], destination: Any) -> EventMover:
     """Return what moves messages from one queue to another, after a check that both are on one server.
 
     Args:
         source: The queue that messages are from.
+        here: Its driver.
         destination: The queue that they go to, of any kind.
 
     Raises:
         ExactlyOnceError: No single step can write to both queues; the message says why.
         ValueError: The queues are the same.
     """
+    from apressure.events.driver import RedisDriver
     from apressure.events.queue import EventQueue
 
     if not isinstance(destination, EventQueue):
         raise other_kind(source, destination)
+    there = destination._driver
+    if not isinstance(there, RedisDriver):
+        raise impossible(
+            source, destination, "the destination is on an okq server, and only two queues of one Redis share a step"
+        )
     source.check()
     destination.check()
     slots = "in a cluster, each queue of events has a slot of its own"
-    if why := await obstacle(_end(source), _end(destination), slots):
+    if why := await obstacle(_end(source, here), _end(destination, there), slots):
         raise impossible(source, destination, why)
     if source.name == destination.name:
         raise ValueError(f"a pipe cannot lead from the queue {source.name!r} to itself")
-    return EventMover(source, destination)
+    return EventMover(source, destination, here, there)
 
 
-def _end(queue: EventQueue[Any]) -> End:
-    steps = queue._steps
+def _end(queue: EventQueue[Any], driver: RedisDriver[Any]) -> End:
+    steps = driver.steps
     return End(queue.client, steps.connection, steps.keys.okq, steps.keys.operation(probe()))

@@ -31,7 +31,9 @@ class EventConsumers:
         self.name = ""
         self._queues = queues
         self._client = client
-        self._consumers = {queue: queue._consumer(True, False, 1, lease, None) for queue in queues}
+        self._consumers: dict[EventQueue[Any], Any] = {
+            queue: queue._consumer(True, False, 1, lease, None) for queue in queues
+        }
         self._open: list[EventQueue[Any]] = []
         self._stack = contextlib.AsyncExitStack()
 
@@ -65,7 +67,7 @@ class EventConsumers:
             PressureError, RuntimeError: As for a consumer of one queue.
         """
         while self._open:
-            noted = {queue: queue._waits.note() for queue in self._open}
+            noted = {queue: queue._driver.waits.note() for queue in self._open}
             blocked: dict[EventQueue[Any], Wait] = {}
             try:
                 for queue in random.sample(self._open, len(self._open)):  # a busy queue must not starve the others
@@ -91,19 +93,19 @@ class EventConsumers:
                         blocked = {}
             finally:
                 for queue, wait in blocked.items():
-                    queue._waits.drop(wait)
+                    queue._driver.waits.drop(wait)
         raise StopAsyncIteration
 
     async def _park(self, blocked: dict[EventQueue[Any], Wait], noted: dict[EventQueue[Any], list[int]]) -> None:
         """Wait until one of the queues may have something."""
-        parked = {queue: queue._waits.park(wait, noted[queue]) for queue, wait in blocked.items()}
+        parked = {queue: queue._driver.waits.park(wait, noted[queue]) for queue, wait in blocked.items()}
         try:
             await asyncio.wait(parked.values(), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for queue, future in parked.items():
                 if not future.done():
                     future.cancel()
-                    queue._waits.hand_back("consumer")
+                    self._consumers[queue]._driver.waits.hand_back("consumer")
         for future in parked.values():
             if not future.cancelled():
                 future.result()

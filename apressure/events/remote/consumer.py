@@ -8,11 +8,12 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from apressure.core.consumer import QueueConsumer
 from apressure.core.leases.clock import since_boot
 from apressure.core.prefetch import Chunk
+from apressure.core.waiting import EMPTY, Wait
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.delivery import Hand, RemoteEventDelivery
 from apressure.events.remote.errors import no_limit
@@ -21,7 +22,8 @@ from apressure.events.remote.renewing import Renewing
 from apressure.exceptions import QueueClosedError, ServerTooOldError
 
 if TYPE_CHECKING:
-    from apressure.events.remote.queue import RemoteEventQueue
+    from apressure.events.queue import EventQueue
+    from apressure.events.remote.driver import OkqDriver
 
 T = TypeVar("T")
 
@@ -54,7 +56,7 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
 
     def __init__(
         self,
-        queues: Sequence[RemoteEventQueue[Any]],
+        queues: Sequence[EventQueue[Any]],
         notices: Notices,
         owned: OkqClient | None,
         manual: bool,
@@ -68,9 +70,10 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
         super().__init__(self._check_queues, blocks, timeout, manual=manual, delete=delete, hand=hand)
         self.name = ""
         self._queues = queues
+        self._drivers = {queue: cast("OkqDriver[Any]", queue._driver) for queue in queues}
         self._not_drained = list(queues)
         self._created = {queue for queue in queues if queue._expected}
-        self._client = client
+        self._client: OkqClient = client
         self._owned = owned
         self._notices = notices
         self._misses = Misses()
@@ -119,7 +122,7 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
         for queue in self._queues:
             for one in unseen:
                 if one.queue == queue.name:
-                    queue._seen.unseen(one.event)
+                    self._drivers[queue].seen.unseen(one.event)
             # What the program has not seen goes back first: what goes back later comes before it.
             for some in (unseen, seen):
                 # What has gone back by itself may be in the hands of others.
@@ -168,7 +171,7 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
             QueueClosedError: All queues are closed and drained.
         """
         loop = asyncio.get_running_loop()
-        generation, draining = self._notices.generation, False
+        noted, draining = self._notices.note(), False
         for queue in random.sample(self._not_drained, len(self._not_drained)):  # a busy one must not starve the others
             self._chunk.adapt()
             try:
@@ -187,21 +190,24 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
             queue.check()
         self._chunk.waited()
         began = loop.time()
-        await self._queues[0]._wait(self._notices.park(generation), _DRAINING if draining else None)
+        wait = Wait("draining") if draining else EMPTY
+        await self._notices.wait(wait, noted, _DRAINING if draining else None)
         await self._misses.note(loop.time() - began)
 
-    async def _pop(self, queue: RemoteEventQueue[Any]) -> None:
+    async def _pop(self, queue: EventQueue[Any]) -> None:
         """Pop events into the buffer; those that come when the block has ended go back."""
         sent = since_boot()
         expected, limit = queue in self._created, queue.max_attempts or 0
         events = await self._client.commands.pop(queue.name, self._chunk.size, self._lease, expected, limit)
         if events.wait.created:
             self._created.add(queue)
-        queue._seen.popped(events)
+        self._drivers[queue].seen.popped(events)
         if self._left:
-            await queue._put_back(events)
+            await self._drivers[queue].put_back(events)
             return
-        deliveries = [queue._delivery(one, sent + self._lease, self._notices, self.hand) for one in events]
+        deliveries = [
+            self._drivers[queue].delivery(one, sent + self._lease, self._notices, self.hand) for one in events
+        ]
         self._buffer.extend(deliveries)
         if self._extended:
             self._renewing.arrived([(one, one) for one in deliveries], sent)
@@ -212,9 +218,9 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
         for queue in self._queues:
             look = await queue._look()
             if look.closed and not (look.waiting or look.claimed):
-                await self._client.step(queue._ours.delete())
+                await self._client.step(self._drivers[queue].steps.delete())
 
-    async def _is_drained(self, queue: RemoteEventQueue[Any]) -> bool:
+    async def _is_drained(self, queue: EventQueue[Any]) -> bool:
         """Whether nobody else has an event of a closed queue, which may come back."""
         await self._flush()
         counts = await self._client.commands.counts(queue.name)
