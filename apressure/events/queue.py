@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline, within
+from apressure.concurrency.lifetime import AsyncClosing
 from apressure.connection.client import Client, client_of
+from apressure.connection.moves import other_kind
 from apressure.connection.settings import ClientOptions
 from apressure.core.administration import AdministrationSteps
 from apressure.core.consumer import QueueConsumer
-from apressure.core.objects import Block, QueueObject
+from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.queue import Queue
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
+from apressure.events.consumer import EventConsumer
 from apressure.events.delivery import EventDelivery
 from apressure.events.driver import RedisDriver
 from apressure.events.engine.answers import Status
@@ -27,7 +30,6 @@ from apressure.events.producer import EventProducer
 from apressure.events.remote.address import is_okq
 from apressure.events.several import EventConsumers
 from apressure.events.statistics import EventQueueStatistics
-from apressure.exceptions import PressureError
 from apressure.items import Items, Progress
 from apressure.protocols import Mover
 
@@ -38,7 +40,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
-class EventQueue(QueueObject[Any, Block], Queue[T, EventDelivery[T]]):
+class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
     """A queue of events for any number of competing consumers, on a Redis or Valkey server, in the format of okq.
 
     Each event has a unique id. Events are delivered at-least-once, and *start* in the order in which they were put. The
@@ -112,19 +114,50 @@ class EventQueue(QueueObject[Any, Block], Queue[T, EventDelivery[T]]):
         self.client: Client = _client_of(client, options)
         if max_attempts is not None:
             validation.whole(max_attempts, "max_attempts")
-        super().__init__(self.client, client is None, name)
+        self.name = name
         self.max_attempts = max_attempts
         self._items: Items[T] = Items(name, codec_for(codec), self.client.settings.max_message_size)
         self._driver: RedisDriver[T] | OkqDriver[T]
+        arguments: Any = self.client, client is None, name, self._items, max_attempts, keep_errors
         if isinstance(self.client, Client):
-            self._driver = RedisDriver(self.client, name, self._items, max_attempts, keep_errors)
+            self._driver = RedisDriver(*arguments)
         else:
             from apressure.events.remote.driver import OkqDriver  # here, since few programs have an okq server
 
-            self._driver = OkqDriver(self.client, name, self._items, max_attempts, keep_errors)
+            self._driver = OkqDriver(*arguments)
 
     def __repr__(self) -> str:
         return f"<EventQueue {self.name!r} at {self.client.server.address}>"
+
+    @property
+    def opened(self) -> bool:
+        """Whether the object has been used."""
+        return self._driver.opened
+
+    async def __aenter__(self) -> Self:
+        await self._driver.__aenter__()
+        return self
+
+    async def aclose(self) -> None:
+        """Release this object's connections; the queue itself stays as it is.
+
+        Waiting operations get ClientClosedError, and consumers' blocks give back what they have in hand. Deliveries of
+        `receive` stay in flight until their lease ends. A client that was given as `client=` stays open. Cancelled, the
+        connections are released all the same.
+        """
+        await self._driver.aclose()
+
+    def check(self) -> None:
+        """Raise a clear error if the object cannot be used."""
+        self._driver.check()
+
+    async def unblock(self) -> int:
+        """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
+
+        Returns:
+            How many operations were blocked.
+        """
+        return await self._driver.unblock()
 
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
@@ -167,8 +200,8 @@ class EventQueue(QueueObject[Any, Block], Queue[T, EventDelivery[T]]):
         event_id = new_id() if id is None else checked(id)
         event = event_id, self._items.encode(item)
         validation.timeout(timeout)
-        self.check()
-        await self._driver.put(event, timeout, front, id is not None, self._expected)
+        self._driver.check()
+        await self._driver.put(event, timeout, front, id is not None)
         return event_id.decode(errors="surrogateescape")
 
     async def put_nowait(
@@ -232,7 +265,11 @@ class EventQueue(QueueObject[Any, Block], Queue[T, EventDelivery[T]]):
 
         Cancelled, nothing has changed.
         """
-        return await self._driver.mover(self, destination)
+        from apressure.events.mover import mover_between  # here, since few programs have stages
+
+        if not isinstance(destination, EventQueue):
+            raise other_kind(self, destination)
+        return await mover_between(self._driver, destination._driver)  # noqa: SLF001 (of this class)
 
     @classmethod
     def consume(
@@ -260,24 +297,23 @@ class EventQueue(QueueObject[Any, Block], Queue[T, EventDelivery[T]]):
             EventQueue(name, client=shared, codec=codec, max_attempts=max_attempts, keep_errors=keep_errors)
             for name in dict.fromkeys(names)
         ]
-        driver = queues[0]._driver  # noqa: SLF001 (one of this class)
-        return driver.consumers(queues, shared if client is None else None, lease)
+        drivers: list[Any] = [queue._driver for queue in queues]  # noqa: SLF001 (of this class)
+        owned = shared if client is None else None
+        if isinstance(shared, Client):
+            return EventConsumers(drivers, owned, lease)
+        from apressure.events.remote.consumer import consumer_of
 
-    # How its operations end.
-
-    async def _give_back(self) -> None:
-        assert self._closed_by is not None
-        self._end(self._closed_by)  # first, or what waits would get what is given back
-        await super()._give_back()
-
-    def _end(self, error: PressureError) -> int:
-        return self._driver.end(error)
-
-    def _release(self, error: PressureError) -> None:
-        if (leaving := self._driver.close(error)) is not None and self.client.on_its_loop:
-            self._finish(leaving(), "leaving the line of clients that wait")
+        return consumer_of(drivers, owned, True, False, 1, lease, max_hold_of(None))  # type: ignore[return-value]
 
     # What is behind the operations on the queue as a whole.
+
+    @property
+    def _expected(self) -> bool:
+        return self._driver.expected
+
+    @_expected.setter
+    def _expected(self, created: bool) -> None:
+        self._driver.expected = created
 
     @property
     def _administration(self) -> AdministrationSteps:
@@ -302,7 +338,7 @@ class EventQueue(QueueObject[Any, Block], Queue[T, EventDelivery[T]]):
         return await self._purge_by_steps((await self._counted()).waiting, self._purge_step)
 
     async def _purge_step(self, most: int) -> int:
-        purged = await self._driver.purge(min(most, MAX_EVENTS), self._expected)
+        purged = await self._driver.purge(min(most, MAX_EVENTS))
         self._driver.counts.deleted_count += purged
         return purged
 
@@ -324,17 +360,17 @@ class EventQueue(QueueObject[Any, Block], Queue[T, EventDelivery[T]]):
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
         self.check()
-        await self._driver.put_many([(new_id(), message) for message in chunk], timeout, self._expected, progress)
+        await self._driver.put_many([(new_id(), message) for message in chunk], timeout, progress)
 
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[EventDelivery[T]]:
         validation.timeout(timeout)
         self.check()
-        return await self._driver.receive(most, timeout, lease, self._expected)
+        return await self._driver.receive(most, timeout, lease)
 
     async def _get(self, most: int, timeout: float | None) -> list[T]:
         validation.timeout(timeout)
         self.check()
-        return await self._driver.get(most, timeout, self._expected)
+        return await self._driver.get(most, timeout)
 
     async def _peek(self, newest: bool) -> bytes | None:
         event = await self._driver.steps.peek(newest)
@@ -343,7 +379,12 @@ class EventQueue(QueueObject[Any, Block], Queue[T, EventDelivery[T]]):
     def _consumer(
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
     ) -> QueueConsumer[Any, Any]:
-        return self._driver.consumer(self, manual, delete, prefetch, lease, max_hold)
+        hold = max_hold_of(max_hold)
+        if isinstance(self._driver, RedisDriver):
+            return EventConsumer(self._driver, manual, delete, prefetch, lease_of(lease), hold)
+        from apressure.events.remote.consumer import consumer_of
+
+        return consumer_of([self._driver], None, manual, delete, prefetch, lease, hold)
 
 
 RemoteEventQueue = EventQueue

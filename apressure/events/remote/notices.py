@@ -148,19 +148,14 @@ class Notices(Waits):
             set_result_once(future, None)
             self._listeners.discard(future)
 
-    def close(self, error: PressureError) -> Callable[[], Awaitable[None]] | None:
-        """Fail those that wait, and close the connection. Returns what waits for its end, if it is open."""
+    def close(self, error: PressureError) -> asyncio.Task[None] | None:
+        """Fail those that wait, and close the connection; returns the task that does that, if it is open."""
         self._closed_by = error
         self._fail(error)
         task, self._task = self._task, None
-        if task is None:
-            return None
-        task.cancel()
-
-        async def ended() -> None:
-            await asyncio.wait((task,))
-
-        return ended
+        if task is not None:
+            task.cancel()
+        return task
 
     def _start(self) -> asyncio.Future[None]:
         """Have the connection opened, unless it is open. Return a future that completes when it is registered."""

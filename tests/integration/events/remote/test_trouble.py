@@ -449,7 +449,7 @@ async def test_a_queue_that_is_closed_while_a_loop_receives_keeps_nothing(
     queue = await open_queue()
     await queue.put_many([b"1", b"2"])
     async with EventQueue("jobs", url=okq_url) as closing, closing.consumer(lease=600) as consumer:
-        commands = closing._client.commands
+        commands = closing.client.commands
         original, closes = commands.pop, []
 
         async def pop(*arguments: Any) -> Any:
