@@ -25,7 +25,7 @@ from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, ServerError
 from apressure.tasks.engine.answers import Claim, Fields, Reserved, Status, Tended, fields_of, read
 from apressure.tasks.engine.keys import QUEUES, TaskKeys, task_key
-from apressure.tasks.engine.sending import NOT_DURABLE, changed, script
+from apressure.tasks.engine.sending import NOT_DURABLE, changed
 
 MAX_TASKS: Final = 1000
 """The most tasks in one step, so that it does not hold up the server for more than a few milliseconds."""
@@ -91,7 +91,7 @@ class TaskSteps(StepSender):
         ValueError: It is no valid name.
     """
 
-    _script = staticmethod(script)
+    _room = "apressure.tasks.engine"
     _not_durable = NOT_DURABLE
     _changed = staticmethod(changed)
 

@@ -16,6 +16,7 @@ import redis
 import apressure
 from apressure import EventQueue, PermissionDeniedError, QueueDoesNotExistError
 from apressure.embedded import EmbeddedServer
+from tests import event_steps
 from tests.integration.events.conftest import Open, in_time
 from tests.servers import SERVERS, admin
 
@@ -108,7 +109,7 @@ async def play(url: str) -> None:
         await queue.peek()
         await queue._driver.steps.mend()
         await queue.purge()
-        await queue._driver.steps.push([(b"x", b"1"), (b"x", b"2")])
+        await event_steps.push(queue._driver.steps, [(b"x", b"1"), (b"x", b"2")])
         await queue._driver.steps.flush()
         await queue.put(b"4")
         await queue.close()

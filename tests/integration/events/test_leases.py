@@ -14,6 +14,7 @@ import redis
 from apressure import Client, ClientClosedError, EventQueue, LeaseLostError
 from apressure.events.engine.answers import Popped
 from apressure.events.engine.steps import EventSteps, Want
+from tests import event_steps
 from tests.integration.events.conftest import Open, blocked, consistent, eventually, in_time
 from tests.okq import Okq
 
@@ -336,8 +337,8 @@ async def test_claims_are_settled_in_any_order_and_those_of_others_stay(
     async with Client(url) as client:
         steps = EventSteps(client, "jobs")
         for order, stolen in ((1, None), (-1, None), (1, b"2"), (1, b"4")):
-            await steps.push([(b"%d" % number, b"x") for number in range(5)])
-            popped = await steps.pop(5)
+            await event_steps.push(steps, [(b"%d" % number, b"x") for number in range(5)])
+            popped = await event_steps.pop(steps, 5)
             assert isinstance(popped, Popped)
             claims = [(event.id, event.token) for event in popped.events][::order]
             if stolen is not None:

@@ -11,6 +11,7 @@ import redis
 from apressure import Client, DuplicateEventError, EventQueue, LeaseLostError
 from apressure.events import consumer
 from apressure.events.engine.steps import EventSteps, active_queues
+from tests import event_steps
 from tests.integration.events.conftest import Open, blocked, consistent, eventually, in_time
 from tests.okq import DuplicateEvent, Okq
 
@@ -309,12 +310,24 @@ async def test_steps_of_a_queue_that_another_program_damaged(queue: EventQueue[b
     db.set(Okq.key("jobs", "claimed"), "x")
     before = {key: db.dump(key) for key in db.scan_iter()}
     steps: EventSteps = queue._driver.steps
-    for step in (steps.push([(b"a", b"1")]), steps.pop(), steps.settle([(b"a", b"")]), steps.heal(), steps.purge(1)):
+    for step in (
+        event_steps.push(steps, [(b"a", b"1")]),
+        event_steps.pop(steps),
+        steps.settle([(b"a", b"")]),
+        steps.heal(),
+        steps.purge(1),
+    ):
         with pytest.raises(Exception, match="WRONGTYPE"):
             await step
     assert {key: db.dump(key) for key in db.scan_iter() if b":op:" not in key} == before
     db.delete(Okq.key("jobs", "claimed"))
     db.set("apressure:queue:{jobs}:bound", "many")
-    for step in (steps.push([(b"a", b"1")]), steps.pop(), steps.settle([(b"a", b"")]), steps.heal(), steps.purge(1)):
+    for step in (
+        event_steps.push(steps, [(b"a", b"1")]),
+        event_steps.pop(steps),
+        steps.settle([(b"a", b"")]),
+        steps.heal(),
+        steps.purge(1),
+    ):
         with pytest.raises(Exception, match="is not a bound"):
             await step
