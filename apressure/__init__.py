@@ -51,14 +51,12 @@ if TYPE_CHECKING:
     from apressure.core.consumer import QueueConsumer
     from apressure.core.producer import QueueProducer
     from apressure.events.delivery import EventDelivery
-    from apressure.events.identified import EventProducer
-    from apressure.events.queue import EventQueue
+    from apressure.events.producer import EventProducer
+    from apressure.events.queue import EventQueue, RemoteEventQueue
     from apressure.events.remote.consumer import RemoteEventConsumer
     from apressure.events.remote.delivery import RemoteEventDelivery
-    from apressure.events.remote.queue import RemoteEventQueue
-    from apressure.events.remote.statistics import RemoteEventStatistics
     from apressure.events.several import EventConsumers
-    from apressure.events.statistics import EventQueueStatistics
+    from apressure.events.statistics import EventQueueStatistics, RemoteEventStatistics
     from apressure.files import FileDelivery, FileQueue, FileQueueOptions, FileQueueStatistics
     from apressure.opening import open_queue
     from apressure.pressure.consumer import Consumer
@@ -162,7 +160,7 @@ _LATER = {
     "Delivery": "apressure.pressure.delivery",
     "EventConsumers": "apressure.events.several",
     "EventDelivery": "apressure.events.delivery",
-    "EventProducer": "apressure.events.identified",
+    "EventProducer": "apressure.events.producer",
     "EventQueue": "apressure.events.queue",
     "EventQueueStatistics": "apressure.events.statistics",
     "FileDelivery": "apressure.files",
@@ -177,8 +175,8 @@ _LATER = {
     "QueueStatistics": "apressure.pressure.statistics",
     "RemoteEventConsumer": "apressure.events.remote.consumer",
     "RemoteEventDelivery": "apressure.events.remote.delivery",
-    "RemoteEventQueue": "apressure.events.remote.queue",
-    "RemoteEventStatistics": "apressure.events.remote.statistics",
+    "RemoteEventQueue": "apressure.events.queue",
+    "RemoteEventStatistics": "apressure.events.statistics",
     "RoleStatistics": "apressure.pressure.statistics",
     "Served": "apressure.service.service",
     "TaskClient": "apressure.tasks.client",

@@ -60,8 +60,7 @@ def open_queue(
     """Return the queue that an address names, as the constructor of its class would.
 
     The address may come from a configuration: a program that uses what all kinds have runs on each of them. A type
-    checker cannot know the kind: `isinstance(queue, AsyncQueue)` tells it. An `okq://` address gives a
-    `RemoteEventQueue`, which passes as an `EventQueue` for it, as from the class. No I/O happens before `async with`.
+    checker cannot know the kind: `isinstance(queue, AsyncQueue)` tells it. No I/O happens before `async with`.
 
     Args:
         address: `"orders"` is an `AsyncQueue`, `"events:orders"` an `EventQueue`, `"tasks:orders"` a `TaskQueue`, and

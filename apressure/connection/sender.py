@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Final
 
+from apressure.concurrency.settle import set_result_once
 from apressure.connection.client import Client
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.request import Request
@@ -15,7 +18,14 @@ from apressure.connection.wire.series import Series
 from apressure.core.asking import Undo, ask
 from apressure.core.counts import Counts
 from apressure.core.driver import Connection, OnAnswer
+from apressure.core.waiting import Wait
 from apressure.exceptions import QueueClosedError
+
+
+@functools.cache
+def script(room: str, name: str) -> Script:
+    """Return the script of that name in a package, read once."""
+    return Script(room, name)
 
 
 class StepSender(ABC):
@@ -35,6 +45,9 @@ class StepSender(ABC):
         counts: What the queue object has done so far.
     """
 
+    _room: ClassVar[str]
+    """The package that has the scripts."""
+
     _not_durable: ClassVar[frozenset[str]]
     """Steps that `durability=` does not apply to: they change nothing, or nothing that cannot be done again."""
 
@@ -49,6 +62,7 @@ class StepSender(ABC):
         self.settle_timeout = client.settings.settle_timeout
         self.counts = Counts()
         self._keys_for = keys_for
+        self._script = functools.partial(script, self._room)
         self._unnumbered = Series(self._script, keys_for, "none")
         self.script_keys = self._unnumbered.keys
         self.connection = client.connection_for(self.script_keys if node_keys is None else node_keys)
@@ -57,11 +71,6 @@ class StepSender(ABC):
     def series(self) -> Series:
         """Return a new series of numbered steps."""
         return Series(self._script, self._keys_for)
-
-    @staticmethod
-    @abstractmethod
-    def _script(name: str) -> Script:
-        """Return the script of that name, read once."""
 
     @abstractmethod
     def _read(self, reply: Any, token: bytes) -> Any:
@@ -85,6 +94,15 @@ class StepSender(ABC):
         if (await self._run("close", flag(expected)))[0] == b"exists":
             raise QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
 
+    async def peek(self, newest: bool = False) -> Any:
+        """Return the message that is next, or the newest one; None if none waits."""
+        answer = await self._run("peek", flag(newest))
+        return None if isinstance(answer, Wait) else answer
+
+    async def status(self) -> Any:
+        """Look at the queue. It changes nothing."""
+        return await self._run("status")
+
     async def _run(self, name: str, *arguments: Argument) -> Any:
         """Run a step that can be repeated as it is."""
         return await self._ask(lambda on_answer: self._send(self._unnumbered.call(name), [*arguments], on_answer))
@@ -94,6 +112,13 @@ class StepSender(ABC):
             return await self._ask(
                 lambda on_answer: self._send(series.call(name), [series.next(), b"0", *arguments], on_answer, 1)
             )
+
+    @staticmethod
+    def _soon(send: Callable[[OnAnswer], Request]) -> asyncio.Future[Any]:
+        """Send a step; returns what completes with its answer, which may be an exception."""
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        send(functools.partial(set_result_once, done))
+        return done
 
     @contextlib.contextmanager
     def _series(self) -> Iterator[Series]:

@@ -1,13 +1,11 @@
 """Consumers of a queue of events, as `async with` blocks: any number of them compete."""
 
-# ruff: noqa: SLF001 (a block is a part of the queue object that made it)
-
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import uuid
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once, wait_for_answer
@@ -16,15 +14,13 @@ from apressure.core.leases.clock import Clock, since_boot
 from apressure.core.prefetch import QUICK, Chunk
 from apressure.core.waiting import Wait
 from apressure.events.delivery import EventDelivery, Hand
+from apressure.events.driver import RedisDriver
 from apressure.events.engine.answers import Popped
 from apressure.events.engine.batching import note_popped
 from apressure.events.engine.mending import Mender
 from apressure.events.engine.steps import Want
 from apressure.events.renewing import Renewing
 from apressure.exceptions import DurabilityError, PressureError
-
-if TYPE_CHECKING:
-    from apressure.events.queue import EventQueue
 
 T = TypeVar("T")
 
@@ -43,7 +39,7 @@ class EventConsumer(QueueConsumer[T, EventDelivery[Any]]):
 
     def __init__(
         self,
-        queue: EventQueue[Any],
+        queue: RedisDriver[Any],
         manual: bool,
         delete: bool,
         prefetch: int | None,
@@ -51,7 +47,7 @@ class EventConsumer(QueueConsumer[T, EventDelivery[Any]]):
         max_hold: float,
         clock: Clock = since_boot,
     ) -> None:
-        steps = queue._steps
+        steps = queue.steps
         hand = Hand(self._failed)
         super().__init__(queue.check, [queue.blocks], steps.settle_timeout, manual=manual, delete=delete, hand=hand)
         self._queue = queue
@@ -59,14 +55,14 @@ class EventConsumer(QueueConsumer[T, EventDelivery[Any]]):
         self._series = steps.series()
         self._renewing = Renewing(queue.client, steps, hand, lease, max_hold, self._lost, self._return_buffer, clock)
         self._id = str(uuid.uuid4()).encode()
-        self._expected = queue._expected
+        self._expected = queue.expected
         self._ahead: asyncio.Future[Any] | None = None
         self._turn_at = 0.0
 
     async def _enter(self) -> None:
         queue = self._queue
         queue.check()
-        await queue._steps.register(self._id)
+        await queue.steps.register(self._id)
         self._open(background.start(self._stay_registered(), f"registering a consumer of {queue.name!r}"))
 
     async def _give_back(self) -> PressureError | None:
@@ -75,7 +71,7 @@ class EventConsumer(QueueConsumer[T, EventDelivery[Any]]):
         return await super()._give_back()
 
     async def _return(self, unseen: list[EventDelivery[Any]], seen: list[EventDelivery[Any]]) -> None:
-        steps = self._queue._steps
+        steps = self._queue.steps
         try:
             # What the program has not seen goes back first: what goes back later comes before it.
             for how, some in (("unseen", unseen), ("fail", seen)):
@@ -87,13 +83,13 @@ class EventConsumer(QueueConsumer[T, EventDelivery[Any]]):
             await steps.unregister(self._id)
 
     async def _delete_drained(self) -> None:
-        steps = self._queue._steps
+        steps = self._queue.steps
         status = await steps.status()
         if status.closed and not (status.waiting or status.claimed):
             await steps.delete()
 
     async def _receive(self) -> None:
-        await self._queue._waits.until(self._step, None, self._queue.name)
+        await self._queue.waits.until(self._step, None, self._queue.name)
         size = self._chunk.size
         self._ask_below = size // 2 if size >= READ_AHEAD else -1
 
@@ -133,7 +129,7 @@ class EventConsumer(QueueConsumer[T, EventDelivery[Any]]):
 
         Cancelled while the step is on its way, the events are in the buffer when this ends.
         """
-        waits = self._queue._waits
+        waits = self._queue.waits
         done = self._send_pop(self._chunk.size, waits.take_turn(), asyncio.get_running_loop().create_future())
         try:
             answer = await self._answer_to(done)
@@ -158,24 +154,23 @@ class EventConsumer(QueueConsumer[T, EventDelivery[Any]]):
             elif isinstance(answer, Wait) and answer.reason == "paused":
                 self._return_buffer()
             elif isinstance(answer, DurabilityError) and isinstance(answer.answer, Popped) and answer.answer.events:
-                queue._steps.give_back_soon(answer.answer.events)
+                queue.steps.give_back_soon(answer.answer.events)
             set_result_once(done, answer)
 
         lease, limit = int(self._renewing.term.seconds * 1000), queue.max_attempts or 0
         want = Want(lease, limit, self._expected, len(self.hand), share=most > 1)
-        queue._steps.send_pop(self._series, most, want, place, on_answer)
+        queue.steps.send_pop(self._series, most, want, place, on_answer)
         return done
 
     async def _answer_to(self, done: asyncio.Future[Any]) -> Any:
         """Wait for the answer to a step; a cancellation comes out when it is there, or after `settle_timeout`."""
-        await wait_for_answer(done, None, self._queue._steps.settle_timeout)
+        await wait_for_answer(done, None, self._queue.steps.settle_timeout)
         return done.result()
 
     def _arrived(self, answer: Popped, sent: float) -> None:
         queue = self._queue
-        note_popped(queue._steps, answer)
-        made = queue._steps, queue._settler, queue._items.decode
-        deliveries = [EventDelivery(*made, event, self.hand) for event in answer.events]
+        note_popped(queue.steps, answer)
+        deliveries = queue.deliveries(answer.events, self.hand)
         self._buffer.extend(deliveries)
         self._renewing.arrived([(one.claim, one) for one in deliveries], sent)
         if self._left:  # the block has ended meanwhile
@@ -186,16 +181,16 @@ class EventConsumer(QueueConsumer[T, EventDelivery[Any]]):
         unseen = [one.claim for one in self._buffer if self.hand.pop(one.claim, None) is not None]
         self._buffer.clear()
         if unseen:
-            steps = self._queue._steps
+            steps = self._queue.steps
             steps.send_settle(steps.series(), "unseen", unseen, False, lambda _: None)
 
     async def _flush(self) -> None:
         """Wait until acknowledgements have been sent and answered."""
-        await asyncio.wait((self._queue._settler.flushed(),))
+        await asyncio.wait((self._queue.settler.flushed(),))
 
     async def _stay_registered(self) -> None:
         """Give signs of life, and mend what an okq has left when it died between two commands."""
-        steps = self._queue._steps
+        steps = self._queue.steps
         mender = Mender(steps)
         while True:
             await asyncio.sleep(SIGN_OF_LIFE)

@@ -1,23 +1,19 @@
 """Moves between two queues of events on one server: results are put in the step that acknowledges their inputs."""
 
-# ruff: noqa: SLF001 (a move looks into both queue objects)
-
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from apressure.connection.moves import End, check_results, impossible, nothing_put, obstacle, other_kind, probe
+from apressure.connection.moves import End, check_results, impossible, nothing_put, obstacle, probe
 from apressure.core.waiting import FULL, Wait
+from apressure.events.delivery import EventDelivery
+from apressure.events.driver import RedisDriver
 from apressure.events.engine.steps import Unit
 from apressure.events.ids import new_id
 from apressure.exceptions import DurabilityError, LeaseLostError
 from apressure.protocols import Move
-
-if TYPE_CHECKING:
-    from apressure.events.delivery import EventDelivery
-    from apressure.events.queue import EventQueue
 
 
 class EventMover:
@@ -28,11 +24,11 @@ class EventMover:
         destination: The queue that gets the results.
     """
 
-    def __init__(self, source: EventQueue[Any], destination: EventQueue[Any]) -> None:
+    def __init__(self, source: RedisDriver[Any], destination: RedisDriver[Any]) -> None:
+        self.encode = destination.items.encode
         self._source = source
         self._destination = destination
-        self._series = destination._steps.series()
-        self.encode = destination._items.encode
+        self._series = destination.steps.series()
 
     async def move(self, moves: Sequence[Move]) -> None:
         """Wait until there is room for the first of these moves, then make as many as there is room for, in one step.
@@ -51,15 +47,15 @@ class EventMover:
         ]
         with some[0][0][0].excused():
             try:
-                await destination._waits.until(functools.partial(self._step, moves, units), None, destination.name)
+                await destination.waits.until(functools.partial(self._step, moves, units), None, destination.name)
             except LeaseLostError:
                 raise nothing_put(self._source.name) from None
 
     async def _step(self, moves: Sequence[Move], units: Sequence[Unit]) -> int | Wait:
         destination = self._destination
-        destination._waits.take_room()
+        destination.waits.take_room()
         try:
-            moved = await destination._steps.move(self._series, self._source._steps.keys, units, destination._expected)
+            moved = await destination.steps.move(self._series, self._source.steps.keys, units, destination.expected)
         except DurabilityError as error:
             self._settle(moves[: error.answer])
             raise
@@ -68,27 +64,26 @@ class EventMover:
 
     def _settle(self, moved: Sequence[Move]) -> None:
         for deliveries, results in moved:
-            self._source._steps.counts.deleted_count += len(deliveries)
-            self._destination._steps.counts.put_count += len(results)
+            self._source.counts.deleted_count += len(deliveries)
+            self._destination.counts.put_count += len(results)
             for delivery in cast("Sequence[EventDelivery[Any]]", deliveries):
                 delivery.moved()
 
 
-async def mover_between(source: EventQueue[Any], destination: Any) -> EventMover:
+async def mover_between(source: Any, destination: Any) -> EventMover:
     """Return what moves messages from one queue to another, after a check that both are on one server.
 
     Args:
-        source: The queue that messages are from.
-        destination: The queue that they go to, of any kind.
+        source: The driver of the queue that messages are from.
+        destination: The driver of the queue that they go to.
 
     Raises:
         ExactlyOnceError: No single step can write to both queues; the message says why.
         ValueError: The queues are the same.
     """
-    from apressure.events.queue import EventQueue
-
-    if not isinstance(destination, EventQueue):
-        raise other_kind(source, destination)
+    if not (isinstance(source, RedisDriver) and isinstance(destination, RedisDriver)):
+        why = "an okq server has no command for that, and only two queues of one Redis server share a step"
+        raise impossible(source, destination, why)
     source.check()
     destination.check()
     slots = "in a cluster, each queue of events has a slot of its own"
@@ -99,6 +94,6 @@ async def mover_between(source: EventQueue[Any], destination: Any) -> EventMover
     return EventMover(source, destination)
 
 
-def _end(queue: EventQueue[Any]) -> End:
-    steps = queue._steps
+def _end(queue: RedisDriver[Any]) -> End:
+    steps = queue.steps
     return End(queue.client, steps.connection, steps.keys.okq, steps.keys.operation(probe()))

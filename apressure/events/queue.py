@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, Unpack, overload
 
 from apressure import validation
-from apressure.codecs import Codec, UntypedCodec
+from apressure.codecs import Codec, UntypedCodec, codec_for
+from apressure.concurrency.deadline import with_deadline, within
+from apressure.concurrency.lifetime import AsyncClosing
 from apressure.connection.client import Client, client_of
+from apressure.connection.moves import other_kind
 from apressure.connection.settings import ClientOptions
+from apressure.core.administration import AdministrationSteps
+from apressure.core.consumer import QueueConsumer
 from apressure.core.leases.arguments import lease_of, max_hold_of
+from apressure.core.queue import Queue
+from apressure.core.waiting import Wait
+from apressure.dead_letters import DeadLetter
 from apressure.events.consumer import EventConsumer
-from apressure.events.core import Core
+from apressure.events.delivery import EventDelivery
+from apressure.events.driver import RedisDriver
+from apressure.events.engine.answers import Status
+from apressure.events.engine.letters import Revived, letters, read, revived
+from apressure.events.engine.steps import MAX_EVENTS
+from apressure.events.ids import checked, new_id
+from apressure.events.producer import EventProducer
 from apressure.events.remote.address import is_okq
 from apressure.events.several import EventConsumers
+from apressure.events.statistics import EventQueueStatistics
+from apressure.items import Items, Progress
 from apressure.protocols import Mover
 
+if TYPE_CHECKING:
+    from apressure.events.remote.driver import OkqDriver
+
 T = TypeVar("T")
+A = TypeVar("A")
 
 
-class EventQueue(Core[T]):
+class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
     """A queue of events for any number of competing consumers, on a Redis or Valkey server, in the format of okq.
-
-    With the URL of an okq server, ours or the released one (`url="okq://host:4777"`), this makes a `RemoteEventQueue`,
-    which has the methods of this class.
 
     Each event has a unique id. Events are delivered at-least-once, and *start* in the order in which they were put. The
     queue needs no `create`: the first put makes it. `create` gives it a bound. Any number of clients of apressure and
     of okq servers work on the same queue. Constructing it does no I/O.
+
+    With the URL of an okq server, apressure's or the released one (`url="okq://[user:password@]host[:port]"`, or
+    `okqs://` with TLS), it uses okq's commands, and needs no Redis of its own. A released okq knows no bounds, no end,
+    no pauses and no dead letters: there, methods about them raise ServerTooOldError, which says what to use.
 
     Args:
         name: The queue's name: any text without `}`.
@@ -55,12 +78,8 @@ class EventQueue(Core[T]):
         ...     await delivery.ack()
     """
 
-    def __new__(cls, name: str, **arguments: Any) -> Self:
-        if is_okq(arguments.get("url")):
-            from apressure.events.remote.queue import RemoteEventQueue
-
-            return RemoteEventQueue(name, **arguments)  # type: ignore[return-value]
-        return super().__new__(cls)
+    _a_kind: ClassVar[str] = "an EventQueue"
+    _put_most: ClassVar[int] = MAX_EVENTS
 
     @overload
     def __init__(
@@ -92,17 +111,149 @@ class EventQueue(Core[T]):
         keep_errors: bool = True,
         **options: Unpack[ClientOptions],
     ) -> None:
-        chosen = client_of(EventQueue, client, options)
+        self.client: Client = _client_of(client, options)
         if max_attempts is not None:
             validation.whole(max_attempts, "max_attempts")
-        if not chosen.settings.scripting:
-            raise ValueError("an EventQueue needs scripts on the server: leave out scripting=False")
-        super().__init__(chosen, client is None, name, max_attempts, keep_errors, codec)
+        self.name = name
+        self.max_attempts = max_attempts
+        self._items: Items[T] = Items(name, codec_for(codec), self.client.settings.max_message_size)
+        self._driver: RedisDriver[T] | OkqDriver[T]
+        arguments: Any = self.client, client is None, name, self._items, max_attempts, keep_errors
+        if isinstance(self.client, Client):
+            self._driver = RedisDriver(*arguments)
+        else:
+            from apressure.events.remote.driver import OkqDriver  # here, since few programs have an okq server
 
-    def _consumer(
-        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
-    ) -> EventConsumer[Any]:
-        return EventConsumer(self, manual, delete, prefetch, lease_of(lease), max_hold_of(max_hold))
+            self._driver = OkqDriver(*arguments)
+
+    def __repr__(self) -> str:
+        return f"<EventQueue {self.name!r} at {self.client.server.address}>"
+
+    @property
+    def opened(self) -> bool:
+        """Whether the object has been used."""
+        return self._driver.opened
+
+    async def __aenter__(self) -> Self:
+        await self._driver.__aenter__()
+        return self
+
+    async def aclose(self) -> None:
+        """Release this object's connections; the queue itself stays as it is.
+
+        Waiting operations get ClientClosedError, and consumers' blocks give back what they have in hand. Deliveries of
+        `receive` stay in flight until their lease ends. A client that was given as `client=` stays open. Cancelled, the
+        connections are released all the same.
+        """
+        await self._driver.aclose()
+
+    def check(self) -> None:
+        """Raise a clear error if the object cannot be used."""
+        self._driver.check()
+
+    async def unblock(self) -> int:
+        """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
+
+        Returns:
+            How many operations were blocked.
+        """
+        return await self._driver.unblock()
+
+    async def put(
+        self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
+        deadline: float | None = None,
+    ) -> str:  # fmt: skip
+        """Put an item, waiting while the queue is full (specification: QLPUSH, QRPUSH).
+
+        Args:
+            item: The item; bytes, or what the codec takes.
+            timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
+            id: The event's id, which must not be in the queue; None for a random one (a UUID).
+            front: Put it first in line.
+            deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
+                it in request handlers: it also holds when the server is down or frozen.
+
+        Returns:
+            The event's id.
+
+        Raises:
+            QueueFullError: The queue stayed full until the timeout. Nothing was put.
+            DuplicateEventError: An event with this id waits or is in flight. Nothing was put.
+            QueueClosedError: It is closed. Nothing was put.
+            QueueDoesNotExistError: It was created and deleted. Nothing was put.
+            OutcomeUnknownError: The connection broke and could not be restored in time. On an okq server also: it
+                broke, and now there is an event with the id that was given, from this put or from one before.
+            DeadlineError: The deadline passed. Nothing was put, unless it is a DeadlineOutcomeUnknownError: then the
+                item was sent, and may still be put.
+            TypeError, ValueError: The item cannot be encoded, or is too large, or the id is invalid. Nothing was put.
+
+        Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
+        then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
+
+        On this kind:
+            With an `okq://` address, waiting for room means to try again after up to 0.25 s. If the reply is lost, the
+            item is put again. It may then be in the queue twice, one after the other: if it was put, received and
+            acknowledged before the second try. Any item that is delivered at-least-once may come twice.
+        """
+        if deadline is not None:
+            return await within(deadline, self.name, self.put(item, timeout, id=id, front=front))
+        event_id = new_id() if id is None else checked(id)
+        event = event_id, self._items.encode(item)
+        validation.timeout(timeout)
+        self._driver.check()
+        await self._driver.put(event, timeout, front, id is not None)
+        return event_id.decode(errors="surrogateescape")
+
+    async def put_nowait(
+        self, item: T, *, id: str | None = None, front: bool = False, deadline: float | None = None
+    ) -> str:
+        """Put an item without waiting for room.
+
+        Returns:
+            The event's id.
+
+        Raises:
+            QueueFullError: The queue is full. Nothing was put.
+            PressureError, TypeError, ValueError: As for `put`.
+
+        Cancelled, the item is in the queue, or not.
+        """
+        return await self.put(item, 0, id=id, front=front, deadline=deadline)
+
+    def producer(self, close: bool = True) -> EventProducer[T]:
+        """Return the producing end of the queue, for `async with`.
+
+        Args:
+            close: Close the queue at the end of the block, unless it raises. Producers that share a queue pass False.
+        """
+        return EventProducer(self, close)
+
+    @with_deadline(reads=True)
+    async def statistics(self, *, deadline: float | None = None) -> EventQueueStatistics:
+        """Return a snapshot of the queue (specification: QSTATUS).
+
+        Raises:
+            QueueDoesNotExistError: This object has created the queue, and it was deleted.
+            ServerError: A key of the queue has a value that is not a queue's.
+        """
+        status = await self._counted()
+        putters, receivers = self._driver.waiting
+        return EventQueueStatistics(
+            name=self.name,
+            length=status.waiting,
+            bound=status.bound,
+            closed=status.closed,
+            paused=status.paused,
+            in_flight=status.claimed,
+            consumers=status.consumers,
+            dead_letters=status.dead,
+            next_expiry=None if status.due is None else status.due / 1000,
+            waiting_putters=putters,
+            waiting_receivers=receivers,
+            blocked=self._driver.waits.blocked.seconds(),
+            late_renewals=self.client.renewer.late[self.name],
+            **self._driver.counts.fields(),
+        )
 
     async def mover(self, destination: Any) -> Mover:
         """Return what moves events from here to another `EventQueue` of the same server; for `pipe`.
@@ -116,7 +267,9 @@ class EventQueue(Core[T]):
         """
         from apressure.events.mover import mover_between  # here, since few programs have stages
 
-        return await mover_between(self, destination)
+        if not isinstance(destination, EventQueue):
+            raise other_kind(self, destination)
+        return await mover_between(self._driver, destination._driver)  # noqa: SLF001 (of this class)
 
     @classmethod
     def consume(
@@ -139,15 +292,113 @@ class EventQueue(Core[T]):
         """
         if not names:
             raise TypeError("consume needs the name of at least one queue")
-        if client is None and is_okq(options.get("url")):
-            from apressure.events.remote.queue import RemoteEventQueue
-
-            return RemoteEventQueue.consume(  # type: ignore[return-value]
-                *names, codec=codec, max_attempts=max_attempts, keep_errors=keep_errors, lease=lease, **options
-            )
-        shared = client_of(EventQueue, client, options)
+        shared = _client_of(client, options)
         queues = [
             EventQueue(name, client=shared, codec=codec, max_attempts=max_attempts, keep_errors=keep_errors)
             for name in dict.fromkeys(names)
         ]
-        return EventConsumers(queues, shared if client is None else None, lease)
+        drivers: list[Any] = [queue._driver for queue in queues]  # noqa: SLF001 (of this class)
+        owned = shared if client is None else None
+        if isinstance(shared, Client):
+            return EventConsumers(drivers, owned, lease)
+        from apressure.events.remote.consumer import consumer_of
+
+        return consumer_of(drivers, owned, True, False, 1, lease, max_hold_of(None))  # type: ignore[return-value]
+
+    # What is behind the operations on the queue as a whole.
+
+    @property
+    def _expected(self) -> bool:
+        return self._driver.expected
+
+    @_expected.setter
+    def _expected(self, created: bool) -> None:
+        self._driver.expected = created
+
+    @property
+    def _administration(self) -> AdministrationSteps:
+        return self._driver.steps
+
+    async def _look(self) -> Status:
+        self.check()
+        return await self._driver.look(lenient=False)
+
+    async def _counted(self) -> Status:
+        """Look at the queue, as `_existing` does. A released okq tells only how many events wait and are in flight."""
+        self.check()
+        status = await self._driver.look(lenient=True)
+        if self._expected and not status.created:
+            raise self._gone()
+        return status
+
+    async def _exists(self) -> bool:
+        return (await self._driver.look(lenient=True)).exists
+
+    async def _purge(self) -> int:
+        return await self._purge_by_steps((await self._counted()).waiting, self._purge_step)
+
+    async def _purge_step(self, most: int) -> int:
+        purged = await self._driver.purge(min(most, MAX_EVENTS))
+        self._driver.counts.deleted_count += purged
+        return purged
+
+    async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
+        return await self._driver.waits.until(step, timeout, self.name)
+
+    @contextlib.asynccontextmanager
+    async def _revival(
+        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
+    ) -> AsyncIterator[Revived]:
+        status: Status = await self._existing()
+        driver = self._driver
+        yield await revived(driver.steps, driver.waits.take_room, self._expected, status.dead, max_items, ids)
+
+    async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
+        return [read(letter, self._items.decode) async for letter in letters(self._driver.steps, limit)]
+
+    # What is behind the operations on events.
+
+    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
+        self.check()
+        await self._driver.put_many([(new_id(), message) for message in chunk], timeout, progress)
+
+    async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[EventDelivery[T]]:
+        validation.timeout(timeout)
+        self.check()
+        return await self._driver.receive(most, timeout, lease)
+
+    async def _get(self, most: int, timeout: float | None) -> list[T]:
+        validation.timeout(timeout)
+        self.check()
+        return await self._driver.get(most, timeout)
+
+    async def _peek(self, newest: bool) -> bytes | None:
+        event = await self._driver.steps.peek(newest)
+        return None if event is None else event.contents
+
+    def _consumer(
+        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
+    ) -> QueueConsumer[Any, Any]:
+        hold = max_hold_of(max_hold)
+        if isinstance(self._driver, RedisDriver):
+            return EventConsumer(self._driver, manual, delete, prefetch, lease_of(lease), hold)
+        from apressure.events.remote.consumer import consumer_of
+
+        return consumer_of([self._driver], None, manual, delete, prefetch, lease, hold)
+
+
+RemoteEventQueue = EventQueue
+"""Another name of `EventQueue`, for one with the address of an okq server."""
+
+
+def _client_of(client: Client | None, options: ClientOptions) -> Any:
+    """Return the client of a queue: the one that was given, or one of its own."""
+    if client is None and is_okq(options.get("url")):
+        from apressure.events.remote.address import settings_of
+        from apressure.events.remote.client import OkqClient
+
+        return OkqClient(settings_of(options))
+    chosen = client_of(EventQueue, client, options)
+    if not chosen.settings.scripting:
+        raise ValueError("an EventQueue needs scripts on the server: leave out scripting=False")
+    return chosen

@@ -8,16 +8,15 @@ import asyncio
 import contextlib
 import random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from apressure.connection.client import Client
+from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.waiting import Wait
 from apressure.events.consumer import EventConsumer
 from apressure.events.delivery import EventDelivery
+from apressure.events.driver import RedisDriver
 from apressure.exceptions import QueueClosedError
-
-if TYPE_CHECKING:
-    from apressure.events.queue import EventQueue
 
 
 class EventConsumers:
@@ -27,12 +26,14 @@ class EventConsumers:
         name: The name of the queue that the latest delivery is from; empty before the first one.
     """
 
-    def __init__(self, queues: list[EventQueue[Any]], client: Client | None, lease: float | None) -> None:
+    def __init__(self, queues: list[RedisDriver[Any]], client: Client | None, lease: float | None) -> None:
         self.name = ""
         self._queues = queues
         self._client = client
-        self._consumers = {queue: queue._consumer(True, False, 1, lease, None) for queue in queues}
-        self._open: list[EventQueue[Any]] = []
+        self._consumers = {
+            queue: EventConsumer[Any](queue, True, False, 1, lease_of(lease), max_hold_of(None)) for queue in queues
+        }
+        self._open: list[RedisDriver[Any]] = []
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -65,8 +66,8 @@ class EventConsumers:
             PressureError, RuntimeError: As for a consumer of one queue.
         """
         while self._open:
-            noted = {queue: queue._waits.note() for queue in self._open}
-            blocked: dict[EventQueue[Any], Wait] = {}
+            noted = {queue: queue.waits.note() for queue in self._open}
+            blocked: dict[RedisDriver[Any], Wait] = {}
             try:
                 for queue in random.sample(self._open, len(self._open)):  # a busy queue must not starve the others
                     consumer: EventConsumer[Any] = self._consumers[queue]
@@ -91,19 +92,19 @@ class EventConsumers:
                         blocked = {}
             finally:
                 for queue, wait in blocked.items():
-                    queue._waits.drop(wait)
+                    queue.waits.drop(wait)
         raise StopAsyncIteration
 
-    async def _park(self, blocked: dict[EventQueue[Any], Wait], noted: dict[EventQueue[Any], list[int]]) -> None:
+    async def _park(self, blocked: dict[RedisDriver[Any], Wait], noted: dict[RedisDriver[Any], list[int]]) -> None:
         """Wait until one of the queues may have something."""
-        parked = {queue: queue._waits.park(wait, noted[queue]) for queue, wait in blocked.items()}
+        parked = {queue: queue.waits.park(wait, noted[queue]) for queue, wait in blocked.items()}
         try:
             await asyncio.wait(parked.values(), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for queue, future in parked.items():
                 if not future.done():
                     future.cancel()
-                    queue._waits.hand_back("consumer")
+                    queue.waits.hand_back("consumer")
         for future in parked.values():
             if not future.cancelled():
                 future.result()

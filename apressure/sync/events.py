@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from apressure.events.identified import EventProducer
+from apressure.events.producer import EventProducer
 from apressure.events.queue import EventQueue
 from apressure.sync.blocks import EventConsumers, Producer
 from apressure.sync.calls import block, blocking, receiving, receiving_many

@@ -31,7 +31,6 @@ T = TypeVar("T")
 _KINDS: Final = {
     "AsyncQueue": "apressure.sync.pressure:BlockingQueue",
     "EventQueue": "apressure.sync.events:BlockingEventQueue",
-    "RemoteEventQueue": "apressure.sync.events:BlockingEventQueue",
     "FileQueue": "apressure.sync.files:BlockingFileQueue",
     "TaskQueue": "apressure.sync.tasks:BlockingTaskQueue",
 }

@@ -84,7 +84,7 @@ async def consumers_die(url: str, kind: str, times: int, rng: random.Random, fol
 
 async def check_tidy(queue: EventQueue[bytes]) -> None:
     """Nothing is left in any key."""
-    status = await queue._steps.status()
+    status = await queue._driver.steps.status()
     assert (status.waiting, status.claimed, status.contents) == (0, 0, 0)
     await queue.delete()
 

@@ -13,16 +13,18 @@ from typing import Any, Final
 
 import pytest
 
-from apressure import AsyncQueue, EventQueue, FileQueue, RemoteEventQueue, TaskQueue
+from apressure import AsyncQueue, EventQueue, FileQueue, TaskQueue
 from apressure.testing import MemoryQueue, MemoryServer
 from apressure.testing.contract import VERBS
 
 KEYWORD_ONLY: Final = inspect.Parameter.KEYWORD_ONLY
 
 KINDS: Final[dict[str, type[Any]]] = {
-    kind.__name__: kind for kind in (AsyncQueue, EventQueue, TaskQueue, FileQueue, RemoteEventQueue, MemoryQueue)
+    **{kind.__name__: kind for kind in (AsyncQueue, EventQueue, TaskQueue, FileQueue)},
+    "RemoteEventQueue": EventQueue,
+    "MemoryQueue": MemoryQueue,
 }
-"""The kinds of queue. `EventQueue(url="okq://…")` makes a `RemoteEventQueue`."""
+"""The kinds of queue. A `RemoteEventQueue` is an `EventQueue` on an okq server."""
 
 SERVERLESS: Final = ("FileQueue", "MemoryQueue")
 """The kinds of queue that need no server."""
@@ -40,8 +42,6 @@ ALSO: Final[dict[tuple[str, str], dict[str, str]]] = {
     ("AsyncQueue", "requeue"): {"source": "as for dead_letters"},
     ("EventQueue", "put"): {"id": "events have unique ids", "front": "okq's QRPUSH"},
     ("EventQueue", "put_nowait"): {"id": "as for put", "front": "as for put"},
-    ("RemoteEventQueue", "put"): {"id": "events have unique ids", "front": "okq's QRPUSH"},
-    ("RemoteEventQueue", "put_nowait"): {"id": "as for put", "front": "as for put"},
     ("TaskQueue", "purge"): {
         "status": "tasks that have ended are kept, and can be purged, too", "older_than": "of such tasks",
         "on_progress": "there may be millions of them",

@@ -22,7 +22,6 @@ from apressure import (
     QueueProducer,
     RemoteEventConsumer,
     RemoteEventDelivery,
-    RemoteEventQueue,
     TaskQueue,
     sync,
 )
@@ -35,7 +34,6 @@ from apressure.tasks.nodes.consumer import TaskConsumer
 PAIRS: Final[tuple[tuple[type[Any], type[Any]], ...]] = (
     (AsyncQueue, sync.BlockingQueue),
     (EventQueue, sync.BlockingEventQueue),
-    (RemoteEventQueue, sync.BlockingEventQueue),
     (FileQueue, sync.BlockingFileQueue),
     (TaskQueue, sync.BlockingTaskQueue),
     (Delivery, sync.Delivery),
@@ -122,7 +120,7 @@ def test_a_blocking_object_has_what_the_asynchronous_one_has(asynchronous: type[
     assert sorted(names - public(blocking)) == []
     for name in sorted(names - DIFFERENT.keys()):
         method, ours = getattr(asynchronous, name), getattr(blocking, name)
-        if not inspect.isfunction(method) or asynchronous is RemoteEventQueue:
+        if not inspect.isfunction(method):
             continue
         assert inspect.isfunction(ours), name
         assert parameters(ours) == parameters(method), name

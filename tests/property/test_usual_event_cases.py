@@ -9,8 +9,8 @@ import pytest
 import redis
 from hypothesis import strategies as st
 
+from apressure.connection.sender import script
 from apressure.events.engine.keys import EventKeys
-from apressure.events.engine.sending import script
 from tests.property.usual import FAR, UsualCase, answer_of, mostly
 
 KEYS = EventKeys("jobs")
@@ -114,7 +114,7 @@ def run(db: redis.Redis, source: str, state: Any, arguments: list[Any]) -> tuple
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_usual_case_does_what_its_step_does(url: str, name: str) -> None:
-    UsualCase(script(name), run).in_any(url, states, ARGUMENTS[name], examples=500)
+    UsualCase(script("apressure.events.engine", name), run).in_any(url, states, ARGUMENTS[name], examples=500)
 
 
 USUAL: dict[str, Any] = {
@@ -176,6 +176,6 @@ def test_all_as_usual_but_for_one_thing(url: str, name: str) -> None:
     for place, values in OTHERS[name].items():
         cases += [((USUAL, HELD), [*call[:place], one, *call[place + 1 :]]) for one in values]
     cases += [((state, HELD), arguments) for state, arguments in MORE[name]]
-    taken = UsualCase(script(name), run).in_each(url, cases)
+    taken = UsualCase(script("apressure.events.engine", name), run).in_each(url, cases)
     assert taken[0]
     assert sum(taken) > 5

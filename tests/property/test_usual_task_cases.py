@@ -10,8 +10,8 @@ import pytest
 import redis
 from hypothesis import strategies as st
 
+from apressure.connection.sender import script
 from apressure.tasks.engine.keys import TaskKeys
-from apressure.tasks.engine.sending import script
 from tests.property.usual import UsualCase, answer_of, mostly
 
 KEYS = TaskKeys("jobs")
@@ -129,7 +129,7 @@ def test_a_usual_case_does_what_its_step_does(url: str, call: str) -> None:
     )
     others = [mostly(one, *ARGUMENTS[call].get(place, (one,))) for place, one in enumerate(arguments)]
     drawn = st.tuples(*others).map(list) | st.sampled_from([arguments, *MORE[call]])
-    UsualCase(script(name), run).in_any(url, states, drawn, examples=150)
+    UsualCase(script("apressure.tasks.engine", name), run).in_any(url, states, drawn, examples=150)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -141,4 +141,4 @@ def test_all_as_usual_but_for_one_thing(url: str, call: str) -> None:
     for place, values in ARGUMENTS[call].items():
         cases += [(usual, [*arguments[:place], one, *arguments[place + 1 :]]) for one in values]
     cases += [(usual, one) for one in MORE[call]]
-    assert UsualCase(script(name), run).in_each(url, cases)[0]
+    assert UsualCase(script("apressure.tasks.engine", name), run).in_each(url, cases)[0]

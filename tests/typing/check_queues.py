@@ -33,7 +33,6 @@ from apressure import (
     QueueFullError,
     QueueInUseError,
     QueueStatistics,
-    RemoteEventDelivery,
     RemoteEventQueue,
     Requeued,
     RoleStatistics,
@@ -398,10 +397,10 @@ def a_queue_in_a_directory_is_a_source_and_a_destination(files: FileQueue[Order]
 
 
 async def okq_servers() -> None:
-    raw = RemoteEventQueue("orders", url="okq://host")
+    raw = EventQueue("orders", url="okq://host")
     assert_type(await raw.get(), bytes)
     typed = RemoteEventQueue("orders", url="okq://host", codec=Order)
-    assert_type(await typed.receive(), RemoteEventDelivery[Order])
+    assert_type(await typed.receive(), EventDelivery[Order])
     async with typed.consumer() as consumer:
         async for item in consumer:
             assert_type(item, Order)

@@ -16,6 +16,7 @@ from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import prelude_of
 from apressure.events.engine.keys import EventKeys, names_among
 from apressure.events.engine.steps import EventSteps
+from tests import event_steps
 from tests.unit.scripts import names_every_argument, reads_only_what_it_names, sent, unused
 
 LUA = {
@@ -29,8 +30,8 @@ CODE = {name: re.sub(r"--.*", "", text) for name, text in {**LUA, "prelude": PRE
 
 EVENTS = [(b"a", b"1"), (b"b", b"2")]
 CALLS: dict[str, Callable[[EventSteps], Any]] = {
-    "push": lambda steps: steps.push(EVENTS, front=True, force=True, expected=True),
-    "pop": lambda steps: steps.pop(3, 30.0, limit=2, expected=True, in_hand=4, place=b"me"),
+    "push": lambda steps: event_steps.push(steps, EVENTS, front=True, force=True, expected=True),
+    "pop": lambda steps: event_steps.pop(steps, 3, limit=2, expected=True, in_hand=4, place=b"me"),
     "settle": lambda steps: steps.settle(EVENTS, "nack", anywhere=True),
     "extend": lambda steps: steps.extend(EVENTS, 5.0),
     "heal": lambda steps: steps.heal(),

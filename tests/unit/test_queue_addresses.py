@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apressure import AsyncQueue, Client, EventQueue, FileQueue, RemoteEventQueue, TaskQueue, open_queue
+from apressure import AsyncQueue, Client, EventQueue, FileQueue, TaskQueue, open_queue
 from apressure.queue_addresses import QueueAddress, read
 
 SECRET = "Pa55word"
@@ -148,8 +148,8 @@ def test_the_object_is_that_of_the_class(tmp_path: Path) -> None:
         assert queue.client.settings.address.text == "127.0.0.1:1 (database 0)"
     assert isinstance(open_queue(f"{url}/events:orders"), EventQueue)
     assert isinstance(open_queue("tasks:orders", url=url, result_ttl=None, codec="text"), TaskQueue)
-    assert isinstance(open_queue("okq://127.0.0.1:1/orders"), RemoteEventQueue)
-    assert isinstance(open_queue("orders", url="okq://127.0.0.1:1"), RemoteEventQueue)
+    for queue in (open_queue("okq://127.0.0.1:1/orders"), open_queue("orders", url="okq://127.0.0.1:1")):
+        assert repr(queue) == "<EventQueue 'orders' at 127.0.0.1:1>"
     for text in (f"files:{tmp_path}/orders", f"file://{tmp_path}/orders"):
         files = open_queue(text, bound=5)
         assert isinstance(files, FileQueue)

@@ -157,3 +157,16 @@ def _error(answer: list[Any], name: str) -> Exception:
         f"the queue {name!r} is damaged: {answer[1].decode(errors='replace')}; nothing was written. Correct the value "
         "with redis-cli"
     )
+
+
+def changed(answer: Any) -> bool:
+    """Whether a step changed anything that must be durable, by its answer."""
+    match answer[:1] if isinstance(answer, list) else answer:
+        case [b"pushed"] | [b"settled"] | [b"moved"] | [b"changed"]:
+            return bool(answer[1].strip(b"0d:"))
+        case [b"events"]:
+            return bool(answer[1]) or answer[4] > 0
+        case [b"created"] | [b"done"] | [b"flushed"]:
+            return True
+        case _:
+            return isinstance(answer, int) and answer > 0

@@ -8,22 +8,18 @@ can be sent again. The asynchronous methods take a series from a pool, so any nu
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from apressure.concurrency.settle import set_result_once
 from apressure.connection.client import Client
-from apressure.connection.sender import flag
+from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.core.driver import Connection, OnAnswer
-from apressure.core.waiting import Wait
-from apressure.events.engine.answers import Event, Extended, Popped, Status
+from apressure.events.engine.answers import Event, Extended, changed, read
 from apressure.events.engine.keys import CREATED, PATTERNS, EventKeys, names_among
-from apressure.events.engine.sending import Sender
 
 MAX_EVENTS: Final = 2000
 """The most events in one step, so that it does not hold up the server for more than a few milliseconds."""
@@ -55,24 +51,52 @@ class Want(NamedTuple):
     share: bool = False
 
 
-class EventSteps(Sender):
-    """The steps of one queue of events. Its arguments and attributes are those of `Sender`."""
+class EventSteps(StepSender):
+    """The steps of one queue of events.
+
+    Args:
+        client: The client whose connection they use.
+        name: The queue's name.
+
+    Attributes:
+        keys: The queue's keys.
+
+    Raises:
+        TypeError: The name is not a string.
+        ValueError: It is no valid name.
+    """
+
+    _room = "apressure.events.engine"
+    _not_durable = frozenset({"extend", "heal", "register", "resign", "peek", "status", "dead_letters"})
+    _changed = staticmethod(changed)
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.keys = EventKeys(name)
+        super().__init__(client, name, self.keys.for_script)
+        self._client_id = client.id.encode(errors="surrogateescape")
+
+    def _read(self, reply: Any, token: bytes) -> Any:
+        return read(reply, self.name, token)
 
     # Steps that a lane sends: one at a time for each series.
 
     def send_push(
-        self,
-        series: Series,
-        events: Iterable[tuple[bytes, bytes]],
-        front: bool,
-        force: bool,
-        expected: bool,
-        on_answer: OnAnswer,
-        back: bool = False,
-    ) -> Request:
-        """Push events, given as (id, contents). Answers with a letter for each event that was looked at; see `push`.
+        self, series: Series, events: Iterable[tuple[bytes, bytes]], front: bool, force: bool, expected: bool,
+        on_answer: OnAnswer, back: bool = False,
+    ) -> Request:  # fmt: skip
+        """Push events, given as (id, contents), in order, until there is no more room.
 
-        `back`: they were popped before, so neither the bound nor the end of the queue matters.
+        It answers with a letter for each event that was looked at: `k` pushed, `d` duplicate: its id is in the queue
+        already. Fewer letters than events: the queue is full.
+
+        Args:
+            series: The lane's series.
+            events: At most `MAX_EVENTS`.
+            front: Push them to the front: the last of them is the next that is popped.
+            force: Ignore the bound.
+            expected: The queue must have been created.
+            on_answer: Receives the answer.
+            back: They were popped before, so neither the bound nor the end of the queue matters.
         """
         how = b"2" if back else flag(force)
         arguments: list[Argument] = [
@@ -80,18 +104,12 @@ class EventSteps(Sender):
         ]  # fmt: skip
         return self._send(series.call("push"), arguments, on_answer, 1)
 
-    def send_pop(
-        self,
-        series: Series,
-        most: int,
-        want: Want,
-        place: bytes,
-        on_answer: OnAnswer,
-    ) -> Request:
-        """Pop and claim up to `most` events. Answers with `Popped` or a `Wait`; see `pop`.
+    def send_pop(self, series: Series, most: int, want: Want, place: bytes, on_answer: OnAnswer) -> Request:
+        """Pop and claim up to `most` events, fewer if they are large. Answers with `Popped` or a `Wait`.
 
-        `place` is this client's in the line. Events that are acknowledged at once are popped by a step that is never
-        sent again.
+        It first puts back what has expired. Events that were delivered as often as the limit says become dead letters.
+        `place` is this client's in the line, empty if it does not wait. Events that are acknowledged at once are popped
+        by a step that is never sent again.
         """
         number = series.next()
         drain = b"" if want.in_hand is None else want.in_hand
@@ -115,11 +133,7 @@ class EventSteps(Sender):
         return self._send(series.call("settle"), arguments, on_answer, 1)
 
     def send_extend(
-        self,
-        claims: Sequence[Claim],
-        lease: int,
-        on_answer: OnAnswer,
-        connection: Connection | None = None,
+        self, claims: Sequence[Claim], lease: int, on_answer: OnAnswer, connection: Connection | None = None
     ) -> Request:
         """Have claims last at least so many milliseconds. Answers with `Extended`."""
         arguments: list[Argument] = [lease, *itertools.chain.from_iterable(claims)]
@@ -139,93 +153,17 @@ class EventSteps(Sender):
 
     # Steps that any number of tasks may run at a time.
 
-    async def push(
-        self,
-        events: Sequence[tuple[bytes, bytes]],
-        front: bool = False,
-        force: bool = False,
-        expected: bool = False,
-    ) -> bytes:
-        """Push events, given as (id, contents), in order, until there is no more room.
-
-        Args:
-            events: At most `MAX_EVENTS`.
-            front: Push them to the front: the last of them is the next that is popped.
-            force: Ignore the bound.
-            expected: The queue must have been created.
-
-        Returns:
-            A letter for each event that was looked at: `k` pushed, `d` duplicate: its id is in the queue already.
-            Fewer letters than events: the queue is full.
-
-        Raises:
-            QueueClosedError, QueueDoesNotExistError: Nothing was pushed.
-            OutcomeUnknownError: They were pushed or not.
-
-        Cancelled, they are pushed or not.
-        """
-        with self._series() as series:
-            return await self._ask(  # type: ignore[no-any-return]
-                lambda on_answer: self.send_push(series, events, front, force, expected, on_answer)
-            )
-
-    async def pop(
-        self,
-        max_events: int = 1,
-        lease: float = 30.0,
-        limit: int = 0,
-        expected: bool = False,
-        in_hand: int | None = None,
-        place: bytes = b"",
-        share: bool = False,
-    ) -> Popped | Wait:
-        """Pop up to so many events, without waiting, and claim them for `lease` seconds.
-
-        It first puts back what has expired. Events that were delivered `limit` times become dead letters.
-
-        Args:
-            max_events: At most this many; fewer if they are large.
-            lease: Seconds, to the millisecond; 0 acknowledges them at once: at-most-once.
-            limit: How often an event is delivered at most; 0 for no limit.
-            expected: The queue must have been created.
-            in_hand: With this, a closed and empty queue answers `Wait("draining")` while others have claims: this many
-                claims are the caller's own.
-            place: The caller's place in the line of those that wait; empty if it does not wait.
-            share: Take no more than an equal share of what waits, where several consumers are registered.
-
-        Raises:
-            QueueClosedError: It is closed, and nothing waits.
-            QueueDoesNotExistError: It is expected, and missing.
-            OutcomeUnknownError: Events were claimed or not. With a lease they come back.
-
-        Cancelled, nothing was taken, or it is given back, without counting as an attempt.
-        """
-
-        def undo(answer: Any) -> asyncio.Future[Any] | None:
-            if not isinstance(answer, Popped) or not answer.events:
-                return None
-            return self.give_back_soon(answer.events)
-
-        want = Want(int(lease * 1000), limit, expected, in_hand, share)
-        with self._series() as series:
-            return await self._ask(  # type: ignore[no-any-return]
-                lambda on_answer: self.send_pop(series, max_events, want, place, on_answer), undo
-            )
-
     def give_back_soon(self, events: Sequence[Event]) -> asyncio.Future[Any]:
         """Give back events that nobody has seen; returns what completes when they are back, or when that failed.
 
         Those that were acknowledged at once are pushed to the front again.
         """
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        on_answer = functools.partial(set_result_once, done)
+        series = self.series()
         if events[0].token:
             claims = [(event.id, event.token) for event in events]
-            self.send_settle(self.series(), "unseen", claims, False, on_answer)
-        else:
-            again = [(event.id, event.contents) for event in reversed(events)]
-            self.send_push(self.series(), again, True, True, False, on_answer, back=True)
-        return done
+            return self._soon(lambda on_answer: self.send_settle(series, "unseen", claims, False, on_answer))
+        again = [(event.id, event.contents) for event in reversed(events)]
+        return self._soon(lambda on_answer: self.send_push(series, again, True, True, False, on_answer, back=True))
 
     async def settle(self, claims: Sequence[Sequence[bytes]], how: str = "ack", anywhere: bool = False) -> list[bool]:
         """Acknowledge events, or put them back.
@@ -258,15 +196,6 @@ class EventSteps(Sender):
             How many events were put back, and the milliseconds until the next look is due: None if nothing is claimed.
         """
         return await self._run("heal")  # type: ignore[no-any-return]
-
-    async def peek(self, newest: bool = False) -> Event | None:
-        """Return the event that is next, or the newest one; None if none waits."""
-        answer = await self._run("peek", flag(newest))
-        return None if isinstance(answer, Wait) else answer
-
-    async def status(self) -> Status:
-        """Look at the queue. It changes nothing."""
-        return await self._run("status")  # type: ignore[no-any-return]
 
     async def register(self, *consumers: bytes) -> int:
         """Note a sign of life of these consumers; each needs one every 10 seconds. Returns how many there are."""

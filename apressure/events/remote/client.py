@@ -27,6 +27,7 @@ class OkqClient(SharedClient):
     Attributes:
         settings: As given.
         commands: The commands.
+        server: The server.
         connection: Their connection.
         node: For further connections.
         renewer: Renews leases.
@@ -36,12 +37,13 @@ class OkqClient(SharedClient):
         super().__init__()
         self.settings = settings
         self.commands = Commands(settings)
+        self.server = self.commands.server
         self.connection: ReconnectingConnection = self.commands.connection
         self.node = self.connection.node
-        self.renewer = Renewer(self.commands.server)
+        self.renewer = Renewer(self.server)
 
     def __repr__(self) -> str:
-        return f"<OkqClient at {self.commands.server.address}>"
+        return f"<OkqClient at {self.server.address}>"
 
     async def aclose(self) -> None:
         """Release the connections, after up to `settle_timeout` seconds for steps under way."""

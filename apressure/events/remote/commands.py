@@ -38,10 +38,12 @@ class Popped(list[Pair]):
     Attributes:
         attempts: How often each was delivered, this time included, if the server is one of ours.
         wait: Why there are none, if the server is one of ours.
+        dead: How many have become dead letters, if the server is one of ours.
     """
 
     attempts: Sequence[int] = ()
     wait: Wait = EMPTY
+    dead = 0
 
 
 AT_A_TIME: Final = 100
@@ -171,15 +173,16 @@ class Commands:
                 commands = [(b"QRPOP", queue, b"EX", math.ceil(lease))] * min(most, AT_A_TIME)
             answers = await replies(channel, commands)
             if extended and isinstance(answers[0], bytes):
-                reason, *created = answers[0].split()
-                nothing = Popped()
-                nothing.wait = Wait("paused" if reason == b"paused" else "empty", created=bool(created))
+                told, nothing = answers[0].split(), Popped()
+                nothing.wait = Wait("paused" if told[0] == b"paused" else "empty", created=b"created" in told)
+                nothing.dead = int(told[-1]) if told[-1].isdigit() else 0
                 return nothing
             if extended and isinstance(answers[0], list):
                 answers = answers[0]
             arrived = [one for one in answers if isinstance(one, list)]
             events = Popped((one[0], one[1]) for one in arrived)
             events.attempts = [one[2] for one in arrived if extended]
+            events.dead = sum(one for one in answers if isinstance(one, int))
             errors = [one for one in answers if isinstance(one, Exception)]
             if events or not errors:
                 return events

@@ -1,27 +1,24 @@
 """Consumers of queues on an okq server, as `async with` blocks: what the specification asks every consumer to write."""
 
-# ruff: noqa: SLF001 (a block is a part of the queue objects that it reads)
-
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from apressure.core.consumer import QueueConsumer
 from apressure.core.leases.clock import since_boot
 from apressure.core.prefetch import Chunk
+from apressure.core.waiting import EMPTY, Wait
 from apressure.events.remote.client import OkqClient
-from apressure.events.remote.delivery import Hand, RemoteEventDelivery
+from apressure.events.remote.delivery import Hand, RemoteEventDelivery, lease_of
+from apressure.events.remote.driver import OkqDriver
 from apressure.events.remote.errors import no_limit
 from apressure.events.remote.notices import Misses, Notices
 from apressure.events.remote.renewing import Renewing
 from apressure.exceptions import QueueClosedError, ServerTooOldError
-
-if TYPE_CHECKING:
-    from apressure.events.remote.queue import RemoteEventQueue
 
 T = TypeVar("T")
 
@@ -33,7 +30,7 @@ _DRAINING: Final = 0.5
 class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
     """A consuming end of one or several queues, at-least-once. Any number of them compete.
 
-    Made by `RemoteEventQueue.consumer` and `consume`. The client is registered as a consumer during the block. An item
+    Made by `EventQueue.consumer` and `consume`. The client is registered as a consumer during the block. An item
     is acknowledged when the loop asks for the next one, and at the end of the block. If the body raises or is
     cancelled, the item goes back, first in line. If the process dies, that happens when the lease ends.
 
@@ -54,7 +51,7 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
 
     def __init__(
         self,
-        queues: Sequence[RemoteEventQueue[Any]],
+        queues: Sequence[OkqDriver[Any]],
         notices: Notices,
         owned: OkqClient | None,
         manual: bool,
@@ -63,13 +60,13 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
         lease: float,
         max_hold: float,
     ) -> None:
-        hand, client = Hand(self._failed), queues[0]._client
+        hand, client = Hand(self._failed), queues[0].client
         blocks, timeout = [queue.blocks for queue in queues], client.settings.settle_timeout
         super().__init__(self._check_queues, blocks, timeout, manual=manual, delete=delete, hand=hand)
         self.name = ""
         self._queues = queues
         self._not_drained = list(queues)
-        self._created = {queue for queue in queues if queue._expected}
+        self._created = {queue for queue in queues if queue.expected}
         self._client = client
         self._owned = owned
         self._notices = notices
@@ -119,7 +116,7 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
         for queue in self._queues:
             for one in unseen:
                 if one.queue == queue.name:
-                    queue._seen.unseen(one.event)
+                    queue.seen.unseen(one.event)
             # What the program has not seen goes back first: what goes back later comes before it.
             for some in (unseen, seen):
                 # What has gone back by itself may be in the hands of others.
@@ -168,7 +165,7 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
             QueueClosedError: All queues are closed and drained.
         """
         loop = asyncio.get_running_loop()
-        generation, draining = self._notices.generation, False
+        noted, draining = self._notices.note(), False
         for queue in random.sample(self._not_drained, len(self._not_drained)):  # a busy one must not starve the others
             self._chunk.adapt()
             try:
@@ -187,21 +184,22 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
             queue.check()
         self._chunk.waited()
         began = loop.time()
-        await self._queues[0]._wait(self._notices.park(generation), _DRAINING if draining else None)
+        wait = Wait("draining") if draining else EMPTY
+        await self._notices.wait(wait, noted, _DRAINING if draining else None)
         await self._misses.note(loop.time() - began)
 
-    async def _pop(self, queue: RemoteEventQueue[Any]) -> None:
+    async def _pop(self, queue: OkqDriver[Any]) -> None:
         """Pop events into the buffer; those that come when the block has ended go back."""
         sent = since_boot()
         expected, limit = queue in self._created, queue.max_attempts or 0
         events = await self._client.commands.pop(queue.name, self._chunk.size, self._lease, expected, limit)
         if events.wait.created:
             self._created.add(queue)
-        queue._seen.popped(events)
+        queue.seen.popped(events)
         if self._left:
-            await queue._put_back(events)
+            await queue.put_back(events)
             return
-        deliveries = [queue._delivery(one, sent + self._lease, self._notices, self.hand) for one in events]
+        deliveries = [queue.delivery(one, sent + self._lease, self._notices, self.hand) for one in events]
         self._buffer.extend(deliveries)
         if self._extended:
             self._renewing.arrived([(one, one) for one in deliveries], sent)
@@ -210,11 +208,11 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
 
     async def _delete_drained(self) -> None:
         for queue in self._queues:
-            look = await queue._look()
+            look = await queue.look(lenient=False)
             if look.closed and not (look.waiting or look.claimed):
-                await self._client.step(queue._ours.delete())
+                await self._client.step(queue.steps.delete())
 
-    async def _is_drained(self, queue: RemoteEventQueue[Any]) -> bool:
+    async def _is_drained(self, queue: OkqDriver[Any]) -> bool:
         """Whether nobody else has an event of a closed queue, which may come back."""
         await self._flush()
         counts = await self._client.commands.counts(queue.name)
@@ -228,3 +226,21 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
         else:
             self.hand.pop(delivery, None)
             self._renewing.log_lost(delivery.lost("handed out"), [delivery])
+
+
+def consumer_of(
+    queues: Sequence[OkqDriver[Any]],
+    owned: OkqClient | None,
+    manual: bool,
+    delete: bool,
+    prefetch: int | None,
+    lease: float | None,
+    max_hold: float,
+) -> RemoteEventConsumer[Any]:
+    """Return a consumer of queues on one okq server: one connection is registered for all of them."""
+    notices = queues[0].waits
+    if len(queues) > 1:
+        notices = Notices(queues[0].client.node, [queue.name for queue in queues])
+        for queue in queues:
+            queue.waits = notices  # they end together
+    return RemoteEventConsumer(queues, notices, owned, manual, delete, prefetch, lease_of(lease), max_hold)

@@ -51,8 +51,9 @@ class Seen:
         self._counts: OrderedDict[bytes, int] = OrderedDict()
 
     def popped(self, events: Popped) -> None:
-        """Events were popped. If the server says how often, that counts."""
+        """Events were popped. If the server says how often, that counts. Others may have become dead letters."""
         self._done.received_count += len(events)
+        self._done.dead_lettered_count += events.dead
         for (event, _), attempts in zip(events, events.attempts, strict=False):
             self._note(event, attempts - 1)
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 
 from apressure.concurrency import background
 from apressure.concurrency.backoff import Backoff
@@ -18,8 +19,11 @@ from apressure.concurrency.settle import set_result_once
 from apressure.connection.server import Node
 from apressure.connection.settings import RECONNECT_BACKOFF
 from apressure.connection.wire.channel import RESPChannel
+from apressure.core.waiting import Parked, Wait, Waits
 from apressure.events.remote.commands import encoded
 from apressure.exceptions import PressureError
+
+T = TypeVar("T")
 
 logger = logging.getLogger("apressure")
 
@@ -27,49 +31,92 @@ SLICE: Final = 5
 """Seconds of one QNOTIFY. After that those that wait look again: nothing tells them that a queue was closed."""
 
 
-class Notices:
-    """The connection that is registered for some queues.
+LOOKS: Final = Backoff(first=0.005, most=0.25)
+"""The pauses between two looks of an operation that waits: the server tells nobody of room, or of the end; and a push
+that waits on the server cannot be taken back."""
 
-    It is open while somebody waits, or a consumer's block holds it, and up to `SLICE` seconds longer. After a loss it
-    connects and registers again.
+
+class Notices(Waits):
+    """The waits of one or several queues, and the connection that is registered for them.
+
+    It is open while somebody waits for events, or a consumer's block holds it, and up to `SLICE` seconds longer. After
+    a loss it connects and registers again.
 
     Args:
         node: The server.
         names: The queues.
 
     Attributes:
-        generation: How often those that waited were woken.
+        blocked: For how long operations waited here.
+        generation: How often those that waited for events were woken.
     """
 
     def __init__(self, node: Node, names: Sequence[str]) -> None:
+        super().__init__()
         self.generation = 0
         self._node = node
         self._names = [encoded(name) for name in names]
-        self._parked: set[asyncio.Future[None]] = set()
+        self._listeners: set[Parked] = set()  # that wait for events
         self._holders = 0
         self._registered: asyncio.Future[None] | None = None
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._closed_by: PressureError | None = None
 
-    def park(self, generation: int) -> asyncio.Future[None]:
+    def note(self) -> list[int]:
+        return [self.generation]
+
+    def until(
+        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str
+    ) -> Coroutine[Any, Any, T]:
+        looks = itertools.count(1)
+
+        def park(wait: Wait, noted: list[int]) -> Parked:
+            if wait.reason not in ("full", "open"):
+                return self.park(wait, noted)
+            future = Parked(loop=asyncio.get_running_loop())
+            future.get_loop().call_later(wait.seconds(LOOKS.pause(next(looks))), set_result_once, future, None)
+            return self._refused() or self._admitted(wait.reason, future)
+
+        return self._until(step, timeout, name, park)
+
+    def park(self, wait: Wait, noted: list[int]) -> Parked:
         """Return a future that completes when a pop may find something. Cancel it to stop waiting.
 
         Its exception says that the server cannot be reached.
 
         Args:
-            generation: The generation before the pop that found nothing.
+            wait: What the pop has answered.
+            noted: What `note` has returned before that pop.
         """
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._closed_by is not None:
-            future.set_exception(copy.copy(self._closed_by))
-        elif generation != self.generation:
+        if (refused := self._refused()) is not None:
+            return refused
+        future = Parked(loop=asyncio.get_running_loop())
+        if noted != self.note():
             future.set_result(None)
         else:
-            self._parked.add(future)
-            future.add_done_callback(self._parked.discard)
+            self._listeners.add(future)
+            future.add_done_callback(self._listeners.discard)
             self._start()
-        return future
+        return self._admitted(wait.reason, future)
+
+    async def wait(self, wait: Wait, noted: list[int], seconds: float | None) -> None:
+        """Wait until a pop may find something, for so many seconds at most. Arguments and errors are as for `park`."""
+        parked = self.park(wait, noted)
+        try:
+            await asyncio.wait((parked,), timeout=seconds)
+        finally:
+            parked.cancel()  # unless it is done
+        if not parked.cancelled():
+            parked.result()
+
+    def drop(self, wait: Wait) -> None:
+        """Nothing was claimed."""
+
+    def take_room(self) -> None:
+        """A step that pushes is about to be sent. Nobody tells of room here."""
+
+    def _stopped(self, wait: Wait) -> None:
+        """Nothing was claimed."""
 
     async def hold(self) -> None:
         """Stay registered, until `release`.
@@ -89,7 +136,7 @@ class Notices:
     def release(self) -> None:
         """Undo `hold`: the server forgets the consumer, unless somebody else holds the connection or waits."""
         self._holders -= 1
-        waiting = any(not future.done() for future in self._parked)
+        waiting = any(not future.done() for future in self._listeners)
         if not self._holders and not waiting and self._task is not None:
             self._task.cancel()
             self._task = self._registered = None
@@ -97,9 +144,9 @@ class Notices:
     def wake(self) -> None:
         """Wake those that wait: a pop may find something. An okq does not tell of events that are put back."""
         self.generation += 1
-        for future in list(self._parked):
+        for future in list(self._listeners):
             set_result_once(future, None)
-            self._parked.discard(future)
+            self._listeners.discard(future)
 
     def close(self, error: PressureError) -> asyncio.Task[None] | None:
         """Fail those that wait, and close the connection; returns the task that does that, if it is open."""
@@ -121,7 +168,7 @@ class Notices:
 
     async def _run(self) -> None:
         failures = 0
-        while self._parked or self._holders:
+        while self._listeners or self._holders:
             try:
                 channel = await self._node.connect(SLICE + self._node.settings.response_timeout)
             except PressureError as error:  # it has been tried for `retry_timeout` seconds
@@ -140,7 +187,7 @@ class Notices:
                         self._fail(error)
                 finally:
                     channel.abort("nobody waits any more")
-            if self._parked or self._holders:
+            if self._listeners or self._holders:
                 await asyncio.sleep(RECONNECT_BACKOFF.pause(failures))
                 failures += 1
         self._task = self._registered = None
@@ -149,7 +196,7 @@ class Notices:
         """Tell those that wait, until the connection ends or nobody wants it any more."""
         while channel.up:
             self._changed.clear()
-            if self._parked:
+            if self._listeners:
                 await channel.ask(b"QNOTIFY", SLICE)
                 self.wake()
                 continue
@@ -160,10 +207,10 @@ class Notices:
                 return
 
     def _fail(self, error: PressureError) -> None:
-        for future in list(self._parked):
+        for future in list(self._listeners):
             if not future.done():
                 future.set_exception(copy.copy(error))
-        self._parked.clear()
+        self._listeners.clear()
         if self._registered is not None and not self._registered.done():
             self._registered.set_exception(copy.copy(error))
             self._registered.exception()  # perhaps nobody waits for it

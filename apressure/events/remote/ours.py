@@ -1,31 +1,18 @@
-"""The commands of our servers for one queue as a whole, as methods. A released okq has none of them."""
+"""The commands of our servers for one queue as a whole, as the steps of a driver. A released okq has few of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from apressure.connection.wire.command import Argument
+from apressure.events.engine.answers import Event, Status
 from apressure.events.remote.client import OkqClient
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError
 
 
-class Look(NamedTuple):
-    """What a server of ours tells of a queue; see `apressure.events.engine.answers.Status`."""
-
-    exists: int
-    created: int
-    bound: int
-    closed: int
-    paused: int
-    waiting: int
-    claimed: int
-    consumers: int
-    dead: int
-
-
 class Ours:
-    """The commands. Each raises ServerTooOldError on a released okq, and PressureError if the server cannot be reached.
+    """The commands. All but `peek` raise ServerTooOldError on a released okq, and PressureError without a server.
 
     One whose repeat would do more is not repeated when its reply was lost: that raises OutcomeUnknownError. Cancelled,
     a command that changes something ends all the same; see `OkqClient.step`.
@@ -39,10 +26,18 @@ class Ours:
         self._name = name
         self._client = client
 
-    async def look(self) -> Look:
+    async def status(self) -> Status:
         """Look at the queue."""
         reply, _ = await self._client.commands.ask_ours(self._name, "QLOOK")
-        return Look(*reply[: len(Look._fields)])
+        exists, created, bound, closed, paused, waiting, claimed, consumers, dead = reply[:9]
+        return Status(
+            bound, created == 1, waiting, claimed, exists, consumers, closed == 1, dead, None, paused == 1
+        )  # fmt: skip
+
+    async def peek(self, newest: bool) -> Event | None:
+        """Return the event that is next, or the newest one; None if none waits. A released okq can do that, too."""
+        pair = await self._client.commands.peek(self._name, newest)
+        return None if pair is None else Event(*pair)
 
     async def create(self, bound: int) -> bool | None:
         """Create the queue, unless it exists. Returns whether it is new; None if a lost reply may have said so."""

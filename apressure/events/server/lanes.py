@@ -269,6 +269,13 @@ PopJob = Job[Taking, Found]
 class PopLane(Lane[Taking, Found]):
     """Pops from a queue."""
 
+    _dead = 0
+
+    def take_dead(self) -> int:
+        """Return how many events its steps have made dead letters, and that no client was told of before."""
+        dead, self._dead = self._dead, 0
+        return dead
+
     def pop(self, most: int, want: Want) -> Outcome[Found]:
         """Pop events.
 
@@ -299,7 +306,7 @@ class PopLane(Lane[Taking, Found]):
             nothing = Found()
             nothing.wait = answer
             return [(job, nothing) for job in jobs]
-        logs.dead_letters("EventQueue", self._steps.name, answer.dead)
+        self._dead += logs.dead_letters("EventQueue", self._steps.name, answer.dead)
         events = answer.events
         settled: list[tuple[PopJob, Found]] = []
         again: list[PopJob] = []

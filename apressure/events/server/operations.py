@@ -175,7 +175,7 @@ class Operations:
         if not events:
             if pops[0].wait:
                 return in_task(self._pop_soon(session, queue, pops[0]))
-            return [_shown(pop, (), events.wait) for pop in pops]
+            return [_shown(queue, pop, (), events.wait) for pop in pops]
         if pops[0].lease:
             queue.expiry.look_in(pops[0].lease)
         replies, at = [], 0
@@ -183,7 +183,7 @@ class Operations:
             mine = events[at : at + (pop.most or 1)]
             if not mine:
                 break  # the step may have ended early, at large events: the others try again
-            replies.append(_shown(pop, mine))
+            replies.append(_shown(queue, pop, mine))
             at += len(mine)
         return replies
 
@@ -198,7 +198,7 @@ class Operations:
             self._queues.detach(queue)
         if session.gone and events:
             queue.steps.give_back_soon(events)
-        return [_shown(pop, events, events.wait)]
+        return [_shown(queue, pop, events, events.wait)]
 
     # Acknowledging.
 
@@ -373,12 +373,13 @@ def _full(push: Push, letters: bytes) -> str:
     return f"ERR queue full: the first {len(letters)} of {len(push.events)} events are in the queue"
 
 
-def _shown(pop: Pop, events: Sequence[Event], wait: Wait = EMPTY) -> Reply:
+def _shown(queue: ServedQueue, pop: Pop, events: Sequence[Event], wait: Wait = EMPTY) -> Reply:
+    dead = queue.pops.take_dead() if pop.tell and pop.limit and (pop.most is not None or not events) else 0
     if pop.tell and not events:
-        return f"{wait.reason} created" if wait.created else wait.reason
+        return f"{wait.reason}{' created' if wait.created else ''}{f' {dead}' if dead else ''}"
     show = _with_attempts if pop.tell else _pair
     if pop.most is not None:
-        return [show(event) for event in events]
+        return [*(show(event) for event in events), *([dead] if dead else ())]
     return show(events[0]) if events else None
 
 

@@ -1,17 +1,8 @@
-"""How a step is sent: its script, and whether its answer must be durable."""
+"""Whether the answer to a step must be durable."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Final
-
-from apressure.connection.wire.script import Script
-
-
-@functools.cache
-def script(name: str) -> Script:
-    """Return the script of that name, read once."""
-    return Script("apressure.tasks.engine", name)
 
 
 def changed(answer: Any) -> bool:

@@ -26,7 +26,7 @@ from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError
 from apressure.tasks.engine.answers import Claim, Reserved, Status, read
 from apressure.tasks.engine.keys import QUEUES, TaskKeys
-from apressure.tasks.engine.sending import NOT_DURABLE, changed, script
+from apressure.tasks.engine.sending import NOT_DURABLE, changed
 from apressure.tasks.options import OnOrphan
 
 MAX_TASKS: Final = 1000
@@ -95,7 +95,7 @@ class TaskSteps(StepSender):
         ValueError: It is no valid name.
     """
 
-    _script = staticmethod(script)
+    _room = "apressure.tasks.engine"
     _not_durable = NOT_DURABLE
     _changed = staticmethod(changed)
 

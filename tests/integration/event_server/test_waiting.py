@@ -11,6 +11,7 @@ import redis
 from apressure import Client
 from apressure.embedded import EmbeddedServer
 from apressure.events.engine.steps import EventSteps
+from tests import event_steps
 from tests.integration.conftest import eventually
 from tests.integration.event_server.conftest import Serve, Served, Wire, packed
 from tests.servers import frozen
@@ -110,8 +111,8 @@ async def test_an_expired_event_wakes_those_who_wait(okq: Served, wire: Wire, co
 async def test_a_claim_of_a_server_that_died_comes_back(okq: Served, wire: Wire, url: str) -> None:
     async with Client(url) as client:
         steps = EventSteps(client, "foo")
-        await steps.push([(b"1", b"x")])
-        await steps.pop(lease=0.3)
+        await event_steps.push(steps, [(b"1", b"x")])
+        await event_steps.pop(steps, lease=0.3)
     assert await wire("QREGISTER", "foo") == b"OK"
     assert await wire("QNOTIFY", LONG) == b"foo"
 

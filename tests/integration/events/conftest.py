@@ -14,8 +14,9 @@ import pytest
 import redis
 
 from apressure import EventQueue, QueueDoesNotExistError
+from apressure.connection import sender
 from apressure.connection.wire.script import Script
-from apressure.events.engine import sending, waits
+from apressure.events.engine import waits
 from tests.okq import Okq
 
 PATIENCE = 90.0
@@ -70,18 +71,18 @@ def long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits that miss a wake-up look again after 10 minutes only: a test that passes has missed none."""
     monkeypatch.setattr(waits, "SLICE", 600)
     monkeypatch.setattr(waits.Waiter.__init__, "__defaults__", (600, None, False))
-    original = sending.script
+    original = sender.script
 
     @functools.cache
-    def patient(name: str) -> Script:
-        made = copy.copy(original(name))
+    def patient(room: str, name: str) -> Script:
+        made = copy.copy(original(room, name))
         for number in (b"WATCH_MS = 6000", b"SCAN_MS = 10000"):
             assert b"%b " % number in made.source
             made.source = made.source.replace(b"%b " % number, b"%b000 " % number)
         made.sha = hashlib.sha1(made.source, usedforsecurity=False).hexdigest().encode()
         return made
 
-    monkeypatch.setattr(sending, "script", patient)
+    monkeypatch.setattr(sender, "script", patient)
 
 
 async def in_time(operation: Any) -> Any:

@@ -16,6 +16,7 @@ import redis
 import apressure
 from apressure import EventQueue, PermissionDeniedError, QueueDoesNotExistError
 from apressure.embedded import EmbeddedServer
+from tests import event_steps
 from tests.integration.events.conftest import Open, in_time
 from tests.servers import SERVERS, admin
 
@@ -62,7 +63,7 @@ def test_the_page_names_every_command_and_key() -> None:
         called |= {name.lower() for name in re.findall(r"(?:p?call|push)\((?:.*? (?:and|or) )?'([A-Z]+)'", text)}
         called |= {name.lower() for name in re.findall(r"'(LPUSH|RPUSH|ZREM|ZADD)'", text)}
     assert {rule[1:] for rule in rules() if rule.startswith("+")} == called | BY_CONNECTION
-    for key in apressure.EventQueue("x")._steps.keys.ours:
+    for key in apressure.EventQueue("x")._driver.steps.keys.ours:
         assert f"`{key.decode().rpartition(':')[2]}`" in PAGE
 
 
@@ -106,10 +107,10 @@ async def play(url: str) -> None:
         assert await queue.requeue() == 1
         assert (await queue.statistics()).length == 1
         await queue.peek()
-        await queue._steps.mend()
+        await queue._driver.steps.mend()
         await queue.purge()
-        await queue._steps.push([(b"x", b"1"), (b"x", b"2")])
-        await queue._steps.flush()
+        await event_steps.push(queue._driver.steps, [(b"x", b"1"), (b"x", b"2")])
+        await queue._driver.steps.flush()
         await queue.put(b"4")
         await queue.close()
         await queue.wait_closed()

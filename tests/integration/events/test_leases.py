@@ -14,6 +14,7 @@ import redis
 from apressure import Client, ClientClosedError, EventQueue, LeaseLostError
 from apressure.events.engine.answers import Popped
 from apressure.events.engine.steps import EventSteps, Want
+from tests import event_steps
 from tests.integration.events.conftest import Open, blocked, consistent, eventually, in_time
 from tests.okq import Okq
 
@@ -128,9 +129,9 @@ async def test_a_lost_item_is_an_error_of_the_loop(open_queue: Open, db: redis.R
         async with queue.consumer(lease=60, prefetch=1) as consumer:
             async for item in consumer:
                 assert item == b"1"
-                assert await other._steps.settle([((await other._steps.peek()).id, b"")]) == [False]  # type: ignore[union-attr]
+                assert await other._driver.steps.settle([((await other._driver.steps.peek()).id, b"")]) == [False]  # type: ignore[union-attr]
                 claimed = db.lrange(Okq.key("jobs", "claimed"), 0, -1)
-                assert await other._steps.settle([(claimed[0], b"")], "nack") == [True]
+                assert await other._driver.steps.settle([(claimed[0], b"")], "nack") == [True]
 
     with pytest.raises(LeaseLostError):
         await in_time(consume())
@@ -306,7 +307,7 @@ async def test_a_repeated_pop_returns_what_is_still_its_own(open_queue: Open, db
     """The reply was lost, and the step is sent again: after some time, other consumers may have the events."""
     queue, other = await open_queue(), await open_queue()
     await queue.put_many([b"1", b"2", b"3"])
-    steps = queue._steps
+    steps = queue._driver.steps
     series = steps.series()
 
     async def pop() -> list[bytes]:
@@ -319,7 +320,7 @@ async def test_a_repeated_pop_returns_what_is_still_its_own(open_queue: Open, db
     assert await pop() == [b"1", b"2"]
     assert (await queue.statistics()).in_flight == 2
     first = db.lrange(Okq.key("jobs", "claimed"), -1, -1)[0]
-    assert await other._steps.settle([(first, b"")], "nack") == [True]
+    assert await other._driver.steps.settle([(first, b"")], "nack") == [True]
     theirs = await other.receive(lease=60)
     assert theirs.raw == b"1"
     series.number -= 1
@@ -336,8 +337,8 @@ async def test_claims_are_settled_in_any_order_and_those_of_others_stay(
     async with Client(url) as client:
         steps = EventSteps(client, "jobs")
         for order, stolen in ((1, None), (-1, None), (1, b"2"), (1, b"4")):
-            await steps.push([(b"%d" % number, b"x") for number in range(5)])
-            popped = await steps.pop(5)
+            await event_steps.push(steps, [(b"%d" % number, b"x") for number in range(5)])
+            popped = await event_steps.pop(steps, 5)
             assert isinstance(popped, Popped)
             claims = [(event.id, event.token) for event in popped.events][::order]
             if stolen is not None:

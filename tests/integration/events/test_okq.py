@@ -11,6 +11,7 @@ import redis
 from apressure import Client, DuplicateEventError, EventQueue, LeaseLostError
 from apressure.events import consumer
 from apressure.events.engine.steps import EventSteps, active_queues
+from tests import event_steps
 from tests.integration.events.conftest import Open, blocked, consistent, eventually, in_time
 from tests.okq import DuplicateEvent, Okq
 
@@ -84,7 +85,7 @@ async def test_its_claims_are_left_alone(queue: EventQueue[bytes], okq: Okq) -> 
     okq.push("jobs", "a", b"1")
     okq.pop("jobs", 60)
     for _ in range(3):
-        assert await queue._steps.heal() == (0, pytest.approx(10_000, abs=10_000))
+        assert await queue._driver.steps.heal() == (0, pytest.approx(10_000, abs=10_000))
         await asyncio.sleep(0.6)
     assert okq.status("jobs") == (1, 1, 0)
     assert okq.ack("jobs", "a") == 1
@@ -98,7 +99,7 @@ async def test_a_thousand_claims_a_pass(queue: EventQueue[bytes], okq: Okq, db: 
     index = "apressure:queue:{jobs}:expiry"
     assert db.zcard(index) == 2500
     db.delete(index, "apressure:queue:{jobs}:scan")
-    await queue._steps.heal()
+    await queue._driver.steps.heal()
     assert db.zcard(index) <= 1000
     received = 0
     while received < 2500:
@@ -128,13 +129,13 @@ async def test_it_dies_while_it_acknowledges(queue: EventQueue[bytes], okq: Okq,
     okq.hook = dies_at(command)  # type: ignore[assignment]
     with pytest.raises(Died):
         okq.ack("jobs", "a")
-    status = await queue._steps.status()
+    status = await queue._driver.steps.status()
     if status.contents != status.waiting + status.claimed:
-        assert await queue._steps.mend() == 1
+        assert await queue._driver.steps.mend() == 1
         delivery = await in_time(queue.receive())  # also while the lock of the claim before is there
         assert delivery.id == "a"
         await delivery.ack()
-    assert await queue._steps.mend() == 0
+    assert await queue._driver.steps.mend() == 0
     assert consistent(db)
     db.delete(Okq.key("jobs", "lock", "a"))  # it has a time to live
 
@@ -144,8 +145,8 @@ async def test_it_dies_while_it_pushes(queue: EventQueue[bytes], okq: Okq, db: r
     okq.hook = dies_at("push LPUSH")  # type: ignore[assignment]
     with pytest.raises(Died):
         okq.push("jobs", "a", b"lost")
-    assert await queue._steps.mend() == 1
-    assert await queue._steps.mend() == 0
+    assert await queue._driver.steps.mend() == 1
+    assert await queue._driver.steps.mend() == 0
     assert consistent(db)
     assert await queue.peek() == b"lost"
 
@@ -202,7 +203,7 @@ async def test_a_stale_index_does_no_harm(queue: EventQueue[bytes], okq: Okq, db
         await first.ack()
     with pytest.raises(LeaseLostError):
         await second.ack()
-    await queue._steps.heal()
+    await queue._driver.steps.heal()
     assert okq.status("jobs") == (1, 1, 0)
     assert okq.ack("jobs", "b") == 1
 
@@ -242,8 +243,8 @@ async def test_consumers_are_shown(queue: EventQueue[bytes], okq: Okq, db: redis
     assert okq.status("jobs")[2] == 1
     db.zadd(Okq.key("jobs", "consumers"), {"theirs": 1})
     assert (await queue.statistics()).consumers == 0
-    assert await queue._steps.register(b"other") == 1
-    assert await queue._steps.unregister(b"other") == 0
+    assert await queue._driver.steps.register(b"other") == 1
+    assert await queue._driver.steps.unregister(b"other") == 0
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -289,9 +290,9 @@ async def test_random_operations_of_both_lose_and_double_nothing(open_queue: Ope
     for lock in db.keys(Okq.key("jobs", "lock", "*")):
         db.pexpire(lock, 1)
     db.delete("apressure:queue:{jobs}:expiry", "apressure:queue:{jobs}:scan")
-    await queue._steps.mend()
+    await queue._driver.steps.mend()
     left: set[str] = set()
-    while (await queue._steps.status()).contents:
+    while (await queue._driver.steps.status()).contents:
         try:
             for delivery in await queue.receive_many(100, timeout=5, lease=60):
                 assert delivery.id not in left
@@ -308,13 +309,25 @@ async def test_steps_of_a_queue_that_another_program_damaged(queue: EventQueue[b
     """Everything is checked before the first write."""
     db.set(Okq.key("jobs", "claimed"), "x")
     before = {key: db.dump(key) for key in db.scan_iter()}
-    steps: EventSteps = queue._steps
-    for step in (steps.push([(b"a", b"1")]), steps.pop(), steps.settle([(b"a", b"")]), steps.heal(), steps.purge(1)):
+    steps: EventSteps = queue._driver.steps
+    for step in (
+        event_steps.push(steps, [(b"a", b"1")]),
+        event_steps.pop(steps),
+        steps.settle([(b"a", b"")]),
+        steps.heal(),
+        steps.purge(1),
+    ):
         with pytest.raises(Exception, match="WRONGTYPE"):
             await step
     assert {key: db.dump(key) for key in db.scan_iter() if b":op:" not in key} == before
     db.delete(Okq.key("jobs", "claimed"))
     db.set("apressure:queue:{jobs}:bound", "many")
-    for step in (steps.push([(b"a", b"1")]), steps.pop(), steps.settle([(b"a", b"")]), steps.heal(), steps.purge(1)):
+    for step in (
+        event_steps.push(steps, [(b"a", b"1")]),
+        event_steps.pop(steps),
+        steps.settle([(b"a", b"")]),
+        steps.heal(),
+        steps.purge(1),
+    ):
         with pytest.raises(Exception, match="is not a bound"):
             await step

@@ -50,7 +50,7 @@ class Moves:
     """The step, by hand."""
 
     def __init__(self, destination: EventQueue[bytes]) -> None:
-        self.steps = destination._steps
+        self.steps = destination._driver.steps
         self.series = self.steps.series()
 
     async def __call__(self, *units: tuple[list[Any], list[bytes]], expected: bool = False) -> int:
@@ -103,15 +103,15 @@ async def test_a_lost_claim_puts_nothing(open_queue: Open, db: redis.Redis, okq:
     source, destination = await two(open_queue, 1)
     delivery = await source.receive()
     if how == "nacked":
-        await source._steps.settle([delivery.claim], "nack")
+        await source._driver.steps.settle([delivery.claim], "nack")
     elif how == "acknowledged by id":
         assert okq.ack("in", delivery.id) == 1
     elif how == "flushed":
-        await source._steps.flush()
+        await source._driver.steps.flush()
     else:
         db.delete(IN.lock(delivery.id.encode()))
         db.zadd(IN.ours[2], {delivery.id: 1})
-        await source._steps.heal()
+        await source._driver.steps.heal()
         if how == "taken by another":
             again = await in_time(source.receive())
     with pytest.raises(LeaseLostError):

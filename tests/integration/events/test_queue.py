@@ -112,13 +112,13 @@ async def test_a_get_that_is_cancelled_while_it_gives_back_loses_nothing(
 ) -> None:
     queue, raw = await open_queue(codec="json"), await open_queue()
     await raw.put_many([b"1", b"no", b"3"])
-    give_back = queue._pops.give_back
+    give_back = queue._driver._pops.give_back
 
     def cancelling(*arguments: Any) -> Any:
         getting.cancel()
         return give_back(*arguments)
 
-    queue._pops.give_back = cancelling  # type: ignore[method-assign]
+    queue._driver._pops.give_back = cancelling  # type: ignore[method-assign]
     getting = asyncio.create_task(queue.get_many(3))
     with pytest.raises(asyncio.CancelledError):
         await getting
@@ -133,7 +133,7 @@ async def test_takers_that_leave_in_the_turn_of_the_answer_give_back_in_order(
     first = asyncio.create_task(getattr(queue, f"{take}_many")(1, timeout=5))
     second = asyncio.create_task(getattr(queue, f"{take}_many")(1, timeout=5))
     third = asyncio.create_task(getattr(queue, f"{take}_many")(2, timeout=5))
-    lane, answered = queue._pops, queue._pops._answered
+    lane, answered = queue._driver._pops, queue._driver._pops._answered
 
     def leave(answer: Any) -> None:
         third.cancel()  # what comes for it goes back at once,

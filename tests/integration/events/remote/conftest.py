@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 import redis
 
-from apressure import EventQueue, QueueDoesNotExistError, RemoteEventQueue
+from apressure import EventQueue, QueueDoesNotExistError
 from apressure.events.server.server import EventServer
 from apressure.events.server.settings import Address, ServerSettings
 from tests.okq_server import OkqServer
@@ -22,7 +22,7 @@ PATIENCE = 60.0
 class Open(Protocol):
     """`await open_queue("jobs")`: an open queue on the server; each has a client of its own."""
 
-    async def __call__(self, name: str = "jobs", **options: Any) -> RemoteEventQueue[Any]: ...
+    async def __call__(self, name: str = "jobs", **options: Any) -> EventQueue[Any]: ...
 
 
 @contextlib.asynccontextmanager
@@ -85,9 +85,8 @@ async def okq_url(request: pytest.FixtureRequest, url: str) -> AsyncIterator[str
             yield address
 
 
-async def opened(stack: contextlib.AsyncExitStack, url: str, name: str, **options: Any) -> RemoteEventQueue[Any]:
+async def opened(stack: contextlib.AsyncExitStack, url: str, name: str, **options: Any) -> EventQueue[Any]:
     queue: Any = EventQueue(name, url=url, **options)
-    assert isinstance(queue, RemoteEventQueue)
     await stack.enter_async_context(queue)
     return queue
 
@@ -97,7 +96,7 @@ async def open_queue(okq_url: str) -> AsyncIterator[Open]:
     """Open queues on each kind of server."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def opener(name: str = "jobs", **options: Any) -> RemoteEventQueue[Any]:
+        async def opener(name: str = "jobs", **options: Any) -> EventQueue[Any]:
             return await opened(stack, okq_url, name, **options)
 
         yield opener
@@ -108,7 +107,7 @@ async def open_released(released: OkqServer) -> AsyncIterator[Open]:
     """Open queues on a released okq."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def opener(name: str = "jobs", **options: Any) -> RemoteEventQueue[Any]:
+        async def opener(name: str = "jobs", **options: Any) -> EventQueue[Any]:
             return await opened(stack, released.url, name, **{"retry_timeout": 60, **options})
 
         yield opener
@@ -119,7 +118,7 @@ async def open_ours(ours: str) -> AsyncIterator[Open]:
     """Open queues on a server of ours."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def opener(name: str = "jobs", **options: Any) -> RemoteEventQueue[Any]:
+        async def opener(name: str = "jobs", **options: Any) -> EventQueue[Any]:
             return await opened(stack, ours, name, **options)
 
         yield opener

@@ -70,6 +70,19 @@ async def test_what_fails_too_often_becomes_a_dead_letter(open_ours: Open, direc
     await (await in_time(queue.receive())).nack()
     await fails(QueueEmptyError, queue.receive(timeout=0))
     assert [one.item for one in await direct.dead_letters()] == [b"1", b"3"]
+    assert (await queue.statistics()).dead_lettered_count == 2
+    assert (await direct.statistics()).dead_lettered_count == 0
+
+
+async def test_every_dead_letter_counts_once(open_ours: Open) -> None:
+    queues = [await open_ours(max_attempts=1) for _ in range(2)]
+    await queues[0].put_many([b"%d" % number for number in range(50)])
+    for delivery in await in_time(queues[0].receive_many(40)):
+        await delivery.nack()
+    received = await asyncio.gather(*(in_time(queue.receive_many(5)) for queue in queues))
+    assert sorted(one.raw for some in received for one in some) == [b"%d" % number for number in range(40, 50)]
+    await fails(QueueEmptyError, queues[1].get(timeout=0))
+    assert sum([(await queue.statistics()).dead_lettered_count for queue in queues]) == 40
 
 
 async def test_errors_are_kept_only_where_there_is_a_limit(open_ours: Open) -> None:

@@ -13,7 +13,6 @@ from apressure import (
     QueueClosedError,
     QueueDoesNotExistError,
     QueueFullError,
-    RemoteEventQueue,
     ServerTooOldError,
 )
 from apressure.events.server import queues
@@ -25,7 +24,7 @@ async def is_gone(queue: EventQueue[bytes]) -> bool:
     return not await queue.exists()
 
 
-async def iterated(queue: RemoteEventQueue[Any]) -> list[Any]:
+async def iterated(queue: EventQueue[Any]) -> list[Any]:
     async with queue.consumer() as consumer:
         return [item async for item in consumer]
 
@@ -40,7 +39,7 @@ async def test_what_waits_learns_of_it(
     tasks = [
         asyncio.create_task(operation) for operation in (waiting[0].receive(), waiting[1].get(), iterated(waiting[2]))
     ]
-    await eventually(lambda: all(queue._waiting for queue in waiting))
+    await eventually(lambda: all(queue._driver.waits._parked for queue in waiting))
     async with contextlib.AsyncExitStack() as stack:
         deleting: Any = direct
         if who == "its server":
@@ -58,7 +57,7 @@ async def test_a_put_that_waits_for_room_learns_of_it(open_ours: Open, direct: E
     await queue.put(b"1")
     await fails(QueueFullError, queue.put_nowait(b"2"))
     tasks = [asyncio.create_task(queue.put(b"2")), asyncio.create_task(queue.put_many([b"3"] * 5000))]
-    await eventually(lambda: len(queue._waiting) == 2)
+    await eventually(lambda: len(queue._driver.waits._parked) == 2)
     await direct.delete()
     for task in tasks:
         await fails(QueueDoesNotExistError, task)
@@ -85,11 +84,11 @@ async def test_an_object_that_has_created_the_queue_expects_it(open_ours: Open, 
 async def test_a_queue_that_was_not_created_may_go_and_come(open_ours: Open, direct: EventQueue[bytes]) -> None:
     queue = await open_ours()
     waiting = asyncio.create_task(queue.receive())
-    await eventually(lambda: queue._waiting)
+    await eventually(lambda: queue._driver.waits._parked)
     await direct.put(b"0", id="a")
     await (await in_time(waiting)).ack()
     waiting = asyncio.create_task(queue.receive())
-    await eventually(lambda: queue._waiting)
+    await eventually(lambda: queue._driver.waits._parked)
     with contextlib.suppress(QueueDoesNotExistError):  # it exists as long as somebody is registered
         await direct.delete()
     await direct.put(b"1")
@@ -100,7 +99,7 @@ async def test_the_last_consumer_deletes_the_queue(open_ours: Open, direct: Even
     await direct.create()
     items: list[bytes] = []
 
-    async def consume(queue: RemoteEventQueue[Any]) -> None:
+    async def consume(queue: EventQueue[Any]) -> None:
         async with queue.consumer(delete=True) as consumer:
             items.extend([item async for item in consumer])
 

@@ -24,7 +24,6 @@ from apressure import (
     OutcomeUnknownError,
     PressureError,
     QueueEmptyError,
-    RemoteEventQueue,
     ServerError,
     ServerUnavailableError,
 )
@@ -215,7 +214,6 @@ async def test_a_killed_server_of_ours_loses_nothing(process: Process) -> None:
         EventQueue("jobs", url=process.url, retry_timeout=60) as putting,
         EventQueue("jobs", url=process.url, retry_timeout=60) as consuming,
     ):
-        assert isinstance(putting, RemoteEventQueue)
         await _survive(putting, consuming, process.kill, start)
 
 
@@ -346,7 +344,7 @@ async def test_random_cancellations_leave_nothing_behind(open_queue: Open) -> No
     assert {item for item in received if item.startswith(b"known")} == {b"known %d" % n for n in range(150)}
 
 
-async def _none_in_flight(queue: RemoteEventQueue[Any]) -> bool:
+async def _none_in_flight(queue: EventQueue[Any]) -> bool:
     return (await queue.statistics()).in_flight == 0
 
 
@@ -451,7 +449,7 @@ async def test_a_queue_that_is_closed_while_a_loop_receives_keeps_nothing(
     queue = await open_queue()
     await queue.put_many([b"1", b"2"])
     async with EventQueue("jobs", url=okq_url) as closing, closing.consumer(lease=600) as consumer:
-        commands = closing._client.commands
+        commands = closing.client.commands
         original, closes = commands.pop, []
 
         async def pop(*arguments: Any) -> Any:

@@ -18,7 +18,6 @@ from apressure import (
     QueueClosedError,
     QueueEmptyError,
     QueueFullError,
-    RemoteEventQueue,
     ServerTooOldError,
     pipe,
     serve,
@@ -122,7 +121,7 @@ async def test_a_waiting_receive_wakes(open_queue: Open, monkeypatch: pytest.Mon
     for number in range(20):
         waiting = asyncio.create_task(queue.receive())
         if number % 2:
-            await eventually(lambda: queue._waiting)
+            await eventually(lambda: queue._driver.waits._parked)
         await other.put(b"%d" % number)
         delivery = await in_time(waiting)
         assert delivery.raw == b"%d" % number
@@ -135,7 +134,7 @@ async def test_many_receivers_share_a_wait(open_queue: Open, monkeypatch: pytest
     monkeypatch.setattr("apressure.events.remote.notices.SLICE", 600)
     queue = await open_queue()
     waiting = [asyncio.create_task(queue.get()) for _ in range(20)]
-    await eventually(lambda: len(queue._waiting) == 20)
+    await eventually(lambda: len(queue._driver.waits._parked) == 20)
     assert (await queue.statistics()).waiting_receivers == 20
     assert await queue.put_many(b"%d" % n for n in range(20)) == 20
     assert sorted(await in_time(asyncio.gather(*waiting)), key=int) == [b"%d" % n for n in range(20)]
@@ -218,7 +217,7 @@ async def test_a_lease_that_ends(open_queue: Open, monkeypatch: pytest.MonkeyPat
 async def test_blocked_operations_end_with_the_object(open_queue: Open) -> None:
     queue = await open_queue()
     waiting = [asyncio.create_task(queue.receive()), asyncio.create_task(queue.get())]
-    await eventually(lambda: len(queue._waiting) == 2)
+    await eventually(lambda: len(queue._driver.waits._parked) == 2)
     assert await queue.unblock() == 2
     for one in waiting:
         await fails(OperationUnblockedError, one)
@@ -227,7 +226,7 @@ async def test_blocked_operations_end_with_the_object(open_queue: Open) -> None:
     async with consumer:
         delivery = await in_time(anext(consumer))
         iterating = asyncio.create_task(queue.receive())
-        await eventually(lambda: queue._waiting)
+        await eventually(lambda: queue._driver.waits._parked)
         await queue.aclose()
         await fails(ClientClosedError, iterating)
     await fails(ClientClosedError, queue.put(b"2"))
@@ -335,13 +334,13 @@ async def test_a_bound_and_the_end_on_our_server(open_ours: Open, direct: EventQ
     assert error.accepted == 5
     await fails(QueueFullError, queue.put_nowait(b"5"))
     waiting = asyncio.create_task(queue.put_many([b"5", b"6"]))
-    await eventually(lambda: queue._waiting)
+    await eventually(lambda: queue._driver.waits._parked)
     assert (await queue.statistics()).waiting_putters == 1
     assert [await queue.get() for _ in range(7)] == [b"%d" % n for n in range(7)]
     assert await in_time(waiting) == 2
     assert not await queue.closed()
     receiving = asyncio.create_task(queue.receive())
-    await eventually(lambda: queue._waiting)
+    await eventually(lambda: queue._driver.waits._parked)
     await direct.close()
     await fails(QueueClosedError, receiving)
     assert await queue.closed()
@@ -355,11 +354,11 @@ async def test_a_cancelled_wait_for_room_puts_nothing(open_ours: Open, direct: E
     queue = await open_ours()
     await queue.put(b"1")
     putting = asyncio.create_task(queue.put(b"2"))
-    await eventually(lambda: queue._waiting)
+    await eventually(lambda: queue._driver.waits._parked)
     putting.cancel()
     await fails(asyncio.CancelledError, putting)
     unblocked = asyncio.create_task(queue.put(b"3"))
-    await eventually(lambda: queue._waiting)
+    await eventually(lambda: not all(parked.done() for parked in queue._driver.waits._parked))
     assert await queue.unblock() == 1
     await fails(OperationUnblockedError, unblocked)
     assert await drained(queue) == [b"1"]
@@ -377,7 +376,7 @@ async def test_a_consumer_of_our_server_waits_for_what_others_have(open_ours: Op
             items.extend([item async for item in consumer])
 
     consuming = asyncio.create_task(consume())
-    await eventually(lambda: items or queue._waiting)
+    await eventually(lambda: items or queue._driver.waits._parked)
     await theirs.nack()
     await in_time(consuming)
     assert sorted(items) == [b"1", b"2"]
@@ -390,7 +389,7 @@ async def test_a_pause_holds_on_our_server(open_ours: Open, direct: EventQueue[b
     await direct.pause()
     await fails(QueueEmptyError, queue.receive(timeout=0.2))
     waiting = asyncio.create_task(queue.receive())
-    await eventually(lambda: queue._waiting)
+    await eventually(lambda: queue._driver.waits._parked)
     assert not waiting.done()
     await direct.resume()
     assert (await in_time(waiting)).raw == b"1"
@@ -490,11 +489,9 @@ def test_urls() -> None:
         ("OKQ://10.0.0.1:4000/", "10.0.0.1:4000"),
         ("okq+unix:///run/okq.sock", "/run/okq.sock"),
     ):
-        assert repr(EventQueue("jobs", url=url)) == f"<RemoteEventQueue 'jobs' at {shown}>"
-    with pytest.raises(ValueError, match="needs url='okq://"):
-        RemoteEventQueue("jobs", url="redis://127.0.0.1")
+        assert repr(EventQueue("jobs", url=url)) == f"<EventQueue 'jobs' at {shown}>"
 
 
-async def _counts(queue: RemoteEventQueue[Any], total: int, in_flight: int, consumers: int) -> bool:
+async def _counts(queue: EventQueue[Any], total: int, in_flight: int, consumers: int) -> bool:
     found = await queue.statistics()
     return (found.length + found.in_flight, found.in_flight, found.consumers) == (total, in_flight, consumers)

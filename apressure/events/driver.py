@@ -1,0 +1,155 @@
+"""What is behind the verbs of `EventQueue` on a Redis or Valkey server: steps, waits and lanes of one queue.
+
+`remote/driver.py` is the same on an okq server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import Generic, TypeVar
+
+from apressure.concurrency.handover import note_taken
+from apressure.concurrency.settle import wait_for_answer, wait_shielded
+from apressure.connection.client import Client
+from apressure.core.leases.arguments import lease_of
+from apressure.core.objects import Block, QueueObject, SharedClient
+from apressure.core.taking import Take, Taken
+from apressure.events.delivery import EventDelivery, Hand
+from apressure.events.engine.answers import Event, Status
+from apressure.events.engine.batching import EventSettler, Pair, PopLane, Push, PushLane
+from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
+from apressure.events.engine.waits import EventWaits
+from apressure.exceptions import DecodeError, PressureError
+from apressure.items import Items, Progress
+
+T = TypeVar("T")
+
+
+C = TypeVar("C", bound=SharedClient)
+
+
+class EventDriver(QueueObject[C, Block], Generic[C, T]):
+    """What the drivers of both kinds of server have in common.
+
+    Args:
+        client: The client whose connections it uses.
+        owns_client: Close it together with the driver.
+        name: The queue's name.
+        items: Encodes and decodes items.
+        max_attempts: How often an event is delivered at most; None for no limit.
+
+    Attributes:
+        client, items, max_attempts: As given.
+        expected: This object has created the queue: if it is gone, it was deleted.
+    """
+
+    expected = False
+
+    def __init__(self, client: C, owns_client: bool, name: str, items: Items[T], max_attempts: int | None) -> None:
+        super().__init__(client, owns_client, name)
+        self.client = client
+        self.items = items
+        self.max_attempts = max_attempts
+
+    async def _give_back(self) -> None:
+        assert self._closed_by is not None
+        self._end(self._closed_by)  # first, or what waits would get what is given back
+        await super()._give_back()
+
+
+class RedisDriver(EventDriver[Client, T]):
+    """The driver of a queue on a Redis or Valkey server.
+
+    Args:
+        client, owns_client, name, items, max_attempts: As for `EventDriver`.
+        keep_errors: Keep the errors of events that go back.
+
+    Attributes:
+        steps: The steps.
+        waits: Operations wait here.
+        counts: What the queue object has done so far.
+        settler: Settles deliveries.
+    """
+
+    def __init__(
+        self, client: Client, owns_client: bool, name: str, items: Items[T], max_attempts: int | None, keep_errors: bool
+    ) -> None:
+        super().__init__(client, owns_client, name, items, max_attempts)
+        self.steps = EventSteps(client, name)
+        self.waits = EventWaits(self.steps)
+        self.counts = self.steps.counts
+        self.settler = EventSettler(self.steps, keep_errors and max_attempts is not None)
+        self._pushes = {front: PushLane(self.steps, self.waits, front) for front in (False, True)}
+        self._pops = PopLane(self.steps, self.waits)
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """How many tasks are putting, and how many are getting or receiving."""
+        return sum(lane.waiting for lane in self._pushes.values()), self._pops.waiting
+
+    def _end(self, error: PressureError) -> int:
+        pushes = sum(lane.end(error) for lane in self._pushes.values())
+        return pushes + self._pops.end(error) + self.waits.end(error)
+
+    def _release(self, error: PressureError) -> None:
+        if self.waits.close(error) and self.client.on_its_loop:
+            self._finish(self.waits.hand_over(), "leaving the line of clients that wait")
+
+    # The queue as a whole.
+
+    def look(self, lenient: bool) -> Awaitable[Status]:  # noqa: ARG002
+        """Look at the queue. `lenient`: it is enough to know how many events wait and are in flight."""
+        return self.steps.status()
+
+    def purge(self, most: int) -> Awaitable[int]:
+        """Delete up to so many events that wait; returns how many."""
+        return self.steps.purge(most, self.expected)
+
+    # Events.
+
+    def put(self, event: Pair, timeout: float | None, front: bool, given: bool) -> Awaitable[None]:  # noqa: ARG002
+        """Put an event, waiting for room. `given`: the program has chosen its id."""
+        return self._pushes[front].run(Push([event], self.expected), timeout, False)
+
+    async def put_many(self, events: list[Pair], timeout: float | None, progress: Progress) -> None:
+        """Put events in order, waiting for room; the progress counts what is in the queue, also at a failure."""
+        push = Push(events, self.expected)
+        try:
+            await self._pushes[False].run(push, timeout, False)
+        finally:
+            progress.accepted += push.done
+
+    async def receive(self, most: int, timeout: float | None, lease: float | None) -> list[EventDelivery[T]]:
+        """Take one to `most` events, waiting while there is none."""
+        return self.deliveries(await self._pop(most, timeout, lease_of(lease)))
+
+    def deliveries(self, events: Iterable[Event], hand: Hand | None = None) -> list[EventDelivery[T]]:
+        """Return the deliveries of events. `hand`: the consumer's."""
+        made = self.steps, self.settler, self.items.decode
+        return [EventDelivery(*made, event, hand) for event in events]
+
+    async def get(self, most: int, timeout: float | None) -> list[T]:
+        """Take one to `most` items for good, waiting while there is none."""
+        taken = await self._pop(most, timeout, 0)
+        items: list[T] = []
+        kept = len(taken)
+        try:
+            self.items.decode_into(items, [event.contents for event in taken])
+        except DecodeError:
+            kept, patience = max(1, len(items)), self.steps.settle_timeout
+            try:
+                if behind := taken[kept:]:
+                    await wait_for_answer(self._pops.give_back(behind, taken.order), None, patience)
+            except asyncio.CancelledError:  # then the caller gets none of them
+                await wait_shielded(self._pops.give_back(taken[:kept], taken.order), patience)
+                raise
+            if not items:
+                note_taken(lambda: asyncio.wait((self._pops.give_back(taken[:kept], taken.order),)))
+                raise
+        note_taken(lambda: asyncio.wait((self._pops.give_back(taken[:kept], taken.order),)))
+        return items
+
+    def _pop(self, most: int, timeout: float | None, seconds: float) -> Awaitable[Taken[Event]]:
+        want = Want(int(seconds * 1000), self.max_attempts or 0, self.expected)
+        return self._pops.run(Take(min(most, MAX_EVENTS), want), timeout, False)
