@@ -23,7 +23,10 @@ class Leased(Protocol):
     """A delivery under a lease."""
 
     settled: bool
-    certain_until: float
+
+    @property
+    def certain_until(self) -> float:
+        """Until when its lease has certainly not ended."""
 
     @property
     def claim(self) -> Any:

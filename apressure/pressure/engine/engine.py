@@ -5,22 +5,16 @@ An engine carries out a queue object's operations: `Scripted` with scripts, `Pla
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from abc import abstractmethod
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from apressure import validation
 from apressure.concurrency import background
-from apressure.concurrency.handover import note_taken
-from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.core.counts import Counts
 from apressure.core.objects import Block, QueueObject
-from apressure.core.waiting import Wait
-from apressure.exceptions import DecodeError, PressureError, QueueInUseError, Role
-from apressure.items import Items
+from apressure.exceptions import PressureError, QueueInUseError, Role
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.waits import Waits
 
@@ -87,8 +81,8 @@ class Engine(QueueObject[Client, Block]):
         super().client_closed(error)
 
     @abstractmethod
-    def get(self, max_items: int, timeout: float | None, now: bool) -> Awaitable[Sequence[bytes]]:
-        """Get one to max_items messages; `now` as with a timeout of 0."""
+    def get(self, max_items: int, timeout: float | None) -> Awaitable[Sequence[bytes]]:
+        """Get one to max_items messages."""
 
     @abstractmethod
     async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
@@ -97,40 +91,6 @@ class Engine(QueueObject[Client, Block]):
     @abstractmethod
     async def inspect(self) -> list[Any]:
         """Return everything that statistics show: see `lua/inspect.lua`."""
-
-    async def wait_closed(self, timeout: float | None) -> None:
-        async def look() -> bool | Wait:
-            return bool((await self.inspect())[2]) or Wait("open")
-
-        await self.waits.until(look, timeout, self.name)
-
-    async def get_items(self, codec: Items[T], max_items: int, timeout: float | None, now: bool = False) -> list[T]:
-        """Get and decode messages.
-
-        A DecodeError takes only the first message out of the queue. All that came behind one that cannot be decoded is
-        given back.
-        """
-        validation.timeout(timeout)
-        self.check("consumer")
-        messages = await self.get(max_items, timeout, now)
-        items: list[T] = []
-        kept = len(messages)
-        try:
-            codec.decode_into(items, messages)
-        except DecodeError:
-            kept, patience = max(1, len(items)), self.client.settings.settle_timeout
-            giving = background.start(self.give_back(messages, kept), "giving back what was got")
-            try:
-                await wait_for_answer(giving, None, patience)
-            except asyncio.CancelledError:  # then the caller gets none of them
-                giving = background.start(self.give_back(messages, 0, kept), "giving back what was got")
-                await wait_shielded(giving, patience)
-                raise
-            if not items:
-                note_taken(lambda: self.give_back(messages, 0, kept))
-                raise
-        note_taken(lambda: self.give_back(messages, 0, kept))
-        return items
 
     def check(self, role: Role | None = None) -> None:
         """Raise where the client cannot be used, or would wait for a role that this object holds itself."""

@@ -181,12 +181,13 @@ class Steps(SharedSteps):
         step = self.renew_shared if shared else functools.partial(self.renew, role)
         return Renewal(lease, renewer, self.script_keys, step, f"the {role} role", self.name, max_hold, on_paused)
 
-    async def create(self, bound: int) -> None:
-        """Create the queue (specification: Create)."""
+    async def create(self, bound: int) -> bool:
+        """Create the queue, unless it exists (specification: Create). Answers with whether it is new."""
         series, collisions = self.series(), self.keys.collisions()
         answer = await self._ask(series.call("create", self.keys.collisions), [bound, series.next(), b"0"], again=2)
-        if answer != 1:
+        if isinstance(answer, list) and answer[0] == b"collides":
             raise collides(self.name, collisions[answer[1] - 1])
+        return bool(answer == 1)
 
     async def acquire(self, role: Role, claimed: bytes, token: bytes, lease: int) -> int | Wait:
         """Take a role under a lease. Answers with the queue's bound. Cancelled, the lease is ended again."""
@@ -256,15 +257,12 @@ class Steps(SharedSteps):
         call = self._unnumbered.call("dead_letters", lambda: (self.keys.reasons,))
         return await self._ask(call, [passed, most])  # type: ignore[no-any-return]
 
-    async def pause(self) -> bool:
-        """Have consumers take nothing. Answers with whether that is new."""
+    async def pause(self, pausing: bool) -> bool:
+        """Have consumers take nothing, or end that. Answers with whether it is new."""
         series = self.series()
-        return bool(await self._ask(series.call("pause", self._resumed), [self._uid, series.next(), b"0"], again=2))
-
-    async def resume(self) -> bool:
-        """End a pause. Answers with whether there was one."""
-        series = self.series()
-        return bool(await self._ask(series.call("resume", self._resumed), [series.next(), b"0"], again=1))
+        name, head = ("pause", [self._uid]) if pausing else ("resume", [])
+        arguments: list[Argument] = [*head, series.next(), b"0"]
+        return bool(await self._ask(series.call(name, self._resumed), arguments, again=len(head) + 1))
 
     def _resumed(self) -> tuple[bytes, ...]:
         return (self.keys.resumed,)
@@ -293,9 +291,10 @@ class Steps(SharedSteps):
         ]  # fmt: skip
         return await self._ask(call, arguments)  # type: ignore[no-any-return]
 
-    async def peek(self, index: int) -> bytes | Wait:
-        """Return the message at an index of the list: -1 is the next one, 0 the newest."""
-        return await self._ask(self._unnumbered.call("peek"), [index])  # type: ignore[no-any-return]
+    async def peek(self, index: int) -> bytes | None:
+        """Return the message at an index of the list: -1 is the next one, 0 the newest; None if there is none."""
+        answer = await self._ask(self._unnumbered.call("peek"), [index])
+        return None if isinstance(answer, Wait) else answer
 
     async def exists(self) -> bool:
         """Return whether the queue exists (specification: Exists)."""
