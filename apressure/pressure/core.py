@@ -146,7 +146,7 @@ class Core(LettersBeside[T], Queue[T, "Delivery[T]"], AsyncClosing, Generic[T]):
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         with self._engine.scripted("dead_letters").beside(source) as other:
-            return [letter async for letter in letters(other.steps, limit, self._items.decode)]
+            return [letter async for letter in letters(other, limit, self._items.decode)]
 
     @asynccontextmanager
     async def _revival(
@@ -155,7 +155,7 @@ class Core(LettersBeside[T], Queue[T, "Delivery[T]"], AsyncClosing, Generic[T]):
         scripted = self._engine.scripted("requeue")
         scripted.check("producer")
         with scripted.beside(source) as other:
-            yield await revival(scripted.access, other, max_items, ids)
+            yield await revival(scripted.steps, other, max_items, ids)
 
     async def _revive(self, revival: Revival, timeout: float | None) -> None:
         await revival.go_on(timeout)

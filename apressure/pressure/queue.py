@@ -263,13 +263,12 @@ class AsyncQueue(Core[T]):
                 others as soon as its lease has ended. A member's loop ends when the queue is closed and empty, and no
                 other member has a message in hand. Two exclusive consumers take turns instead.
         """
-        from apressure.pressure.consumer import Consumer
+        from apressure.pressure.consumer import Consumer, Options
 
         validation.consumer(ack, prefetch, timeout)
-        return Consumer(
-            self._engine, self._items.decode, ack, delete, prefetch, lease_of(lease), timeout, max_hold_of(max_hold),
-            shared,
-        )  # fmt: skip
+        seconds, hold = lease_of(lease), max_hold_of(max_hold)
+        options = Options(ack == "manual", delete, prefetch, seconds, timeout, hold, shared)
+        return Consumer(self._engine, self._items.decode, options)
 
     async def mover(self, destination: Any) -> Mover:
         """Return what moves messages from here to another queue of the same server; for `pipe`.

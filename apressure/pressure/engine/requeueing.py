@@ -81,7 +81,7 @@ class Revival(ABC):
         self._queue = queue
         self._source = source
         self._waiting = queue  # or the source: each of the two queues waits for what is its own
-        self._series = queue.steps.series()
+        self._series = queue.series()
 
     @abstractmethod
     def _next_step(self) -> tuple[int, list[bytes]]:
@@ -95,7 +95,7 @@ class Revival(ABC):
         """Make a step, waiting for room or for one of the two roles."""
         waiting = self._waiting
         try:
-            await waiting.waits.until(self.step, timeout, waiting.steps.name)
+            await waiting.waits.until(self.step, timeout, waiting.name)
         except PressureError as error:
             if self.moved:
                 error.add_note(f"{self.moved} dead letters were moved before")
@@ -107,10 +107,10 @@ class Revival(ABC):
         queue, source = self._queue, self._source
         producer, consumer = queue.waits.take_claim("producer"), source.waits.take_claim("consumer")
         try:
-            answer = await queue.steps.requeue(self._series, source.steps.keys, producer, consumer, most, chosen)
+            answer = await queue.requeue(self._series, source.keys, producer, consumer, most, chosen)
         except PressureError:
             if consumer == b"1":
-                source.steps.unclaim("consumer")
+                source.unclaim("consumer")
             raise
         if isinstance(answer, Wait):
             before, self._waiting = self._waiting, source if answer.reason == "consumer" else queue
@@ -179,7 +179,7 @@ async def revival(queue: Access, source: Access, most: int | None, ids: Iterable
     missing, chosen = {*wanted}, []
     unique = all("-" in letter_id for letter_id in wanted)
     if wanted:
-        async for letter in letters(source.steps, None, bytes):
+        async for letter in letters(source, None, bytes):
             if letter.id in wanted:
                 chosen.append(letter)
                 missing.discard(letter.id)

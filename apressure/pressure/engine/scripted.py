@@ -38,8 +38,8 @@ class Scripted(Engine):
     ) -> None:
         super().__init__(client, keys, name, owns_client)
         self.dead = dead
-        self.access = Access(client, keys, name)
-        self.steps, self.waits = self.access.steps, self.access.waits
+        self.steps = Access(client, keys, name)
+        self.waits = self.steps.waits
         self.counts = self.steps.counts
         self._put_lanes: set[PutLane] = set()
         self._puts = self.put_lane()
@@ -109,7 +109,7 @@ class Scripted(Engine):
             with contextlib.suppress(PressureError):  # the caller knows the reason already
                 await lease.leave(hurry=True)
         if lease is None or lease.state.error is not None:
-            lease = self._lease = Lease(self.access, self.dead, seconds, kept=False, max_hold=max_hold)
+            lease = self._lease = Lease(self.steps, self.dead, seconds, kept=False, max_hold=max_hold)
         lease.last(seconds)
         lease.renewal.standstill.most = max_hold
         try:
@@ -178,7 +178,7 @@ class Scripted(Engine):
         finally:
             if other in self._others:
                 self._others.discard(other)
-                other.close(ClientClosedError("the operation has ended"))
+                other.release(ClientClosedError("the operation has ended"))
 
     def _end(self, error: PressureError) -> int:
         others = sum(other.waits.end(error) for other in self._others)
@@ -187,5 +187,5 @@ class Scripted(Engine):
 
     def _release(self, error: PressureError) -> None:
         while self._others:
-            self._others.pop().close(error)
-        self.access.close(error)
+            self._others.pop().release(error)
+        self.steps.release(error)

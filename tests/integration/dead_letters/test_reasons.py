@@ -471,11 +471,11 @@ async def test_requeueing_by_id_when_replies_are_lost(open_queue: Opener, db: re
         assert await queue.dead_letters() == await home.dead_letters()
         engine = queue._engine.scripted("test")
         with engine.beside(None) as other:
-            chosen = Chosen(engine.access, other, [first, third], [first.id, third.id])
+            chosen = Chosen(engine.steps, other, [first, third], [first.id, third.id])
             await lose_one(line, moved(chosen), left(2))
             assert (chosen.moved, chosen.not_found) == (2, [])
             assert await home.get_many(5) == [b"a", b"b"]
-            chosen = Chosen(engine.access, other, [second, first, second], [first.id, second.id])
+            chosen = Chosen(engine.steps, other, [second, first, second], [first.id, second.id])
             await lose_one(line, moved(chosen), left(1))
             assert (chosen.moved, chosen.not_found) == (2, [first.id])
     assert await home.get_many(5) == [b"twin", b"twin"]
@@ -598,7 +598,7 @@ async def test_a_step_does_not_search_a_long_list_for_long(queue: AsyncQueue[Any
             steps.append(count)
             super()._note(count, left)
 
-    here, there = queue._engine.scripted("test").access, dead._engine.scripted("test").access
+    here, there = queue._engine.scripted("test").steps, dead._engine.scripted("test").steps
     assert await moved(Counted(here, there, letters[-100:], [])) == 100
     assert sum(steps) == 100
     assert 1 <= max(steps) < 50  # the newest are the last that a search finds
@@ -611,7 +611,7 @@ async def test_a_step_does_not_search_a_long_list_for_long(queue: AsyncQueue[Any
     await dead.put_many([*twins, *twins])
     fields = {b"d" + hashlib.sha1(raw, usedforsecurity=False).hexdigest().encode(): b"1:1:0:\n2:1:0:" for raw in twins}
     db.hset(REASONS, mapping=fields)
-    assert len((await there.steps.dead_letters(0, 1000))[0]) == 500
+    assert len((await there.dead_letters(0, 1000))[0]) == 500
     letters = await queue.dead_letters(limit=2000)
     assert [letter.raw for letter in letters] == [*twins, *twins]
     assert [letter.when for letter in letters] == [0.001] * 1000 + [0.002] * 1000

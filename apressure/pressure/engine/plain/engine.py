@@ -33,7 +33,8 @@ from apressure.pressure.engine.answers import closed, collides, missing
 from apressure.pressure.engine.batching import MAX_MESSAGES, Put
 from apressure.pressure.engine.engine import Engine
 from apressure.pressure.engine.keys import Keys
-from apressure.pressure.engine.plain.role_lock import Interrupted, RoleLock, RoleLocks
+from apressure.pressure.engine.plain.own_connections import OwnConnections
+from apressure.pressure.engine.plain.role_lock import Interrupted, RoleLine, RoleLock
 from apressure.pressure.engine.waits import Waits
 
 
@@ -44,7 +45,8 @@ class Plain(Engine):
         super().__init__(client, keys, name, owns_client)
         self._connection = client.connection_for(keys.specified)
         self.counts = Counts()
-        self._locks = RoleLocks(client, self._connection, keys, name)
+        self._connections = OwnConnections(client, self._connection)
+        self._producer, self._consumer = [RoleLine(role, self._connections, keys, name) for role in ROLES]
         self.waits = Waits(self._connection.node, keys, lambda _: None, lambda *_: None)  # nothing is claimed here
 
     def scripted(self, what: str) -> NoReturn:
@@ -54,12 +56,12 @@ class Plain(Engine):
     @property
     def waiting_putters(self) -> int:
         """Tasks that are putting."""
-        return self._locks.waiting("producer")
+        return self._producer.waiting
 
     @property
     def waiting_receivers(self) -> int:
         """Tasks that are getting."""
-        return self._locks.waiting("consumer")
+        return self._consumer.waiting
 
     async def create(self, bound: int) -> bool:
         for key in self.keys.collisions():
@@ -113,7 +115,7 @@ class Plain(Engine):
                     self.counts.put_count += 1
 
         try:
-            await self._locks.run("producer", one, timeout, Wait("full"))
+            await self._producer.run(one, timeout, Wait("full"))
         except PressureError as error:
             error.accepted = put.done
             raise
@@ -123,7 +125,7 @@ class Plain(Engine):
             async with role_lock:
                 return await self._get_some(role_lock, max_items)
 
-        got = await self._locks.run("consumer", some, timeout, Wait("empty"), undo=self.give_back)
+        got = await self._consumer.run(some, timeout, Wait("empty"), undo=self.give_back)
         self.counts.received_count += len(got)
         self.counts.deleted_count += len(got)
         return got
@@ -154,7 +156,7 @@ class Plain(Engine):
                     raise closed(self.name)
                 await role_lock.ask(b"LPUSH", self.keys.closed, 0, 0)
 
-        await self._locks.run("producer", step, timeout, Wait("producer", holder=self.client.id))
+        await self._producer.run(step, timeout, Wait("producer", holder=self.client.id))
 
     async def delete(self, timeout: float | None = None) -> None:
         keys = self.keys
@@ -163,7 +165,9 @@ class Plain(Engine):
             raise missing(self.name)
         await self._ask(b"LPUSH", keys.not_full, 0)
         await self._ask(b"LPUSH", keys.closed, 0, 0)
-        self._locks.end_waiting(QueueDoesNotExistError(f"the queue {self.name!r} was deleted", name=self.name))
+        deleted = QueueDoesNotExistError(f"the queue {self.name!r} was deleted", name=self.name)
+        self._producer.end_waiting(deleted)
+        self._consumer.end_waiting(deleted)
 
         async def step(role_lock: RoleLock) -> None:
             await role_lock.take("producer", deleting=True)
@@ -179,14 +183,14 @@ class Plain(Engine):
                         await role_lock.ask(b"DEL", key)
             await role_lock.ask(b"DEL", *keys.specified)
 
-        await self._locks.run("producer", step, timeout, Wait("producer", holder=self.client.id))
+        await self._producer.run(step, timeout, Wait("producer", holder=self.client.id))
 
     def _end(self, error: PressureError) -> int:
-        return self._locks.end(error) + self.waits.end(error)
+        return self._producer.end(error) + self._consumer.end(error) + self.waits.end(error)
 
     def _release(self, error: PressureError) -> None:
         self.waits.close(error)
-        self._locks.connections.release()
+        self._connections.release()
 
     async def _ask(self, *command: bytes | str | int) -> Any:
         return await self._connection.ask(*command)
