@@ -23,10 +23,7 @@ class Leased(Protocol):
     """A delivery under a lease."""
 
     settled: bool
-
-    @property
-    def certain_until(self) -> float:
-        """Until when its lease has certainly not ended."""
+    certain_until: float
 
     @property
     def claim(self) -> Any:

@@ -18,6 +18,7 @@ from apressure.items import Items, Progress
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 D = TypeVar("D", bound=Leased)
+D_any = TypeVar("D_any")
 
 
 class _Gets(Protocol[T_co]):
@@ -38,17 +39,11 @@ class Iterating(Generic[T]):
             raise StopAsyncIteration from None
 
 
-class Queue(Letters[T], Iterating[T], Generic[T, D]):
-    """A queue as a program sees it.
+class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any]):
+    """A queue as a program sees it, whatever its consumers are.
 
-    `T` is what items are, `D` what deliveries are.
+    `T` is what items are, `D_any` what deliveries are.
     """
-
-    _a_kind: ClassVar[str]
-    """What it is, for errors."""
-
-    _most_prefetched: ClassVar[int | None] = None
-    """The largest `prefetch`; None for no limit."""
 
     _put_most: ClassVar[int]
     """The most messages that one step puts."""
@@ -69,14 +64,8 @@ class Queue(Letters[T], Iterating[T], Generic[T, D]):
         """Put messages in order, waiting for room; the progress counts what is in the queue, also at a failure."""
 
     @abstractmethod
-    async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[D]:
+    async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[D_any]:
         """Take one to `most` messages, waiting while there is none. A lease of None is this kind's default."""
-
-    def _consumer(
-        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
-    ) -> QueueConsumer[Any, D]:
-        """Return a consuming end. None is this kind's default. A kind whose consumers have a role has its own."""
-        raise NotImplementedError
 
     @abstractmethod
     async def _get(self, most: int, timeout: float | None) -> list[T]:
@@ -182,7 +171,7 @@ class Queue(Letters[T], Iterating[T], Generic[T, D]):
 
     async def receive(
         self, timeout: float | None = None, lease: float | None = None, *, deadline: float | None = None
-    ) -> D:
+    ) -> D_any:
         """Receive the message that is next, to be acknowledged, waiting while there is none.
 
         Args:
@@ -222,7 +211,7 @@ class Queue(Letters[T], Iterating[T], Generic[T, D]):
     @with_deadline()
     async def receive_many(
         self, max_items: int, timeout: float | None = None, lease: float | None = None, *, deadline: float | None = None
-    ) -> list[D]:
+    ) -> list[D_any]:
         """Receive one to max_items messages, as many as there are, waiting while there is none.
 
         Very many or large messages come in chunks: the list may be shorter than the queue.
@@ -235,60 +224,6 @@ class Queue(Letters[T], Iterating[T], Generic[T, D]):
         """
         validation.whole(max_items, "max_items")
         return await self._receive(max_items, timeout, lease)
-
-    @overload
-    def consumer(
-        self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
-        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
-    ) -> QueueConsumer[T, D]: ...  # fmt: skip
-    @overload
-    def consumer(
-        self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
-        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
-    ) -> QueueConsumer[D, D]: ...  # fmt: skip
-    def consumer(
-        self, ack: Literal["auto", "manual"] = "auto", delete: bool = False, prefetch: int | None = None,
-        lease: float | None = None, timeout: float | None = None, max_hold: float | None = None, shared: bool = True,
-    ) -> QueueConsumer[Any, D]:  # fmt: skip
-        """Return a consuming end of the queue, for `async with` and `async for`: at-least-once.
-
-        Args:
-            ack: `"auto"`: an item is acknowledged when the loop asks for the next one, and at the end of the block
-                unless it raises. `"manual"`: the loop gets deliveries, to be acknowledged by hand.
-            delete: Delete the queue at the end of the block, unless it raises, if the queue was closed and everything
-                was acknowledged. On a released okq, the beginning of the block raises ServerTooOldError.
-            prefetch: How many messages to receive at a time. None adapts to how quickly the body works, and to how many
-                consumers there are.
-            lease: Seconds after which other consumers get the messages if this process dies; a thread renews it. None
-                for 15, for the queue's own of a `TaskQueue` or `FileQueue`, or for 30 on an okq server.
-            timeout: Seconds to wait at most for the consumer role of an AsyncQueue; None to wait for ever. Other kinds
-                do not wait.
-            max_hold: Seconds after which the leases of a handler that is stuck are given up: nothing was handed out
-                meanwhile, or settled by hand. The log has the stacks, and everything in flight goes back. None for an
-                hour.
-            shared: True: any number of consumers compete. False is refused by all kinds but AsyncQueue, where it is the
-                default.
-
-        Raises:
-            TypeError, ValueError: An argument is invalid.
-
-        On this kind:
-            AsyncQueue: A consumer has the queue to itself, in strict order: it holds the consumer role under its lease,
-                and two of them take turns. With `shared=True`, it shares the role with all others that ask for that:
-                each message goes to one of them, and they *start* in order. With `scripting=False`, the block raises
-                ScriptingRefusedError.
-            TaskQueue: What was reserved ahead goes back when a task takes longer than milliseconds. `max_hold=None`
-                lets tasks take as long as they like, while the event loop turns: when it has stood still for an hour,
-                the leases end.
-            FileQueue: None prefetches 1, which is fair to other consumers. A timer of the event loop renews the lease,
-                so a body that blocks the loop must be quicker.
-            EventQueue with the address of a released okq: it receives one event at a time, and cannot renew the lease:
-                the body must be quicker.
-        """
-        if not shared:
-            raise ValueError(f"consumers of {self._a_kind} always share it: leave out shared=False")
-        validation.consumer(ack, prefetch, timeout, self._most_prefetched)
-        return self._consumer(ack == "manual", delete, prefetch, lease, max_hold)
 
     async def get(self, timeout: float | None = None, *, deadline: float | None = None) -> T:
         """Get an item, waiting while the queue is empty: at-most-once.
@@ -392,3 +327,67 @@ class Queue(Letters[T], Iterating[T], Generic[T, D]):
         if message is None:
             raise QueueEmptyError(f"the queue {self.name!r} is empty", name=self.name)
         return self._items.decode(message)
+
+
+class Queue(AnyQueue[T, D], Generic[T, D]):
+    """A queue of any number of competing consumers, with a lease for each delivery."""
+
+    _a_kind: ClassVar[str]
+    """What it is, for errors."""
+
+    _most_prefetched: ClassVar[int | None] = None
+    """The largest `prefetch`; None for no limit."""
+
+    @abstractmethod
+    def _consumer(
+        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
+    ) -> QueueConsumer[Any, D]:
+        """Return a consuming end. None is this kind's default."""
+
+    @overload
+    def consumer(
+        self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
+        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
+    ) -> QueueConsumer[T, D]: ...  # fmt: skip
+    @overload
+    def consumer(
+        self, ack: Literal["manual"], delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
+        timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
+    ) -> QueueConsumer[D, D]: ...  # fmt: skip
+    def consumer(
+        self, ack: Literal["auto", "manual"] = "auto", delete: bool = False, prefetch: int | None = None,
+        lease: float | None = None, timeout: float | None = None, max_hold: float | None = None, shared: bool = True,
+    ) -> QueueConsumer[Any, D]:  # fmt: skip
+        """Return a consuming end of the queue, for `async with` and `async for`: at-least-once.
+
+        Args:
+            ack: `"auto"`: an item is acknowledged when the loop asks for the next one, and at the end of the block
+                unless it raises. `"manual"`: the loop gets deliveries, to be acknowledged by hand.
+            delete: Delete the queue at the end of the block, unless it raises, if the queue was closed and everything
+                was acknowledged. On a released okq, the beginning of the block raises ServerTooOldError.
+            prefetch: How many messages to receive at a time. None adapts to how quickly the body works, and to how many
+                consumers there are.
+            lease: Seconds after which other consumers get the messages if this process dies; a thread renews it. None
+                for 15, for the queue's own of a `TaskQueue` or `FileQueue`, or for 30 on an okq server.
+            timeout: As for `AsyncQueue.consumer`, which waits for the role. Here nothing waits.
+            max_hold: Seconds after which the leases of a handler that is stuck are given up: nothing was handed out
+                meanwhile, or settled by hand. The log has the stacks, and everything in flight goes back. None for an
+                hour.
+            shared: Always True: any number of consumers compete. False is refused.
+
+        Raises:
+            TypeError, ValueError: An argument is invalid.
+
+        On this kind:
+            TaskQueue: What was reserved ahead goes back when a task takes longer than milliseconds. `max_hold=None`
+                lets tasks take as long as they like, while the event loop turns: when it has stood still for an hour,
+                the leases end.
+            FileQueue: None prefetches 1, which is fair to other consumers. A timer of the event loop renews the lease,
+                so a body that blocks the loop must be quicker.
+            EventQueue with the address of a released okq: it receives one event at a time, and cannot renew the lease:
+                the body must be quicker.
+        """
+        if not shared:
+            raise ValueError(f"consumers of {self._a_kind} always share it: leave out shared=False")
+        validation.consumer(ack, prefetch, timeout, self._most_prefetched)
+        return self._consumer(ack == "manual", delete, prefetch, lease, max_hold)

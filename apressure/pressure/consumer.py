@@ -113,13 +113,13 @@ class Consumer(Generic[T]):
             bound = await lease.acquire(options.timeout)
             self._lease = lease
             self._engine.check()  # a client that was closed meanwhile does not know of this lease
-            self._engine.add_lease(lease)
+            self._engine.hold("consumer", lease)
             self._prefetch = Prefetch(lease.receiving, options.prefetch, bound)
         except BaseException:
             taken, self._lease = self._lease, None
             try:
                 if taken is not None:
-                    self._engine.discard_lease(taken)
+                    self._engine.hold("consumer", None)
                     await self._leave_quietly(taken)
             finally:
                 self._engine.end_block("consumer")
@@ -132,7 +132,7 @@ class Consumer(Generic[T]):
         lease, self._lease = self._lease, None
         if lease is None:
             return
-        self._engine.discard_lease(lease)
+        self._engine.hold("consumer", None)
         try:
             if kind is None and self._current is not None and lease.state.error is None:
                 lease.state.unsettled.ack(self._current[0])

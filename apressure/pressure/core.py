@@ -16,7 +16,7 @@ from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.letters import LettersBeside
-from apressure.core.queue import Queue
+from apressure.core.queue import AnyQueue
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import DecodeError
@@ -44,10 +44,9 @@ class _Status(NamedTuple):
     created: bool = True
 
 
-class Core(LettersBeside[T], Queue[T, "Delivery[T]"], AsyncClosing, Generic[T]):
+class Core(LettersBeside[T], AnyQueue[T, "Delivery[T]"], AsyncClosing, Generic[T]):
     """The part of `AsyncQueue` that no program calls."""
 
-    _a_kind: ClassVar[str] = "an AsyncQueue"
     _max_bound: ClassVar[int] = 10**15
     _put_most: ClassVar[int] = MAX_MESSAGES
 

@@ -45,11 +45,6 @@ class Delivery(Generic[T]):
         return self._lease, self._number
 
     @property
-    def certain_until(self) -> float:
-        """Until when its lease has certainly not ended, by the clock of its consumer."""
-        return self._lease.term.certain_until
-
-    @property
     def item(self) -> T:
         """The message, decoded.
 

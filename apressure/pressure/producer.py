@@ -124,7 +124,7 @@ class Exclusive:
             await self.exit(close=False, hurry=True)
             raise
         self._lane = scripted.put_lane(self.token)
-        scripted.add_lease(self)
+        scripted.hold("producer", self)
         self._renewal = steps.renewal(self, "producer", scripted.client.renewer, self._max_hold)
         self._renewal.note_task()
         self._renewal.begin()
@@ -153,7 +153,7 @@ class Exclusive:
 
     async def exit(self, close: bool, hurry: bool) -> None:
         scripted = self._scripted
-        scripted.discard_lease(self)
+        scripted.hold("producer", None)
         try:
             if close:
                 with contextlib.suppress(QueueClosedError):

@@ -232,7 +232,7 @@ class AsyncQueue(Core[T]):
         validation.whole(max_items, "max_items")
         return await self._receive(max_items, timeout, lease, max_hold)
 
-    @overload  # type: ignore[override]  # a class of its own: one lease for everything in hand
+    @overload
     def consumer(
         self, ack: Literal["auto"] = ..., delete: bool = ..., prefetch: int | None = ..., lease: float | None = ...,
         timeout: float | None = ..., max_hold: float | None = ..., shared: bool = ...,
@@ -246,7 +246,7 @@ class AsyncQueue(Core[T]):
         self, ack: Literal["auto", "manual"] = "auto", delete: bool = False, prefetch: int | None = None,
         lease: float | None = None, timeout: float | None = None, max_hold: float | None = None, shared: bool = False,
     ) -> Consumer[Any]:  # fmt: skip
-        """Return the consuming end of the queue, as every kind of queue does; see `Queue.consumer`.
+        """Return the consuming end of the queue, for `async with` and `async for`: at-least-once.
 
         Args:
             ack: `"auto"`: an item is acknowledged when the loop asks for the next one or the block ends well.
@@ -259,8 +259,9 @@ class AsyncQueue(Core[T]):
             max_hold: Seconds after which the lease of a handler that is stuck ends: nothing was handed out or settled
                 meanwhile, and an item is in the program's hands, or the event loop is blocked. The time of
                 `Delivery.extend` does not count. None for an hour.
-            shared: Share the role with all other clients that ask for that. When a member dies, its messages go to the
-                others as soon as its lease has ended. A member's loop ends when the queue is closed and empty, and no
+            shared: Share the role with all other clients that ask for that: each message goes to one of them, and they
+                *start* in order. When a member dies, its messages go to the others as soon as its lease has ended. A
+                member's loop ends when the queue is closed and empty, and no
                 other member has a message in hand. Two exclusive consumers take turns instead.
         """
         from apressure.pressure.consumer import Consumer, Options

@@ -50,4 +50,4 @@ class Access(Steps):
             for role in roles:
                 self.unclaim(role)
             if self.waits.in_line:
-                self.resign(self.waits.place, True)
+                self.resign(self.waits.line.place, True)

@@ -96,7 +96,7 @@ class GetLane(TakeLane[Want, bytes]):
         return 0 if self._series is None else self._series.number
 
     def _take(self, most: int, want: Want, waits: bool) -> Request:  # noqa: ARG002
-        place = self._waits.take_turn() if waits else b""
+        place = self._waits.line.take_turn() if waits else b""
         claimed = self._waits.take_claim("consumer")
         return self._steps.get(self._series, claimed, most, place, self._answered)
 

@@ -57,8 +57,7 @@ class Engine(QueueObject[Client, Block]):
         super().__init__(client, owns_client, name)
         self.client = client
         self.keys = keys
-        self._own_roles: set[Role] = set()
-        self._leases: set[RoleLease] = set()  # of this object's blocks
+        self._held: dict[Role, RoleLease | None] = {}  # the roles of this object's blocks, and their leases
 
     async def _give_back(self) -> None:
         if self._lease is not None and self._lease.active:
@@ -67,7 +66,7 @@ class Engine(QueueObject[Client, Block]):
 
     def client_closed(self, error: PressureError) -> None:
         """Fail waiting operations, give back roles, and release connections, since the client is being closed."""
-        leases: list[RoleLease] = [*self._leases]
+        leases = [lease for lease in self._held.values() if lease is not None]
         if self._lease is not None and self._lease.active:
             leases.append(self._lease)
         if self._lease is not None:
@@ -95,14 +94,14 @@ class Engine(QueueObject[Client, Block]):
     def check(self, role: Role | None = None) -> None:
         """Raise where the client cannot be used, or would wait for a role that this object holds itself."""
         super().check()
-        if role is not None and (self._own_roles or self._lease is not None):
+        if role is not None and (self._held or self._lease is not None):
             self.check_own(role)
             if role == "consumer" and self._lease is not None and self._lease.state.unsettled:
                 raise self._in_use(role, "settle what was received first")
 
     def check_own(self, role: Role) -> None:
         """Raise where a block of this object holds the role."""
-        if role in self._own_roles:
+        if role in self._held:
             raise self._in_use(role, "use the block's object, or end the block first")
 
     def _in_use(self, role: Role, advice: str) -> QueueInUseError:
@@ -116,16 +115,12 @@ class Engine(QueueObject[Client, Block]):
     def begin_block(self, role: Role) -> None:
         """Note that a block of this object begins, which will hold the role."""
         self.check(role)
-        self._own_roles.add(role)
+        self._held[role] = None
 
     def end_block(self, role: Role) -> None:
         """Note that the block has given its role back."""
-        self._own_roles.discard(role)
+        self._held.pop(role, None)
 
-    def add_lease(self, lease: RoleLease) -> None:
-        """Note the lease of a block: it ends with the client at the latest."""
-        self._leases.add(lease)
-
-    def discard_lease(self, lease: RoleLease) -> None:
-        """Forget the lease: its block ends it."""
-        self._leases.discard(lease)
+    def hold(self, role: Role, lease: RoleLease | None) -> None:
+        """Note the lease of a block: it ends with the client at the latest. None: the block ends it itself."""
+        self._held[role] = lease

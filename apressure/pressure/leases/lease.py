@@ -81,7 +81,7 @@ class Lease:
         def step() -> Awaitable[int | Wait]:
             claimed, milliseconds = waits.take_claim("consumer"), self.term.milliseconds
             if shared:
-                return steps.join(claimed, self.token, milliseconds, waits.take_turn())
+                return steps.join(claimed, self.token, milliseconds, waits.line.take_turn())
             return steps.acquire("consumer", claimed, self.token, milliseconds)
 
         bound = await waits.until(step, timeout, steps.name)

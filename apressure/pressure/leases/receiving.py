@@ -109,7 +109,7 @@ class Receiving:
         want = Want(max_items, milliseconds, self._next, self._dead, step.acks)
         if state.shared:
             want = want._replace(in_hand=self._settling.unconfirmed())
-            place = b"" if ahead else waits.take_turn()
+            place = b"" if ahead else waits.line.take_turn()
             return step, steps.receive_shared(self._series, state.token, place, want, on_answer)
         claimed = waits.take_claim("consumer") if fresh else b"0"
         return step, steps.receive(self._series, state.token, fresh, claimed, want, on_answer)

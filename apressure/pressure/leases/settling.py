@@ -30,7 +30,7 @@ class Settling:
     def __init__(self, state: LeaseState, steps: Access) -> None:
         self._state = state
         self._steps = steps
-        self._place = steps.waits.place if state.shared else None
+        self._place = steps.waits.line.place if state.shared else None
         self._series = steps.series()
         self.renew = False
         self.answer: Step | None = None
