@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from apressure import logs, validation
 from apressure.concurrency.deadline import with_deadline
-from apressure.concurrency.settle import note_accepted, note_sent
+from apressure.concurrency.settle import note_sent
 from apressure.core.statistics import BoundedStatistics
 from apressure.core.waiting import Wait
-from apressure.dead_letters import Requeued, checked_ids
-from apressure.exceptions import OutcomeUnknownError, PressureError, QueueAlreadyExistsError, QueueDoesNotExistError
+from apressure.exceptions import OutcomeUnknownError, QueueAlreadyExistsError, QueueDoesNotExistError
 
 A = TypeVar("A")
 
@@ -60,27 +57,6 @@ class AdministrationSteps(Protocol):
         """Delete the queue. Raises QueueDoesNotExistError where there is none."""
 
 
-class Revival(Protocol):
-    """Dead letters on their way back into the queue.
-
-    Attributes:
-        moved: How many have been moved.
-    """
-
-    moved: int
-
-    @property
-    def not_found(self) -> Iterable[str]:
-        """The ids that no dead letter has."""
-
-    @property
-    def more(self) -> bool:
-        """Whether there are more to move."""
-
-    async def step(self) -> Wait | None:
-        """Move the next ones, or answer that there is no room."""
-
-
 class Administration(ABC):
     """The operations on a queue as a whole. A kind of queue has the steps, and says how its operations wait.
 
@@ -121,14 +97,13 @@ class Administration(ABC):
     async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
         """Try a step, wait while it says so, try again; raise the wait's error at the end of the timeout."""
 
-    @abstractmethod
-    def _revival(
-        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
-    ) -> AbstractAsyncContextManager[Revival]:
-        """Return a block with what moves dead letters back: the oldest ones, at most so many, or those with these ids.
+    async def _close(self, timeout: float | None) -> None:
+        """Close the queue. A kind whose `close` has to wait has its own."""
+        await self._administration.close(self._expected)
 
-        `source`: the queue that has them; None for this queue's own.
-        """
+    async def _delete(self, timeout: float | None) -> None:
+        """Delete the queue. A kind whose `delete` has to wait has its own."""
+        await self._administration.delete()
 
     @abstractmethod
     async def statistics(self, *, deadline: float | None = None) -> BoundedStatistics:
@@ -148,10 +123,12 @@ class Administration(ABC):
     async def create(self, bound: int = 0, exist_ok: bool = False, *, deadline: float | None = None) -> bool:
         """Create the queue with a bound. From then on, this object's operations raise an error once it was deleted.
 
-        A queue without a bound needs no `create`: the first put makes it. Messages that are in the queue already stay.
+        An AsyncQueue has to be created before it is used. One of another kind that has no bound needs no `create`: the
+        first put makes it, and messages that are in the queue already stay.
 
         Args:
-            bound: The most messages that may wait; 0 for no bound. It holds for every client of apressure.
+            bound: The most messages that may wait; 0 for no bound. It holds for every client of apressure, and for all
+                clients of an AsyncQueue.
             exist_ok: Leave a queue that was created before as it is, with its bound, and return False.
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
@@ -159,7 +136,8 @@ class Administration(ABC):
             Whether the queue is new.
 
         Raises:
-            QueueAlreadyExistsError: It was created before.
+            QueueAlreadyExistsError: It was created before. Or, for an AsyncQueue, one of its keys belongs to a queue of
+                another name.
             ServerTooOldError: It is on a released okq.
             StorageError: The file system refused.
             OutcomeUnknownError: The connection broke and could not be restored in time.
@@ -168,6 +146,7 @@ class Administration(ABC):
         Cancelled, the queue is created or not; creating it again with `exist_ok=True` is safe.
 
         On this kind:
+            AsyncQueue: The specification's Create. It clears what an earlier queue of the name has left.
             EventQueue, TaskQueue: An okq or a blueque beside us does not know the bound. Scheduled tasks do not count.
             FileQueue: It makes the directory, with the bound in it, in one step. Messages in flight count, too. The
                 bound holds for each `FileQueue` of the directory that was made without `bound=`.
@@ -194,6 +173,7 @@ class Administration(ABC):
         """Return whether the queue exists: it was created, or has messages or registered consumers.
 
         On this kind:
+            AsyncQueue: It exists from `create` to `delete`, and not otherwise.
             EventQueue with an `okq://` address: On a released okq, True if the server answers: there, a queue exists
                 as soon as it is named.
             TaskQueue: Also one that has had tasks, until it is deleted.
@@ -205,7 +185,8 @@ class Administration(ABC):
     async def bound(self, *, deadline: float | None = None) -> int:
         """Return the most messages that may wait; 0 for no bound. For a `FileQueue` with a `bound=`, that is its own.
 
-        It raises as `statistics` does, and so do `qsize`, `closed` and `paused`.
+        It raises as `statistics` does, and so do `qsize`, `closed` and `paused`: where an AsyncQueue does not exist,
+        QueueDoesNotExistError.
         """
         return (await self.statistics(deadline=deadline)).bound
 
@@ -226,28 +207,31 @@ class Administration(ABC):
         """Close the *queue*: nothing more can be put, and consumers end when it is drained.
 
         A put that is under way either returns, and its message is delivered, or raises QueueClosedError. Programs that
-        are not apressure's do not know that a queue is closed: what they put is delivered, too. (`aclose` releases this
-        object's connections.)
+        are not apressure's know that only of an AsyncQueue: what they put into one of another kind is delivered, too.
+        (`aclose` releases this object's connections.)
 
         Args:
-            timeout: As for `AsyncQueue.close`, which waits for the producer role. Here nothing waits.
+            timeout: Seconds to wait at most for the producer role of an AsyncQueue, while another client holds it; None
+                to wait for ever, 0 for a single try. Other kinds do not wait.
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Raises:
             QueueClosedError: It was closed before.
             QueueDoesNotExistError: There is no such queue: for events and tasks, this object has created it, and it was
                 deleted.
+            QueueInUseError: Another client held the producer role of an AsyncQueue until the timeout. Or this object's
+                own exclusive producer holds it, which closes the queue itself.
             ServerTooOldError: It is on a released okq.
             StorageError: The file system refused.
 
-        Cancelled, the queue is closed or open.
+        Cancelled, the queue is closed or open. Cancelled while it waits, it is open.
 
         On this kind:
             TaskQueue: Scheduled tasks still run at their time, and consumers wait for them.
         """
         validation.timeout(timeout)
         self.check()
-        await self._administration.close(self._expected)
+        await self._close(timeout)
 
     @with_deadline(reads=True)
     async def wait_closed(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
@@ -255,7 +239,8 @@ class Administration(ABC):
 
         Raises:
             QueueOpenError: It stayed open until the timeout (a TimeoutError).
-            QueueDoesNotExistError: The queue was deleted meanwhile. A FileQueue's must exist.
+            QueueDoesNotExistError: The queue was deleted meanwhile. An AsyncQueue and a FileQueue must exist. (After
+                FLUSHALL, it takes up to five seconds.)
             ServerTooOldError: It is on a released okq.
 
         Cancelled, nothing has changed.
@@ -281,11 +266,15 @@ class Administration(ABC):
         Tasks that wait for it get QueueDoesNotExistError, if the queue was created.
 
         Args:
-            timeout: As for `AsyncQueue.delete`, which waits for the queue's roles. Here nothing waits.
+            timeout: Seconds to wait at most for the two roles of an AsyncQueue; None to wait for ever. Other kinds do
+                not wait.
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Raises:
             QueueDoesNotExistError: There is no such queue.
+            QueueInUseError: A block of this object holds a role of an AsyncQueue: nothing was deleted. Or another
+                client held one until the timeout: the queue has ended for all clients, and its last keys stay until the
+                holder gives the role back, or a queue of the name is created.
             ServerTooOldError: It is on a released okq.
             StorageError: The file system refused, or the directory contains something else, which the error names.
                 Nothing was deleted then.
@@ -294,6 +283,8 @@ class Administration(ABC):
         Cancelled, the queue is deleted or not. Of tasks, some may be left: delete it again.
 
         On this kind:
+            AsyncQueue: Dead letters are in another queue, and stay. Cancelled while it waits for the roles, the queue
+                has ended for all clients.
             TaskQueue: It works in steps of up to 250 tasks. Nodes of the released blueque that run a task meanwhile
                 leave its end behind.
             FileQueue: Dead letters are in another queue, and stay. After a kill, the queue is deleted or untouched; the
@@ -301,7 +292,7 @@ class Administration(ABC):
         """
         validation.timeout(timeout)
         self.check()
-        await self._administration.delete()
+        await self._delete(timeout)
 
     @with_deadline()
     async def purge(self, *, deadline: float | None = None) -> int:
@@ -320,45 +311,13 @@ class Administration(ABC):
         Cancelled, the oldest messages are deleted, and the others stay.
 
         On this kind:
+            AsyncQueue: They count as consumed. It raises QueueInUseError where a client that works step by step holds
+                the consumer role, and may be taking a message; with `scripting=False`, where any client holds it.
             EventQueue: okq's QFLUSH deletes what is in flight, too.
             FileQueue: `give_back_in_flight` before it makes messages in flight wait, too.
         """
         self.check()
         return await self._purge()
-
-    @with_deadline()
-    async def requeue(
-        self,
-        max_items: int | None = None,
-        timeout: float | None = None,
-        *,
-        ids: Iterable[str] | None = None,
-        deadline: float | None = None,
-    ) -> Requeued:
-        """Move dead letters back to the end of the queue, the oldest first; their attempts start anew.
-
-        It moves those that are there when it begins. An event whose id is in use again stays a dead letter.
-
-        Args:
-            max_items: How many at most; None for all.
-            timeout: Seconds to wait for room at most; None to wait for ever, 0 to move only what has room now.
-            ids: Only those with these ids, as `dead_letters` shows them; None for any. If several dead letters have the
-                same id, the oldest is meant.
-            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
-
-        Returns:
-            How many were moved. Its attribute `not_found` has the ids that no dead letter has (any more).
-
-        Raises:
-            QueueFullError: The queue stayed full until the timeout. `accepted` says how many were moved before.
-            QueueClosedError: The queue is closed.
-            QueueDoesNotExistError: This object has created the queue, and it was deleted. A FileQueue's must exist.
-            OutcomeUnknownError: The connection broke meanwhile: some of them may have been moved.
-            TypeError, ValueError: An argument is invalid, or both `max_items` and `ids` are given.
-
-        Cancelled, each of them is in the queue or a dead letter.
-        """
-        return await self._requeue(max_items, timeout, ids)
 
     @with_deadline()
     async def pause(self, *, deadline: float | None = None) -> bool:
@@ -370,7 +329,7 @@ class Administration(ABC):
         on up to the bound. The pause lasts until `resume` or `delete`, or until `create` makes a queue that was not
         created before, also when this process ends.
 
-        Programs that are not apressure's do not know of the pause, and go on.
+        Programs that are not apressure's do not know of the pause, and go on. So do those with `scripting=False`.
 
         Args:
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
@@ -380,6 +339,7 @@ class Administration(ABC):
 
         Raises:
             QueueDoesNotExistError: There is no such queue: it was not created, and has no messages and no consumers.
+            ScriptingRefusedError: It is an AsyncQueue with `scripting=False`.
             ServerTooOldError: It is on a released okq.
             StorageError: The file system refused.
             OutcomeUnknownError: The connection broke and could not be restored in time.
@@ -406,29 +366,6 @@ class Administration(ABC):
         """
         self.check()
         return await self._administration.pause(False, self._expected)
-
-    async def _requeue(
-        self, max_items: int | None, timeout: float | None, ids: Iterable[str] | None, source: str | None = None
-    ) -> Requeued:
-        if max_items is not None:
-            validation.whole(max_items, "max_items")
-        validation.timeout(timeout)
-        if ids is not None and max_items is not None:
-            raise ValueError("give either max_items= or ids=: the ids say how many")
-        chosen = None if ids is None else checked_ids(ids)
-        loop = asyncio.get_running_loop()
-        until = None if timeout is None else loop.time() + timeout
-        async with self._revival(max_items, chosen, source) as revival:
-            try:
-                while revival.more:
-                    await self._until(revival.step, None if until is None else max(0.0, until - loop.time()))
-            except asyncio.CancelledError:
-                note_accepted(revival.moved)
-                raise
-            except PressureError as error:
-                error.accepted = revival.moved
-                raise
-        return Requeued(revival.moved, revival.not_found)
 
     async def _exists(self) -> bool:
         return bool((await self._look()).exists)

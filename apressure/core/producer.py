@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from apressure.exceptions import QueueClosedError
 
 if TYPE_CHECKING:
-    from apressure.core.queue import Queue
+    from apressure.core.queue import AnyQueue
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class QueueProducer(Generic[T]):
     raises or is cancelled, the queue stays open, so that another producer can go on.
     """
 
-    def __init__(self, queue: Queue[T, Any], close: bool) -> None:
+    def __init__(self, queue: AnyQueue[T, Any], close: bool) -> None:
         self._queue = queue
         self._close = close
         self._entered = False
@@ -54,7 +54,7 @@ class QueueProducer(Generic[T]):
         """Put items in order, as the queue's `put_many` does."""
         return await self._entered_queue().put_many(items, timeout, deadline=deadline)
 
-    def _entered_queue(self) -> Queue[T, Any]:
+    def _entered_queue(self) -> AnyQueue[T, Any]:
         if not self._entered:
             raise RuntimeError("put inside the producer's block: async with queue.producer() as producer")
         return self._queue

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from apressure.core.leases.clock import Clock, since_boot
 from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
@@ -14,7 +14,7 @@ from apressure.pressure.delivery import Delivery
 from apressure.pressure.leases.lease import Lease
 from apressure.pressure.leases.state import Received
 from apressure.pressure.prefetch import Prefetch
-from apressure.protocols import DEFAULT_MAX_HOLD
+from apressure.protocols import DEFAULT_LEASE, DEFAULT_MAX_HOLD
 
 if TYPE_CHECKING:
     from apressure.pressure.engine.plain.engine import Plain
@@ -24,6 +24,50 @@ T = TypeVar("T")
 
 TURN_SECONDS = 0.05
 """How long a body that waits for nothing keeps the event loop from turning, apart from its latest item."""
+
+
+class Options(NamedTuple):
+    """What a consumer is to do: the arguments of `AsyncQueue.consumer`, checked, and its clock."""
+
+    manual: bool = False
+    delete: bool = False
+    prefetch: int | None = None
+    lease: float = DEFAULT_LEASE
+    timeout: float | None = None
+    max_hold: float = DEFAULT_MAX_HOLD
+    shared: bool = False
+    clock: Clock = since_boot
+
+    @property
+    def deletes_together(self) -> bool:
+        """Whether others that share the role are to delete the queue, too."""
+        return self.shared and self.delete
+
+
+class Turns:
+    """Has the event loop turn where a body waits for nothing.
+
+    Or nobody would renew the lease, send acknowledgements or cancel before the buffer is empty.
+
+    Attributes:
+        due: When it has to turn, by the consumer's clock.
+    """
+
+    due = 0.0
+    _turned = True
+
+    async def take(self, lease: Lease, clock: Clock) -> None:
+        """Have it turn now, unless it has turned since the last time."""
+        if not self._turned:
+            self._turned = True  # also if this is cancelled: then the next iteration does not wait
+            await asyncio.sleep(0)
+            lease.state.check()
+        self._turned = False
+        asyncio.get_running_loop().call_soon(self._note)
+        self.due = clock() + TURN_SECONDS
+
+    def _note(self) -> None:
+        self._turned = True
 
 
 class Consumer(Generic[T]):
@@ -44,58 +88,38 @@ class Consumer(Generic[T]):
     acknowledges_the_one_before: Final = True
     """Code that reads ahead must not iterate over this; see `validation.batch`."""
 
-    def __init__(
-        self,
-        engine: Scripted | Plain,
-        decode: Callable[[bytes], Any],
-        ack: Literal["auto", "manual"],
-        delete: bool,
-        prefetch: int | None,
-        lease: float,
-        timeout: float | None,
-        max_hold: float = DEFAULT_MAX_HOLD,
-        shared: bool = False,
-        clock: Clock = since_boot,
-    ) -> None:
+    def __init__(self, engine: Scripted | Plain, decode: Callable[[bytes], Any], options: Options) -> None:
         self._engine = engine
         self._decode = decode
-        self._clock = clock
-        self._manual = ack == "manual"
-        self._delete = delete
-        self._fixed = prefetch
-        self._seconds = lease
-        self._timeout = timeout
-        self._max_hold = max_hold
-        self._shared = shared
+        self._options = options
+        self._clock = options.clock
+        self._manual = options.manual
         self._lease: Lease | None = None
         self._prefetch: Prefetch
         self._loop: asyncio.AbstractEventLoop | None = None  # to ask for it each time is slow before Python 3.12
         self._current: Received | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._ended = False
-        self._turn_at = 0.0
         self._look_at = 0.0
-        self._turned = True
+        self._turns = Turns()
 
     async def __aenter__(self) -> Self:
-        scripted = self._engine.scripted("the consumer role")
+        scripted, options = self._engine.scripted("the consumer role"), self._options
         self._loop = asyncio.get_running_loop()
         self._engine.begin_block("consumer")
         try:
             lease = Lease(
-                scripted.access, scripted.dead, self._seconds, kept=True, max_hold=self._max_hold, shared=self._shared,
-                clock=self._clock,
-            )  # fmt: skip
-            bound = await lease.acquire(self._timeout)
+                scripted.steps, scripted.dead, options.lease, True, options.max_hold, options.shared, options.clock
+            )
+            bound = await lease.acquire(options.timeout)
             self._lease = lease
             self._engine.check()  # a client that was closed meanwhile does not know of this lease
-            self._engine.add_lease(lease)
-            self._prefetch = Prefetch(lease.receiving, self._fixed, bound)
+            self._engine.hold("consumer", lease)
+            self._prefetch = Prefetch(lease.receiving, options.prefetch, bound)
         except BaseException:
             taken, self._lease = self._lease, None
             try:
                 if taken is not None:
-                    self._engine.discard_lease(taken)
+                    self._engine.hold("consumer", None)
                     await self._leave_quietly(taken)
             finally:
                 self._engine.end_block("consumer")
@@ -108,16 +132,18 @@ class Consumer(Generic[T]):
         lease, self._lease = self._lease, None
         if lease is None:
             return
-        self._engine.discard_lease(lease)
+        self._engine.hold("consumer", None)
         try:
             if kind is None and self._current is not None and lease.state.error is None:
                 lease.state.unsettled.ack(self._current[0])
             if kind is None:
-                finished = self._ended and not lease.state.unsettled
-                with self._deleted_by_another():
+                finished = lease.state.drained and not lease.state.unsettled
+                # One of several that share the role and delete the queue at its end comes first.
+                late = self._options.deletes_together and lease.state.drained
+                with contextlib.suppress(QueueDoesNotExistError) if late else contextlib.nullcontext():
                     await lease.leave()
                     # The queue is closed: what is in it now is what was given back, and nobody has done that work.
-                    if self._delete and finished and not (await self._engine.inspect())[1]:
+                    if self._options.delete and finished and not (await self._engine.inspect())[1]:
                         self._engine.end_block("consumer")
                         await self._engine.delete(None)
             else:
@@ -127,11 +153,6 @@ class Consumer(Generic[T]):
         finally:
             self._current = None
             self._engine.end_block("consumer")
-
-    def _deleted_by_another(self) -> contextlib.AbstractContextManager[None]:
-        """Where several share the role and all are to delete the queue at its end, one of them comes first."""
-        together = self._shared and self._delete and self._ended
-        return contextlib.suppress(QueueDoesNotExistError) if together else contextlib.nullcontext()
 
     async def _leave_quietly(self, lease: Lease) -> None:
         """The body's own exception is what the caller has to see; a lease that is lost gave everything back already."""
@@ -177,12 +198,12 @@ class Consumer(Generic[T]):
                 received = (await lease.receive(prefetch.plan(lease.receiving.handed_out), None)).popleft()
             except QueueClosedError:
                 await lease.flush()
-                self._ended = True
+                state.drained = True
                 raise StopAsyncIteration from None
             except QueueDoesNotExistError:
-                if not (self._shared and self._delete):
+                if not self._options.deletes_together:
                     raise
-                self._ended = True  # another one that shares the role has drained and deleted it
+                state.drained = True  # another one that shares the role has drained and deleted it
                 raise StopAsyncIteration from None
             prefetch.begin()
         if self._manual:
@@ -226,25 +247,9 @@ class Consumer(Generic[T]):
 
     async def _look(self, lease: Lease) -> None:
         """Before an item of the buffer is handed out: the event loop has to turn, and the lease has to stand."""
-        if self._clock() >= self._turn_at:
-            await self._turn(lease)
-        self._look_at = min(self._turn_at, await lease.assured())
-
-    async def _turn(self, lease: Lease) -> None:
-        """Have the event loop turn where the body waits for nothing.
-
-        Or nobody would renew the lease, send acknowledgements or cancel before the buffer is empty.
-        """
-        if not self._turned:
-            self._turned = True  # also if this is cancelled: then the next iteration does not wait
-            await asyncio.sleep(0)
-            lease.state.check()
-        self._turned = False
-        asyncio.get_running_loop().call_soon(self._has_turned)
-        self._turn_at = self._clock() + TURN_SECONDS
-
-    def _has_turned(self) -> None:
-        self._turned = True
+        if self._clock() >= self._turns.due:
+            await self._turns.take(lease, self._clock)
+        self._look_at = min(self._turns.due, await lease.assured())
 
     def _checked(self) -> Lease:
         if self._lease is None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterable, Awaitable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from apressure import logs, validation
 from apressure.concurrency import background
@@ -15,19 +16,20 @@ from apressure.concurrency.deadline import within
 from apressure.concurrency.settle import set_result_once, wait_for_answer
 from apressure.core.leases.clock import Term, since_boot
 from apressure.core.leases.renewal import Renewal
+from apressure.core.producer import QueueProducer
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.items import Items
-from apressure.pressure.engine.answers import missing
-from apressure.pressure.engine.batching import Put, PutLane, put_many
+from apressure.pressure.engine.batching import Put, PutLane, put_chunk
 
 if TYPE_CHECKING:
     from apressure.pressure.engine.plain.engine import Plain
     from apressure.pressure.engine.scripted import Scripted
+    from apressure.pressure.queue import AsyncQueue
 
 T = TypeVar("T")
 
 
-class Producer(Generic[T]):
+class Producer(QueueProducer[T]):
     """The end of a queue that puts; made by `AsyncQueue.producer`.
 
     When the block ends well, it closes the queue (unless `close=False`), and consumers end when the queue is drained.
@@ -36,74 +38,60 @@ class Producer(Generic[T]):
 
     def __init__(
         self,
-        engine: Scripted | Plain,
-        items: Items[T],
+        queue: AsyncQueue[T],
         close: bool,
-        exclusive: bool,
-        lease: float,
-        max_hold: float,
-        timeout: float | None,
+        items: Items[T],
+        send: Callable[[Put, float | None], Awaitable[None]],
+        exclusive: Exclusive | None,
     ) -> None:
-        self._engine = engine
+        super().__init__(queue, close)
         self._items = items
-        self._close = close
-        self._exclusive = _Exclusive(engine, lease, max_hold, timeout) if exclusive else None
-        self._entered = False
+        self._send = send if exclusive is None else exclusive.put
+        self._exclusive = exclusive
 
     async def __aenter__(self) -> Self:
-        if self._exclusive is not None:
-            await self._exclusive.enter()
-        elif not await self._engine.exists():
-            raise missing(self._engine.name)
+        if self._exclusive is None:
+            return await super().__aenter__()
+        await self._exclusive.enter()
         self._entered = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._exclusive is None:
+            return await super().__aexit__(kind, error, traceback)
         self._entered = False
-        close = self._close and kind is None
-        if self._exclusive is not None:
-            await self._exclusive.exit(close, hurry=kind is not None)
-        elif close:
-            with contextlib.suppress(QueueClosedError):  # another producer was first
-                await self._engine.close(None)
+        return await self._exclusive.exit(self._close and kind is None, hurry=kind is not None)
 
-    async def put(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> None:
+    async def put(  # type: ignore[override]  # messages have no ids
+        self, item: T, timeout: float | None = None, *, deadline: float | None = None
+    ) -> None:
         """Put an item, as `AsyncQueue.put` does.
 
         Raises:
             LeaseLostError: The producer is exclusive and has lost its role. Nothing was put.
         """
+        queue = self._entered_queue()
         if deadline is not None:
-            return await within(deadline, self._engine.name, self.put(item, timeout))
-        return await self._put(Put([self._items.encode(item)]), timeout)
+            return await within(deadline, queue.name, self.put(item, timeout))
+        return await self._send(Put([self._items.encode(item)]), timeout)
 
-    async def put_nowait(self, item: T, *, deadline: float | None = None) -> None:
+    async def put_nowait(self, item: T, *, deadline: float | None = None) -> None:  # type: ignore[override]
         """Put an item, as `AsyncQueue.put_nowait` does."""
-        if deadline is not None:
-            return await within(deadline, self._engine.name, self.put_nowait(item))
-        return await self._put(Put([self._items.encode(item)]), None, now=True)
+        await self.put(item, 0, deadline=deadline)
 
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
     ) -> int:
         """Put items in order, as `AsyncQueue.put_many` does."""
+        queue = self._entered_queue()
         if deadline is not None:
-            return await within(deadline, self._engine.name, self.put_many(items, timeout))
-        return await put_many(self._items, items, timeout, self._put)
-
-    def _put(self, put: Put, timeout: float | None, now: bool = False) -> Awaitable[None]:
-        if not self._entered:
-            raise RuntimeError("put inside the producer's block: async with queue.producer() as producer")
-        if self._exclusive is None:
-            return self._engine.put(put, timeout, now=now)
-        validation.timeout(timeout)
-        self._engine.client.check()
-        return self._exclusive.checked_lane().run(put, timeout, now)
+            return await within(deadline, queue.name, self.put_many(items, timeout))
+        return await queue.put_chunks(items, timeout, partial(put_chunk, self._send))
 
 
-class _Exclusive:
+class Exclusive:
     """The producer role under a lease: no other client puts or closes while the block lasts."""
 
     def __init__(self, engine: Scripted | Plain, seconds: float, max_hold: float, timeout: float | None) -> None:
@@ -136,18 +124,21 @@ class _Exclusive:
             await self.exit(close=False, hurry=True)
             raise
         self._lane = scripted.put_lane(self.token)
-        scripted.add_lease(self)
+        scripted.hold("producer", self)
         self._renewal = steps.renewal(self, "producer", scripted.client.renewer, self._max_hold)
         self._renewal.note_task()
         self._renewal.begin()
         logs.role("role_taken", scripted.name, "producer", self.token)
 
-    def checked_lane(self) -> PutLane:
+    def put(self, put: Put, timeout: float | None) -> Awaitable[None]:
+        """Put under the lease."""
+        validation.timeout(timeout)
+        self._scripted.client.check()
         if self._error is not None:
             raise self._error
         if self._lane is None:
             raise RuntimeError("the producer's block has not begun, or has ended")
-        return self._lane
+        return self._lane.run(put, timeout, False)
 
     def stop(self) -> None:
         """Stop renewing the lease."""
@@ -162,11 +153,11 @@ class _Exclusive:
 
     async def exit(self, close: bool, hurry: bool) -> None:
         scripted = self._scripted
-        scripted.discard_lease(self)
+        scripted.hold("producer", None)
         try:
             if close:
                 with contextlib.suppress(QueueClosedError):
-                    await scripted.close(0, self.token)
+                    await scripted.close(timeout=0, token=self.token)
         except asyncio.CancelledError:
             hurry = True
             raise

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline, within
-from apressure.concurrency.lifetime import AsyncClosing
 from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.items import Items
-from apressure.pressure.engine.batching import Put, put_many
+from apressure.pressure.core import Core
+from apressure.pressure.engine.batching import Put, put_chunk
 from apressure.pressure.engine.dead_letters import limited
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.scripted import Scripted
-from apressure.pressure.taking import Taking
 from apressure.protocols import Mover
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncQueue(Taking[T], AsyncClosing):
+class AsyncQueue(Core[T]):
     """A bounded FIFO queue between processes, on a Redis or Valkey server, in the protocol pressure 0.15.
 
     It behaves like `asyncio.Queue`: `put` waits while the queue is full, `get` while it is empty, and `async for` ends
@@ -118,88 +118,46 @@ class AsyncQueue(Taking[T], AsyncClosing):
 
             self._engine = Plain(self.client, keys, name, client is None)
 
-    async def __aenter__(self) -> Self:
-        await self._engine.__aenter__()
-        return self
-
-    async def aclose(self) -> None:
-        """Release this object's connections; the queue itself stays as it is.
-
-        Waiting tasks get ClientClosedError. Unsettled deliveries of `receive` are given back. A client that was given
-        as `client=` stays open. Cancelled, the connections are released all the same.
-        """
-        await self._engine.aclose()
-
-    async def put(
+    async def put(  # type: ignore[override]  # messages have no ids
         self, item: T, timeout: float | None = None, force: bool = False, *, deadline: float | None = None
     ) -> None:
         """Put an item, waiting while the queue is full or another client has the producer role (specification: Put).
-
-        Concurrent puts of a client travel together; each task's puts keep their order. Producers that wait for room
-        are not served first come, first served.
 
         Args:
             item: The item; bytes, or what the codec takes.
             timeout: Seconds to wait for the queue at most; None to wait for ever, 0 for a single try. It does not limit
                 waits for the server: `retry_timeout` and `response_timeout` do.
             force: Put it even when the queue is full ("extraordinary situations", says the specification).
-            deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
-                it in request handlers: it also holds when the server is down or frozen.
+            deadline: Seconds for the whole operation. It also holds when the server is down or frozen.
 
         Raises:
             QueueFullError, QueueInUseError: The queue stayed full, or in use, until the timeout. Nothing was put.
-            QueueClosedError: It is closed. Nothing was put.
-            QueueDoesNotExistError: It was never created, or was deleted meanwhile. Nothing was put.
-            OutcomeUnknownError: The connection broke and could not be restored in time.
-            DeadlineError: The deadline passed. Nothing was put, unless it is a DeadlineOutcomeUnknownError: then the
-                item was sent, and may still be put.
-            TypeError, ValueError: The item cannot be encoded, or is too large. Nothing was put.
+            PressureError, TypeError, ValueError: As for every kind of queue; see `Queue.put`.
 
-        Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
-        then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
+        Cancelled, it leaves what every kind of queue leaves; see `Queue.put`.
         """
         if deadline is not None:
             return await within(deadline, self.name, self.put(item, timeout, force))
         return await self._engine.put(Put([self._items.encode(item)]), timeout, force)
 
-    @with_deadline()
-    async def put_nowait(self, item: T, *, deadline: float | None = None) -> None:
-        """Put an item without waiting (specification: Put, Non-Blocking).
-
-        Raises:
-            QueueFullError, QueueInUseError: The queue is full, or in use. Nothing was put.
-            QueueClosedError, QueueDoesNotExistError: As for `put`.
-
-        Cancelled, the item is in the queue, or not.
-        """
-        return await self._engine.put(Put([self._items.encode(item)]), None, now=True)
+    async def put_nowait(self, item: T, *, deadline: float | None = None) -> None:  # type: ignore[override]
+        """Put an item without waiting, as every kind of queue does (specification: Put, Non-Blocking)."""
+        await self.put(item, 0, deadline=deadline)
 
     @with_deadline()
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, force: bool = False,
         *, deadline: float | None = None,
     ) -> int:  # fmt: skip
-        """Put any number of items in order, as many in a step as there is room for.
+        """Put any number of items in order, as every kind of queue does; see `Queue.put_many`.
 
         Args:
-            items: An iterable or an asynchronous one. It is read ahead by up to a chunk (2,000 items or 1 MiB), and
-                items that were read and not put are lost when this fails. So a generator must not acknowledge or
-                delete an item at its source when the next one is asked for, and a `Consumer` is refused.
+            items: An iterable or an asynchronous one, which is read ahead.
             timeout: Seconds for all of them.
             force: Put them even when the queue is full.
-            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
-
-        Returns:
-            How many were put.
-
-        Raises:
-            QueueFullError, QueueInUseError: The timeout passed.
-            QueueClosedError, QueueDoesNotExistError, OutcomeUnknownError, TypeError, ValueError: As for `put`.
-                A note on any error says how many were put before, and so does `accepted` of a PressureError.
-
-        Cancelled, the first of the items are in the queue, in order, and the others are not.
+            deadline: Seconds for the whole operation.
         """
-        return await put_many(self._items, items, timeout, lambda put, left: self._engine.put(put, left, force))
+        return await self.put_chunks(items, timeout, partial(put_chunk, partial(self._engine.put, force=force)))
 
     def producer(
         self,
@@ -212,17 +170,67 @@ class AsyncQueue(Taking[T], AsyncClosing):
         """Return the producing end of the queue, for `async with`.
 
         Args:
-            close: Close the queue when the block ends well. Producers that share a queue pass False.
+            close: Close the queue at the end of the block, unless it raises. Producers that share a queue pass False.
             exclusive: Hold the producer role under a lease: no other client puts or closes meanwhile.
             lease: Seconds that the role stays taken when an exclusive producer dies. None for 15.
             timeout: Seconds to wait for the role at most; None to wait for ever.
             max_hold: Seconds after which an exclusive producer loses the role when the event loop is blocked all that
                 time. None for an hour.
         """
-        from apressure.pressure.producer import Producer
+        from apressure.pressure.producer import Exclusive, Producer
 
         validation.timeout(timeout)
-        return Producer(self._engine, self._items, close, exclusive, lease_of(lease), max_hold_of(max_hold), timeout)
+        role = Exclusive(self._engine, lease_of(lease), max_hold_of(max_hold), timeout)
+        return Producer(self, close, self._items, self._engine.put, role if exclusive else None)
+
+    async def receive(
+        self, timeout: float | None = None, lease: float | None = None, max_hold: float | None = None,
+        *, deadline: float | None = None,
+    ) -> Delivery[T]:  # fmt: skip
+        """Receive an item to be acknowledged, as every kind of queue does; see `Queue.receive`.
+
+        Args:
+            timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+            lease: Seconds that the role stays taken when the client dies; a thread renews it while the client lives.
+                None for 15.
+            max_hold: Seconds after which the lease ends when nothing was received or settled meanwhile; see `consumer`.
+                None for an hour.
+            deadline: Seconds for the whole operation.
+
+        Raises:
+            QueueInUseError: Another client held the consumer role until the timeout.
+            LeaseLostError: The lease of earlier deliveries expired; they have been given back. Receive again.
+            PressureError: As for every kind of queue.
+
+        Cancelled, nothing was taken, or it has been given back.
+        """
+        return (await self.receive_many(1, timeout, lease, max_hold, deadline=deadline))[0]
+
+    @with_deadline()
+    async def receive_many(
+        self, max_items: int, timeout: float | None = None, lease: float | None = None, max_hold: float | None = None,
+        *, deadline: float | None = None,
+    ) -> list[Delivery[T]]:  # fmt: skip
+        """Receive one to max_items items to be acknowledged, as many as there are, waiting while there is none.
+
+        Very many or large items come in chunks: the list may be shorter than the queue. Each delivery is settled by
+        itself. All deliveries that this object has in flight share one lease.
+
+        Args:
+            max_items: How many to receive at most.
+            timeout: As for `receive`.
+            lease: As for `receive`.
+            max_hold: As for `receive`.
+            deadline: Seconds for the whole operation.
+
+        Raises:
+            TypeError, ValueError: max_items is not a positive whole number.
+            PressureError: As for `receive`.
+
+        Cancelled, nothing was taken, or all of it has been given back, in order.
+        """
+        validation.whole(max_items, "max_items")
+        return await self._receive(max_items, timeout, lease, max_hold)
 
     @overload
     def consumer(
@@ -249,19 +257,19 @@ class AsyncQueue(Taking[T], AsyncClosing):
                 None for 15.
             timeout: Seconds to wait for the role at most; None to wait for ever.
             max_hold: Seconds after which the lease of a handler that is stuck ends: nothing was handed out or settled
-                meanwhile, and an item is in the program's hands, or the event loop is blocked. The log has the stacks,
-                everything in flight goes back, and later operations raise LeaseLostError. The time of
+                meanwhile, and an item is in the program's hands, or the event loop is blocked. The time of
                 `Delivery.extend` does not count. None for an hour.
             shared: Share the role with all other clients that ask for that: each message goes to one of them, and they
                 *start* in order. When a member dies, its messages go to the others as soon as its lease has ended. A
-                member's loop ends when the queue is closed and empty, and no other member has a message in hand. Two
-                exclusive consumers take turns instead.
+                member's loop ends when the queue is closed and empty, and no
+                other member has a message in hand. Two exclusive consumers take turns instead.
         """
-        from apressure.pressure.consumer import Consumer
+        from apressure.pressure.consumer import Consumer, Options
 
         validation.consumer(ack, prefetch, timeout)
         seconds, hold = lease_of(lease), max_hold_of(max_hold)
-        return Consumer(self._engine, self._items.decode, ack, delete, prefetch, seconds, timeout, hold, shared)
+        options = Options(ack == "manual", delete, prefetch, seconds, timeout, hold, shared)
+        return Consumer(self._engine, self._items.decode, options)
 
     async def mover(self, destination: Any) -> Mover:
         """Return what moves messages from here to another queue of the same server; for `pipe`.

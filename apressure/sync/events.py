@@ -8,8 +8,8 @@ from apressure.events.producer import EventProducer
 from apressure.events.queue import EventQueue
 from apressure.sync.blocks import EventConsumers, Producer
 from apressure.sync.calls import block, blocking, receiving, receiving_many
-from apressure.sync.competing import CompetingQueue
 from apressure.sync.delivery import Delivery
+from apressure.sync.verbs import KindQueue
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class BlockingEventProducer(Producer[T]):
     put_nowait = blocking(EventProducer[T].put_nowait)
 
 
-class BlockingEventQueue(CompetingQueue[T]):
+class BlockingEventQueue(KindQueue[T]):
     """An `EventQueue` for code without asyncio. Its methods are those of `EventQueue`, and wait for the result.
 
     Where their documentation says what a cancellation leaves behind, Ctrl-C leaves the same. With an `okq://` address,

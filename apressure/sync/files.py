@@ -8,8 +8,8 @@ from typing import TypeVar
 from apressure.files.delivery import FileDelivery
 from apressure.files.queue import FileQueue
 from apressure.sync.calls import block, blocking, receiving, receiving_many
-from apressure.sync.competing import BlockingQueueProducer, CompetingQueue
 from apressure.sync.delivery import Delivery
+from apressure.sync.verbs import BlockingQueueProducer, KindQueue
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class BlockingFileDelivery(Delivery[T]):
         return put_at
 
 
-class BlockingFileQueue(CompetingQueue[T]):
+class BlockingFileQueue(KindQueue[T]):
     """A `FileQueue` for code without asyncio. Its methods are those of `FileQueue`, and wait for the result.
 
     Where their documentation says what a cancellation leaves behind, Ctrl-C leaves the same.

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from apressure.sync.calls import block, blocking, iterating, receiving, receiving_many
-from apressure.sync.competing import BlockingQueueProducer, CompetingQueue
 from apressure.sync.delivery import Delivery
+from apressure.sync.verbs import BlockingQueueProducer, KindQueue
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.queue import TaskQueue
 from apressure.tasks.task import Task
@@ -50,7 +50,7 @@ class BlockingTaskDelivery(Delivery[T]):
         return bool(self._behind.cancel_requested)
 
 
-class BlockingTaskQueue(CompetingQueue[T]):
+class BlockingTaskQueue(KindQueue[T]):
     """A `TaskQueue` for code without asyncio. Its methods are those of `TaskQueue`, and wait for the result.
 
     Where their documentation says what a cancellation leaves behind, Ctrl-C leaves the same. `tasks()` gives snapshots.

@@ -27,7 +27,7 @@ from apressure import (
 )
 from apressure.events.consumer import EventConsumer
 from apressure.files.consumer import FileConsumer
-from apressure.sync import competing, events, pressure
+from apressure.sync import events, pressure, verbs
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.nodes.consumer import TaskConsumer
 
@@ -50,7 +50,7 @@ PAIRS: Final[tuple[tuple[type[Any], type[Any]], ...]] = (
     (EventConsumers, sync.EventConsumers),
     (apressure.pressure.producer.Producer, pressure.BlockingProducer),
     (EventProducer, events.BlockingEventProducer),
-    (QueueProducer, competing.BlockingQueueProducer),
+    (QueueProducer, verbs.BlockingQueueProducer),
 )
 
 _PARTS = "other parts of the library call it: no page of the documentation has it"
@@ -66,6 +66,7 @@ ABSENT: Final = {
     "delivery": _PARTS,
     "expected": _PARTS,
     "prepare": _PARTS,
+    "put_chunks": _PARTS,
     "forget": _PARTS,
     "listener": _PARTS,
     "want": _PARTS,

@@ -8,14 +8,14 @@ import contextlib
 from apressure.concurrency import background
 from apressure.connection.client import Client
 from apressure.exceptions import PressureError, Role
-from apressure.pressure.engine import sending
 from apressure.pressure.engine.keys import Keys
+from apressure.pressure.engine.sending import script
 from apressure.pressure.engine.steps import Steps
 from apressure.pressure.engine.waits import Waits
 
 
-class Access:
-    """The steps and the waits of one queue.
+class Access(Steps):
+    """The steps of one queue, and the waits that they ask for.
 
     Args:
         client: The client whose connections they use.
@@ -24,17 +24,16 @@ class Access:
 
     Attributes:
         client: As given.
-        steps: The steps.
         waits: The waits.
     """
 
     def __init__(self, client: Client, keys: Keys, name: str) -> None:
+        super().__init__(client, keys, name)
         self.client = client
-        self.steps = steps = Steps(client, keys, name)
-        rounds = client.rounds_on(steps.connection, lambda: sending.script("look"))
-        self.waits = Waits(steps.connection.node, keys, steps.unclaim, steps.resign, rounds)
+        rounds = client.rounds_on(self.connection, lambda: script("look"))
+        self.waits = Waits(self.connection.node, keys, self.unclaim, self.resign, rounds)
 
-    def close(self, error: PressureError) -> None:
+    def release(self, error: PressureError) -> None:
         """Release the connections of waits; operations that would wait from now on raise the error."""
         roles = self.waits.close(error)
         if (roles or self.waits.in_line) and self.client.on_its_loop:
@@ -47,8 +46,8 @@ class Access:
         with contextlib.suppress(PressureError):
             await asyncio.sleep(0)  # the waits' connections close in the next turn of the event loop
             await asyncio.sleep(0)
-            await self.steps.exists()  # after a round trip the server has seen that, too
+            await self.exists()  # after a round trip the server has seen that, too
             for role in roles:
-                self.steps.unclaim(role)
+                self.unclaim(role)
             if self.waits.in_line:
-                self.steps.resign(self.waits.place, True)
+                self.resign(self.waits.line.place, True)

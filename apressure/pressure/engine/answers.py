@@ -35,11 +35,6 @@ def closed(name: str) -> QueueClosedError:
     return QueueClosedError(f"the queue {name!r} is closed", name=name)
 
 
-def already_exists(name: str) -> QueueAlreadyExistsError:
-    """The error for a queue that exists."""
-    return QueueAlreadyExistsError(f"the queue {name!r} exists already", name=name)
-
-
 def collides(name: str, bound: bytes) -> QueueAlreadyExistsError:
     """The error for a queue that cannot exist beside another one, whose `:bound` is given."""
     other = bound.removesuffix(b":bound").decode(errors="replace")
@@ -48,7 +43,7 @@ def collides(name: str, bound: bytes) -> QueueAlreadyExistsError:
     )
 
 
-_ERRORS = {b"missing": missing, b"closed": closed, b"exists": already_exists}
+_ERRORS = {b"missing": missing, b"closed": closed}
 
 
 def read(answer: Any, name: str, role: Role | None) -> Any:
@@ -75,7 +70,7 @@ def read(answer: Any, name: str, role: Role | None) -> Any:
         case b"busy":
             holder = answer[2].decode(errors="replace") or None
             return Wait(answer[1].decode(), answer[3] if answer[3] >= 0 else None, holder=holder)
-        case b"missing" | b"closed" | b"exists":
+        case b"missing" | b"closed":
             return _ERRORS[answer[0]](name)
         case b"lost":
             message = f"the lease on the {role} role of the queue {name!r} expired, and another client took over"

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
-from apressure import validation
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.waiting.waiter import SLICE
 from apressure.connection.wire.request import Request
 from apressure.core.putting import Putting, PuttingLane
 from apressure.core.taking import TakeLane
 from apressure.core.waiting import Parked, Wait
-from apressure.items import Items, Progress
+from apressure.items import Progress
 from apressure.pressure.engine.notices import Notice
 from apressure.pressure.engine.steps import Steps
 from apressure.pressure.engine.waits import Waits
-
-T = TypeVar("T")
-
-logger = logging.getLogger("apressure")
 
 MAX_MESSAGES: Final = 2000
 """The most messages in one step, so that it does not hold up the server for more than a few milliseconds."""
@@ -102,7 +96,7 @@ class GetLane(TakeLane[Want, bytes]):
         return 0 if self._series is None else self._series.number
 
     def _take(self, most: int, want: Want, waits: bool) -> Request:  # noqa: ARG002
-        place = self._waits.take_turn() if waits else b""
+        place = self._waits.line.take_turn() if waits else b""
         claimed = self._waits.take_claim("consumer")
         return self._steps.get(self._series, claimed, most, place, self._answered)
 
@@ -121,23 +115,12 @@ class GetLane(TakeLane[Want, bytes]):
         return "they are lost"
 
 
-async def put_many(
-    items: Items[T],
-    some: Iterable[T] | AsyncIterable[T],
-    timeout: float | None,
-    put: Callable[[Put, float | None], Awaitable[None]],
-) -> int:
-    """Encode and put items in chunks, with one timeout for all; see `Items.put_chunks`."""
-    validation.timeout(timeout)
-    loop = asyncio.get_running_loop()
-    deadline = None if timeout is None else loop.time() + timeout
-
-    async def put_chunk(chunk: list[bytes], progress: Progress) -> None:
-        remaining = None if deadline is None else max(0.0, deadline - loop.time())
-        one = Put(chunk)
-        try:
-            await put(one, remaining)
-        finally:
-            progress.accepted += one.done
-
-    return await items.put_chunks(some, put_chunk, MAX_MESSAGES, ahead=True)
+async def put_chunk(
+    send: Callable[[Put, float | None], Awaitable[None]], chunk: list[bytes], timeout: float | None, progress: Progress
+) -> None:
+    """Put messages in order, waiting for room; the progress counts what is in the queue, also at a failure."""
+    put = Put(chunk)
+    try:
+        await send(put, timeout)
+    finally:
+        progress.accepted += put.done

@@ -5,22 +5,16 @@ An engine carries out a queue object's operations: `Scripted` with scripts, `Pla
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from abc import abstractmethod
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from apressure import validation
 from apressure.concurrency import background
-from apressure.concurrency.handover import note_taken
-from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.core.counts import Counts
 from apressure.core.objects import Block, QueueObject
-from apressure.core.waiting import Wait
-from apressure.exceptions import DecodeError, PressureError, QueueInUseError, Role
-from apressure.items import Items
+from apressure.exceptions import PressureError, QueueInUseError, Role
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.waits import Waits
 
@@ -63,8 +57,7 @@ class Engine(QueueObject[Client, Block]):
         super().__init__(client, owns_client, name)
         self.client = client
         self.keys = keys
-        self._own_roles: set[Role] = set()
-        self._leases: set[RoleLease] = set()  # of this object's blocks
+        self._held: dict[Role, RoleLease | None] = {}  # the roles of this object's blocks, and their leases
 
     async def _give_back(self) -> None:
         if self._lease is not None and self._lease.active:
@@ -73,7 +66,7 @@ class Engine(QueueObject[Client, Block]):
 
     def client_closed(self, error: PressureError) -> None:
         """Fail waiting operations, give back roles, and release connections, since the client is being closed."""
-        leases: list[RoleLease] = [*self._leases]
+        leases = [lease for lease in self._held.values() if lease is not None]
         if self._lease is not None and self._lease.active:
             leases.append(self._lease)
         if self._lease is not None:
@@ -87,8 +80,8 @@ class Engine(QueueObject[Client, Block]):
         super().client_closed(error)
 
     @abstractmethod
-    def get(self, max_items: int, timeout: float | None, now: bool) -> Awaitable[Sequence[bytes]]:
-        """Get one to max_items messages; `now` as with a timeout of 0."""
+    def get(self, max_items: int, timeout: float | None) -> Awaitable[Sequence[bytes]]:
+        """Get one to max_items messages."""
 
     @abstractmethod
     async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
@@ -98,51 +91,17 @@ class Engine(QueueObject[Client, Block]):
     async def inspect(self) -> list[Any]:
         """Return everything that statistics show: see `lua/inspect.lua`."""
 
-    async def wait_closed(self, timeout: float | None) -> None:
-        async def look() -> bool | Wait:
-            return bool((await self.inspect())[2]) or Wait("open")
-
-        await self.waits.until(look, timeout, self.name)
-
-    async def get_items(self, codec: Items[T], max_items: int, timeout: float | None, now: bool = False) -> list[T]:
-        """Get and decode messages.
-
-        A DecodeError takes only the first message out of the queue. All that came behind one that cannot be decoded is
-        given back.
-        """
-        validation.timeout(timeout)
-        self.check("consumer")
-        messages = await self.get(max_items, timeout, now)
-        items: list[T] = []
-        kept = len(messages)
-        try:
-            codec.decode_into(items, messages)
-        except DecodeError:
-            kept, patience = max(1, len(items)), self.client.settings.settle_timeout
-            giving = background.start(self.give_back(messages, kept), "giving back what was got")
-            try:
-                await wait_for_answer(giving, None, patience)
-            except asyncio.CancelledError:  # then the caller gets none of them
-                giving = background.start(self.give_back(messages, 0, kept), "giving back what was got")
-                await wait_shielded(giving, patience)
-                raise
-            if not items:
-                note_taken(lambda: self.give_back(messages, 0, kept))
-                raise
-        note_taken(lambda: self.give_back(messages, 0, kept))
-        return items
-
     def check(self, role: Role | None = None) -> None:
         """Raise where the client cannot be used, or would wait for a role that this object holds itself."""
         super().check()
-        if role is not None and (self._own_roles or self._lease is not None):
+        if role is not None and (self._held or self._lease is not None):
             self.check_own(role)
             if role == "consumer" and self._lease is not None and self._lease.state.unsettled:
                 raise self._in_use(role, "settle what was received first")
 
     def check_own(self, role: Role) -> None:
         """Raise where a block of this object holds the role."""
-        if role in self._own_roles:
+        if role in self._held:
             raise self._in_use(role, "use the block's object, or end the block first")
 
     def _in_use(self, role: Role, advice: str) -> QueueInUseError:
@@ -156,16 +115,12 @@ class Engine(QueueObject[Client, Block]):
     def begin_block(self, role: Role) -> None:
         """Note that a block of this object begins, which will hold the role."""
         self.check(role)
-        self._own_roles.add(role)
+        self._held[role] = None
 
     def end_block(self, role: Role) -> None:
         """Note that the block has given its role back."""
-        self._own_roles.discard(role)
+        self._held.pop(role, None)
 
-    def add_lease(self, lease: RoleLease) -> None:
-        """Note the lease of a block: it ends with the client at the latest."""
-        self._leases.add(lease)
-
-    def discard_lease(self, lease: RoleLease) -> None:
-        """Forget the lease: its block ends it."""
-        self._leases.discard(lease)
+    def hold(self, role: Role, lease: RoleLease | None) -> None:
+        """Note the lease of a block: it ends with the client at the latest. None: the block ends it itself."""
+        self._held[role] = lease

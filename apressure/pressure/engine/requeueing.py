@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable, Collection
-from typing import Any, Final, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Final
 
 from apressure import dead_letters
-from apressure.concurrency.settle import note_accepted
 from apressure.core.waiting import Wait
-from apressure.dead_letters import DeadLetter, Requeued
+from apressure.dead_letters import DeadLetter
 from apressure.exceptions import PressureError, QueueDoesNotExistError
 from apressure.pressure.engine.access import Access
 from apressure.pressure.engine.batching import MAX_MESSAGES
@@ -62,120 +61,128 @@ def _letter(raw: bytes, reason: bytes, decode: Callable[[bytes], Any]) -> DeadLe
     return DeadLetter(f"{name}-{time:x}", raw, attempts, error, time / 1000, decode)
 
 
-class Choice(Protocol):
-    """Which dead letters the next step moves."""
+class Revival(ABC):
+    """Dead letters on their way back into the queue; see `core.letters.Revival`.
 
-    def next_step(self) -> tuple[int, list[bytes]]:
-        """Return how many to move at most, and the chosen ones as the step takes them, or none."""
-
-    def moved(self, count: int, left: int) -> bool:
-        """Note what a step has moved, and how many dead letters are left. Returns whether this was all."""
-
-
-class Oldest:
-    """The oldest ones."""
-
-    def __init__(self, most: int | None) -> None:
-        self._most = most
-        self._moved = 0
-
-    def next_step(self) -> tuple[int, list[bytes]]:
-        most = self._most
-        return MAX_MESSAGES if most is None else min(MAX_MESSAGES, most - self._moved), []
-
-    def moved(self, count: int, left: int) -> bool:
-        # Messages that become dead letters meanwhile are left out: a message could go round for ever.
-        rest = count + left
-        self._most = rest if self._most is None else min(self._most, self._moved + rest)
-        self._moved += count
-        return self._moved >= self._most
-
-
-class Chosen:
-    """Some that were chosen.
+    Args:
+        queue: The queue.
+        source: The dead-letter queue.
 
     Attributes:
-        gone: The ids of those that somebody has taken away before they could be moved.
+        moved: How many have been moved.
+        more: Whether there are more to move.
     """
 
-    def __init__(self, chosen: list[DeadLetter[Any]]) -> None:
-        self._left = chosen
-        self._step = 0
-        self.gone: list[str] = []
+    not_found: Sequence[str] = ()
 
-    def next_step(self) -> tuple[int, list[bytes]]:
+    def __init__(self, queue: Access, source: Access) -> None:
+        self.moved = 0
+        self.more = True
+        self._queue = queue
+        self._source = source
+        self._waiting = queue  # or the source: each of the two queues waits for what is its own
+        self._series = queue.series()
+
+    @abstractmethod
+    def _next_step(self) -> tuple[int, list[bytes]]:
+        """Return how many to move at most, and the chosen ones as the step takes them, or none."""
+
+    @abstractmethod
+    def _note(self, count: int, left: int) -> None:
+        """Note what a step has moved, and how many dead letters are left."""
+
+    async def go_on(self, timeout: float | None) -> None:
+        """Make a step, waiting for room or for one of the two roles."""
+        waiting = self._waiting
+        try:
+            await waiting.waits.until(self.step, timeout, waiting.name)
+        except PressureError as error:
+            if self.moved:
+                error.add_note(f"{self.moved} dead letters were moved before")
+            raise
+
+    async def step(self) -> Wait | None:
+        """Move the next ones. A Wait is what the queue waits for that `go_on` looks at; otherwise it looks again."""
+        most, chosen = self._next_step()
+        queue, source = self._queue, self._source
+        producer, consumer = queue.waits.take_claim("producer"), source.waits.take_claim("consumer")
+        try:
+            answer = await queue.requeue(self._series, source.keys, producer, consumer, most, chosen)
+        except PressureError:
+            if consumer == b"1":
+                source.unclaim("consumer")
+            raise
+        if isinstance(answer, Wait):
+            before, self._waiting = self._waiting, source if answer.reason == "consumer" else queue
+            return answer if self._waiting is before else None
+        self.moved += answer[0]
+        self._note(*answer)
+        return None
+
+
+class Oldest(Revival):
+    """The oldest ones; at most so many, or all."""
+
+    def __init__(self, queue: Access, source: Access, most: int | None) -> None:
+        super().__init__(queue, source)
+        self._most = most
+
+    def _next_step(self) -> tuple[int, list[bytes]]:
+        return MAX_MESSAGES if self._most is None else min(MAX_MESSAGES, self._most - self.moved), []
+
+    def _note(self, count: int, left: int) -> None:  # noqa: ARG002
+        # Messages that become dead letters meanwhile are left out: a message could go round for ever.
+        rest = self.moved + left
+        self._most = rest if self._most is None else min(self._most, rest)
+        self.more = self.moved < self._most
+
+
+class Chosen(Revival):
+    """Some that were chosen by their ids, also if several with the same content share one."""
+
+    def __init__(self, queue: Access, source: Access, chosen: list[DeadLetter[Any]], ids: Iterable[str]) -> None:
+        super().__init__(queue, source)
+        self._left = chosen
+        self._ids = ids
+        self._missing = {*ids}.difference(letter.id for letter in chosen)
+        self.more = bool(chosen)
+
+    @property
+    def not_found(self) -> list[str]:  # type: ignore[override]
+        """The ids that no dead letter has, also since somebody has taken it away before it could be moved."""
+        return [letter_id for letter_id in self._ids if letter_id in self._missing]
+
+    def _next_step(self) -> tuple[int, list[bytes]]:
         arguments: list[bytes] = []
-        size = self._step = 0
+        count = size = 0
         for letter in self._left[:_MOST_CHOSEN]:
             size += len(letter.raw)
-            if self._step and size > _CHUNK_BYTES:
+            if count and size > _CHUNK_BYTES:
                 break
-            self._step += 1
+            count += 1
             time = letter.id.partition("-")[2]
             arguments += (letter.raw, b"%d" % int(time, 16) if time else b"")
-        return self._step, arguments
+        return count, arguments
 
-    def moved(self, count: int, left: int) -> bool:  # noqa: ARG002
+    def _note(self, count: int, left: int) -> None:  # noqa: ARG002
         if not count:
-            self.gone.append(self._left[0].id)
+            self._missing.add(self._left[0].id)
         del self._left[: max(1, count)]
-        return not self._left
+        self.more = bool(self._left)
 
 
-async def move_chosen(queue: Access, other: Access, ids: Collection[str], timeout: float | None) -> Requeued:
-    """Move the dead letters that have these ids, also if several with the same content share one."""
-    missing, chosen = set(ids), []
-    unique = all("-" in each for each in ids)
-    if missing:
-        async for letter in letters(other.steps, None, bytes):
-            if letter.id in ids:
+async def revival(queue: Access, source: Access, most: int | None, ids: Iterable[str] | None) -> Revival:
+    """Return what moves the oldest dead letters, or those that have these ids."""
+    if ids is None:
+        return Oldest(queue, source, most)
+    wanted = {*ids}
+    missing, chosen = {*wanted}, []
+    unique = all("-" in letter_id for letter_id in wanted)
+    if wanted:
+        async for letter in letters(source, None, bytes):
+            if letter.id in wanted:
                 chosen.append(letter)
                 missing.discard(letter.id)
                 if unique and not missing:
                     break
-    choice = Chosen(chosen)
-    moved = await move(queue, other, choice, timeout) if chosen else 0
-    missing.update(choice.gone)
-    return Requeued(moved, [each for each in ids if each in missing])
-
-
-async def move(queue: Access, other: Access, choice: Choice, timeout: float | None) -> int:
-    """Move dead letters, waiting for room and for both roles. Returns how many were moved."""
-    loop = asyncio.get_running_loop()
-    deadline = None if timeout is None else loop.time() + timeout
-    series = queue.steps.series()
-    moved = 0
-    waiting = queue  # or the other: each of the two queues waits for what is its own
-
-    async def attempt() -> list[int] | Wait | None:
-        most, chosen = choice.next_step()
-        producer, consumer = queue.waits.take_claim("producer"), other.waits.take_claim("consumer")
-        try:
-            answer = await queue.steps.requeue(series, other.steps.keys, producer, consumer, most, chosen)
-        except PressureError:
-            if consumer == b"1":
-                other.steps.unclaim("consumer")
-            raise
-        if isinstance(answer, Wait) and waiting is not (other if answer.reason == "consumer" else queue):
-            return None
-        return answer
-
-    try:
-        while True:
-            remaining = None if deadline is None else max(0.0, deadline - loop.time())
-            answer = await waiting.waits.until(attempt, remaining, waiting.steps.name)
-            if answer is None:
-                waiting = queue if waiting is other else other
-                continue
-            count, left = answer
-            moved += count
-            if choice.moved(count, left):
-                return moved
-    except asyncio.CancelledError:
-        note_accepted(moved)
-        raise
-    except PressureError as error:
-        error.accepted = moved
-        if moved:
-            error.add_note(f"{moved} dead letters were moved before")
-        raise
+    return Chosen(queue, source, chosen, ids)

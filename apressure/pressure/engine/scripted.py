@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from apressure import validation
@@ -13,9 +13,7 @@ from apressure.concurrency.settle import note_sent, wait_shielded
 from apressure.connection.client import Client
 from apressure.core.taking import Take, Taken
 from apressure.core.waiting import Wait
-from apressure.dead_letters import DeadLetter, Requeued
 from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError
-from apressure.pressure.engine import requeueing
 from apressure.pressure.engine.access import Access
 from apressure.pressure.engine.batching import GET, MAX_MESSAGES, GetLane, Put, PutLane
 from apressure.pressure.engine.dead_letters import DeadLetters, beside
@@ -40,8 +38,8 @@ class Scripted(Engine):
     ) -> None:
         super().__init__(client, keys, name, owns_client)
         self.dead = dead
-        self.access = Access(client, keys, name)
-        self.steps, self.waits = self.access.steps, self.access.waits
+        self.steps = Access(client, keys, name)
+        self.waits = self.steps.waits
         self.counts = self.steps.counts
         self._put_lanes: set[PutLane] = set()
         self._puts = self.put_lane()
@@ -72,8 +70,8 @@ class Scripted(Engine):
         """Drop the lane of an exclusive producer whose lease has ended."""
         self._put_lanes.discard(lane)
 
-    async def create(self, bound: int) -> None:
-        await self.steps.create(bound)
+    async def create(self, bound: int) -> bool:
+        return await self.steps.create(bound)
 
     async def exists(self) -> bool:
         return await self.steps.exists()
@@ -81,20 +79,17 @@ class Scripted(Engine):
     async def inspect(self) -> list[Any]:
         return await self.steps.inspect()
 
-    async def peek(self, index: int) -> bytes:
-        answer = await self.steps.peek(index)
-        if isinstance(answer, Wait):
-            raise answer.error(self.name)
-        return answer
+    async def peek(self, index: int) -> bytes | None:
+        return await self.steps.peek(index)
 
-    def put(self, put: Put, timeout: float | None, force: bool = False, now: bool = False) -> Awaitable[None]:
+    def put(self, put: Put, timeout: float | None, force: bool = False) -> Awaitable[None]:
         if timeout is not None:
             validation.timeout(timeout)
         self.check("producer")
-        return (self._forced if force else self._puts).run(put, timeout, now)
+        return (self._forced if force else self._puts).run(put, timeout, False)
 
-    def get(self, max_items: int, timeout: float | None, now: bool) -> Awaitable[list[bytes]]:
-        return self._gets.run(Take(max_items, GET), timeout, now)
+    def get(self, max_items: int, timeout: float | None) -> Awaitable[list[bytes]]:
+        return self._gets.run(Take(max_items, GET), timeout, False)
 
     async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
         if some := messages[first:end]:
@@ -114,7 +109,7 @@ class Scripted(Engine):
             with contextlib.suppress(PressureError):  # the caller knows the reason already
                 await lease.leave(hurry=True)
         if lease is None or lease.state.error is not None:
-            lease = self._lease = Lease(self.access, self.dead, seconds, kept=False, max_hold=max_hold)
+            lease = self._lease = Lease(self.steps, self.dead, seconds, kept=False, max_hold=max_hold)
         lease.last(seconds)
         lease.renewal.standstill.most = max_hold
         try:
@@ -137,10 +132,13 @@ class Scripted(Engine):
         with contextlib.suppress(PressureError):
             await lease.flush()
 
-    async def close(self, timeout: float | None, token: bytes = b"") -> None:
+    async def pause(self, pausing: bool, expected: bool = True) -> bool:  # noqa: ARG002
+        return await self.steps.pause(pausing)
+
+    async def close(self, expected: bool = True, timeout: float | None = None, token: bytes = b"") -> None:  # noqa: ARG002
         await self.waits.until(lambda: self.steps.close(self.waits.take_claim("producer"), token), timeout, self.name)
 
-    async def delete(self, timeout: float | None) -> None:
+    async def delete(self, timeout: float | None = None) -> None:
         await self.steps.begin_delete()
         note_sent()  # the queue has ended already
         self._end(QueueDoesNotExistError(f"the queue {self.name!r} was deleted", name=self.name))
@@ -167,30 +165,8 @@ class Scripted(Engine):
             raise
         return deleted
 
-    async def requeue(self, max_items: int | None, timeout: float | None, source: str | None) -> int:
-        """Move dead letters back to the end of the queue; see `AsyncQueue.requeue`."""
-        validation.timeout(timeout)
-        self.check("producer")
-        with self._beside(source) as other:
-            return await requeueing.move(self.access, other, requeueing.Oldest(max_items), timeout)
-
-    async def requeue_chosen(self, ids: Collection[str], timeout: float | None, source: str | None) -> Requeued:
-        """Move the dead letters that have these ids; see `AsyncQueue.requeue`."""
-        validation.timeout(timeout)
-        self.check("producer")
-        with self._beside(source) as other:
-            return await requeueing.move_chosen(self.access, other, ids, timeout)
-
-    async def dead_letters(
-        self, limit: int | None, source: str | None, decode: Callable[[bytes], Any]
-    ) -> list[DeadLetter[Any]]:
-        """Return dead letters, the oldest first; see `AsyncQueue.dead_letters`."""
-        self.check()
-        with self._beside(source) as other:
-            return [letter async for letter in requeueing.letters(other.steps, limit, decode)]
-
     @contextlib.contextmanager
-    def _beside(self, source: str | None) -> Iterator[Access]:
+    def beside(self, source: str | None) -> Iterator[Access]:
         """Open the dead-letter queue for an operation."""
         if source is None and self.dead is not None:
             source = self.dead.name
@@ -202,7 +178,7 @@ class Scripted(Engine):
         finally:
             if other in self._others:
                 self._others.discard(other)
-                other.close(ClientClosedError("the operation has ended"))
+                other.release(ClientClosedError("the operation has ended"))
 
     def _end(self, error: PressureError) -> int:
         others = sum(other.waits.end(error) for other in self._others)
@@ -211,5 +187,5 @@ class Scripted(Engine):
 
     def _release(self, error: PressureError) -> None:
         while self._others:
-            self._others.pop().close(error)
-        self.access.close(error)
+            self._others.pop().release(error)
+        self.steps.release(error)

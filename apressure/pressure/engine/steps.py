@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from apressure.connection.renewer import Renewer
 from apressure.connection.wire.command import Argument
@@ -23,10 +23,7 @@ from apressure.pressure.engine.answers import collides
 from apressure.pressure.engine.dead_letters import DeadLetters
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.sending import ONLY_CONSUMER, ONLY_PRODUCER, acknowledged, undoing
-from apressure.pressure.engine.shared_steps import SharedSteps
-
-if TYPE_CHECKING:
-    from apressure.pressure.leases.acknowledgements import Range
+from apressure.pressure.engine.shared_steps import Settlement, SharedSteps, Want
 
 
 class Steps(SharedSteps):
@@ -103,58 +100,23 @@ class Steps(SharedSteps):
         self._send(call, arguments, on_answer, True, 1, whole=True)
 
     def receive(
-        self,
-        series: Series,
-        token: bytes,
-        fresh: bool,
-        claimed: bytes,
-        max_items: int,
-        lease: int,
-        number: int,
-        dead: DeadLetters | None,
-        acks: Sequence[Range],
-        on_answer: OnAnswer,
+        self, series: Series, token: bytes, fresh: bool, claimed: bytes, want: Want, on_answer: OnAnswer
     ) -> Request:
         """Receive messages and acknowledge others. Answers with [chunks, attempts, number of dead letters].
 
-        With `dead`, messages that have reached the limit are moved to the dead-letter queue. Then an answer without
-        messages says that there may be more behind them.
+        With a limit, messages that have reached it are moved to the dead-letter queue. Then an answer without messages
+        says that there may be more behind them.
         """
+        dead, acks = want.dead, want.acks
         limit = 0 if dead is None else dead.max_attempts
         call = series.call("receive", tuple if dead is None else dead.for_script)
         arguments: list[Argument] = [
-            self._uid, token, b"1" if fresh else b"0", claimed, max_items, lease, number, limit, series.next(), b"0",
-            *itertools.chain.from_iterable(acks),
+            self._uid, token, b"1" if fresh else b"0", claimed, want.most, want.lease, want.number, limit,
+            series.next(), b"0", *itertools.chain.from_iterable(acks),
         ]  # fmt: skip
         claims = ONLY_CONSUMER if claimed == b"1" else ()
         changed = acknowledged if acks else None
         return self._send(call, arguments, on_answer, True, 9, "consumer", claims, changed=changed)
-
-    def settle(
-        self,
-        series: Series,
-        token: bytes,
-        lease: int,
-        leave: bool,
-        unseen: int,
-        acks: Sequence[Range],
-        nacks: Sequence[Argument],
-        on_answer: OnAnswer,
-        dead: DeadLetters | None = None,
-    ) -> None:
-        """Acknowledge and give back deliveries. Answers with how many were settled.
-
-        It renews the lease. With `leave` it ends the lease, and gives back all messages in flight. Deliveries with the
-        number `unseen` or a higher one were never handed out, and do not count as attempts; 0 if all were. An error may
-        follow a number in `nacks` (see the script). `dead` is given where there are errors, or some to be forgotten.
-        """
-        arguments: list[Argument] = [
-            token, lease, b"1" if leave else b"0", series.next(), b"0", unseen, 3 * len(acks),
-            *itertools.chain.from_iterable(acks), *nacks,
-        ]  # fmt: skip
-        whole = bool(nacks) or leave
-        call = series.call("settle") if dead is None else series.call("settle", dead.reasons, "settle, reasons")
-        self._send(call, arguments, on_answer, True, 4, "consumer", whole=whole)
 
     def leave(self, series: Series, token: bytes, lease: int, leave: bool, on_answer: OnAnswer) -> None:
         """Renew an exclusive producer's lease, or end it."""
@@ -181,12 +143,13 @@ class Steps(SharedSteps):
         step = self.renew_shared if shared else functools.partial(self.renew, role)
         return Renewal(lease, renewer, self.script_keys, step, f"the {role} role", self.name, max_hold, on_paused)
 
-    async def create(self, bound: int) -> None:
-        """Create the queue (specification: Create)."""
+    async def create(self, bound: int) -> bool:
+        """Create the queue, unless it exists (specification: Create). Answers with whether it is new."""
         series, collisions = self.series(), self.keys.collisions()
         answer = await self._ask(series.call("create", self.keys.collisions), [bound, series.next(), b"0"], again=2)
-        if answer != 1:
+        if isinstance(answer, list) and answer[0] == b"collides":
             raise collides(self.name, collisions[answer[1] - 1])
+        return bool(answer == 1)
 
     async def acquire(self, role: Role, claimed: bytes, token: bytes, lease: int) -> int | Wait:
         """Take a role under a lease. Answers with the queue's bound. Cancelled, the lease is ended again."""
@@ -195,7 +158,7 @@ class Steps(SharedSteps):
             if role == "producer":
                 self.leave(self.series(), token, lease, True, on_answer)
             else:
-                self.settle(self.series(), token, lease, True, 1, (), (), on_answer)
+                self.settle(self.series(), token, Settlement(lease, leave=True, unseen=1), on_answer)
 
         series = self.series()
         arguments: list[Argument] = [self._uid, role, claimed, token, lease, series.next(), b"0"]
@@ -256,15 +219,12 @@ class Steps(SharedSteps):
         call = self._unnumbered.call("dead_letters", lambda: (self.keys.reasons,))
         return await self._ask(call, [passed, most])  # type: ignore[no-any-return]
 
-    async def pause(self) -> bool:
-        """Have consumers take nothing. Answers with whether that is new."""
+    async def pause(self, pausing: bool) -> bool:
+        """Have consumers take nothing, or end that. Answers with whether it is new."""
         series = self.series()
-        return bool(await self._ask(series.call("pause", self._resumed), [self._uid, series.next(), b"0"], again=2))
-
-    async def resume(self) -> bool:
-        """End a pause. Answers with whether there was one."""
-        series = self.series()
-        return bool(await self._ask(series.call("resume", self._resumed), [series.next(), b"0"], again=1))
+        name, head = ("pause", [self._uid]) if pausing else ("resume", [])
+        arguments: list[Argument] = [*head, series.next(), b"0"]
+        return bool(await self._ask(series.call(name, self._resumed), arguments, again=len(head) + 1))
 
     def _resumed(self) -> tuple[bytes, ...]:
         return (self.keys.resumed,)
@@ -293,9 +253,10 @@ class Steps(SharedSteps):
         ]  # fmt: skip
         return await self._ask(call, arguments)  # type: ignore[no-any-return]
 
-    async def peek(self, index: int) -> bytes | Wait:
-        """Return the message at an index of the list: -1 is the next one, 0 the newest."""
-        return await self._ask(self._unnumbered.call("peek"), [index])  # type: ignore[no-any-return]
+    async def peek(self, index: int) -> bytes | None:
+        """Return the message at an index of the list: -1 is the next one, 0 the newest; None if there is none."""
+        answer = await self._ask(self._unnumbered.call("peek"), [index])
+        return None if isinstance(answer, Wait) else answer
 
     async def exists(self) -> bool:
         """Return whether the queue exists (specification: Exists)."""

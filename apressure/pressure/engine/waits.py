@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
@@ -15,6 +14,7 @@ from apressure.core import waiting
 from apressure.core.waiting import ROLE_OF, Parked, Reason, Wait
 from apressure.exceptions import PressureError, Role
 from apressure.pressure.engine.keys import Keys
+from apressure.pressure.engine.line import Line
 from apressure.pressure.engine.notices import Notice
 
 T = TypeVar("T")
@@ -37,13 +37,12 @@ class Waits(waiting.Waits):
         node: The node of the server that has the queue.
         keys: The queue's keys.
         hand_back: Called with a role whose token was claimed, and is not needed any more.
-        resign: Called when nobody waits for messages here any more, with this client's place in the line, and whether
-            its turn had come.
+        resign: As for `Line`.
         rounds: Look at the queue for those that wait. None, and each of them tries its step again after a slice.
 
     Attributes:
         blocked: For how long operations waited here.
-        place: This client's place in the line, as the server knows it.
+        line: This client's place in the line of those that wait for messages.
         in_line: After `close`: the server may still wait for this client to watch, or give it a turn.
     """
 
@@ -62,41 +61,34 @@ class Waits(waiting.Waits):
         def peek(key: bytes, seconds: int = seconds) -> Waiter:
             return Waiter(node, key, key, seconds, patient=patient)
 
-        def line(source: bytes, destination: bytes | None, turn: bool) -> Waiter:
-            return Waiter(node, source, destination, seconds, lambda: self._leave_line(turn), patient)
+        def in_line(source: bytes, destination: bytes | None, on_unwanted: Callable[[], None]) -> Waiter:
+            return Waiter(node, source, destination, seconds, on_unwanted, patient)
 
         def claim(role: Role) -> Waiter:
             return Waiter(node, keys.free(role), keys.claim(role), on_unwanted=lambda: hand_back(role))
 
-        self._closed = peek(keys.closed, LONG_SLICE)
-        self._messages = line(keys.messages, keys.messages, False)
-        self._turns = line(keys.line()[0], None, True)
-        self._resign = resign
-        self._watching = False
+        closed, not_full, resumed = peek(keys.closed, LONG_SLICE), peek(keys.not_full), peek(keys.resumed)
+        self.line = Line(keys, in_line, resign)
+        messages, turns = self.line.messages, self.line.turns
         self.in_line = False
-        self.place = os.urandom(8).hex().encode()
-        self._not_full = peek(keys.not_full)
-        self._resumed = peek(keys.resumed)
         self._claims: dict[Role, Waiter] = {"producer": claim("producer"), "consumer": claim("consumer")}
         self._looks: dict[tuple[Reason, bytes], Look] = {}
         self._rounds = rounds
         self._looked_at = keys.for_look()
         self._waiters: dict[Reason, tuple[Waiter, ...]] = {
-            "full": (self._not_full, self._closed),
-            "few": (self._closed,),  # the permit is there, for a single message: only time helps
-            "empty": (self._messages, self._closed),
-            "watch": (self._messages, self._closed),
-            "turn": (self._turns, self._closed),
-            "draining": (self._turns,),
-            "paused": (self._resumed,),
-            "open": (self._closed,),
+            "full": (not_full, closed),
+            "few": (closed,),  # the permit is there, for a single message: only time helps
+            "empty": (messages, closed),
+            "watch": (messages, closed),
+            "turn": (turns, closed),
+            "draining": (turns,),
+            "paused": (resumed,),
+            "open": (closed,),
             "producer": (self._claims["producer"],),
             "consumer": (self._claims["consumer"],),
-            "share": (self._claims["consumer"], self._turns),
+            "share": (self._claims["consumer"], turns),
         }
-        self._all = (
-            self._closed, self._messages, self._turns, self._not_full, self._resumed, *self._claims.values(),
-        )  # fmt: skip
+        self._all = (closed, messages, turns, not_full, resumed, *self._claims.values())
         self._server = node.server
         self._server.add_reclaimer(self._give_up_one)
 
@@ -121,7 +113,7 @@ class Waits(waiting.Waits):
             seconds = None
         elif wait.reason in ("open", "draining", "paused"):  # its waiter has long slices, and FLUSHALL wakes no waiter
             seconds = SLICE if seconds is None else min(seconds, SLICE)
-        self._watching = self._watching or wait.reason == "watch"
+        self.line.watching = self.line.watching or wait.reason == "watch"
         waiters = self._waiters[wait.reason]
         future = park(waiters, [noted[self._all.index(waiter)] for waiter in waiters], seconds)
         return self._admitted(wait.reason, future, self._look(wait.reason, token) if patient else None)
@@ -136,7 +128,7 @@ class Waits(waiting.Waits):
             if len(self._looks) > _MANY:
                 self._looks.clear()  # of leases that have ended
             on_answer = functools.partial(self._looked, reason)
-            look = Look(self._looked_at, (reason, token, self.place), on_answer)
+            look = Look(self._looked_at, (reason, token, self.line.place), on_answer)
             self._looks[reason, token] = look
         look.often = reason in ("turn", "watch")  # until the first look knows whether others wait in line
         return look
@@ -158,34 +150,18 @@ class Waits(waiting.Waits):
         """Return `b"1"` if the role's token has been claimed for the step that is about to be sent."""
         return b"1" if self._claims[role].take_claim() else b"0"
 
-    def take_turn(self) -> bytes:
-        """A step for messages is about to be sent: it sees to it that others get their turn. Returns the place."""
-        self._turns.take_claim()
-        self._watching = False
-        return self.place
-
     def drop(self, wait: Wait) -> None:
         """A step has been answered with this, and nobody waits for it: another client watches the queue."""
         if wait.reason == "watch":
-            self._watching = True
-            self._leave_line(False)
+            self.line.watching = True
+            self.line.leave(False)
 
     def hand_back(self, role: Role) -> None:
         """Give back what came for operations which have ended: the role's token, and the turn for messages."""
         self._claims[role].hand_back()
         if role == "consumer":
-            self._turns.hand_back()
-            self._leave_line(False)
-
-    def _leave_line(self, unused: bool) -> None:
-        """Have another client watch the queue, if nobody waits for messages here any more.
-
-        Args:
-            unused: A turn came for nobody.
-        """
-        if (self._watching or unused) and not (self._messages.watched or self._turns.watched):
-            self._watching = False
-            self._resign(self.place, unused)
+            self.line.turns.hand_back()
+            self.line.leave(False)
 
     def until(
         self,
@@ -227,10 +203,9 @@ class Waits(waiting.Waits):
         self._server.remove_reclaimer(self._give_up_one)
         if self._rounds is not None:
             self._rounds.discard(self)
-        for waiter in (self._closed, self._messages, self._not_full, self._resumed):
-            waiter.close()
-        self.in_line = self._turns.close() or self._watching
-        return [role for role, waiter in self._claims.items() if waiter.close()]
+        outstanding = [waiter for waiter in self._all if waiter.close()]
+        self.in_line = self.line.turns in outstanding or self.line.watching
+        return [role for role, waiter in self._claims.items() if waiter in outstanding]
 
     def _give_up_one(self) -> bool:
         return any(waiter.close_if_idle() for waiter in self._all)

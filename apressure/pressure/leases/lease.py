@@ -34,7 +34,7 @@ class Lease:
     """The consumer role, held by this client.
 
     Args:
-        access: The queue.
+        steps: The queue's steps.
         dead: Where messages go that were delivered too often; None to deliver them for ever.
         seconds: How long the role stays taken when this client dies.
         kept: The role is taken by `acquire` and kept until `leave`, whatever is in flight. Otherwise it is taken by the
@@ -57,7 +57,7 @@ class Lease:
 
     def __init__(
         self,
-        access: Access,
+        steps: Access,
         dead: DeadLetters | None,
         seconds: float,
         kept: bool,
@@ -65,23 +65,23 @@ class Lease:
         shared: bool = False,
         clock: Clock = since_boot,
     ) -> None:
-        self.client = access.client
-        self._steps, self._waits = access.steps, access.waits
+        self.client = steps.client
+        self._steps = steps
         self.state = LeaseState(Term(seconds, clock), kept, shared, dead, self._broken)
         self.token, self.term = self.state.token, self.state.term
-        self._settling = Settling(self.state, access)
+        self._settling = Settling(self.state, steps)
         renewer, on_paused = self.client.renewer, self._settling.return_buffer
-        self.renewal = self._steps.renewal(self, "consumer", renewer, max_hold, shared, on_paused)
-        self.receiving = Receiving(self.state, self._settling, self.renewal, access, dead)
+        self.renewal = steps.renewal(self, "consumer", renewer, max_hold, shared, on_paused)
+        self.receiving = Receiving(self.state, self._settling, self.renewal, steps, dead)
 
     async def acquire(self, timeout: float | None) -> int:
         """Take the role, waiting while somebody else has it; returns the queue's bound."""
-        steps, waits, shared = self._steps, self._waits, self.state.shared
+        steps, waits, shared = self._steps, self._steps.waits, self.state.shared
 
         def step() -> Awaitable[int | Wait]:
             claimed, milliseconds = waits.take_claim("consumer"), self.term.milliseconds
             if shared:
-                return steps.join(claimed, self.token, milliseconds, waits.take_turn())
+                return steps.join(claimed, self.token, milliseconds, waits.line.take_turn())
             return steps.acquire("consumer", claimed, self.token, milliseconds)
 
         bound = await waits.until(step, timeout, steps.name)
@@ -103,7 +103,7 @@ class Lease:
         while True:
             while not buffer:
                 remaining = None if deadline is None else max(0.0, deadline - loop.time())
-                await self._waits.until(step, remaining, self._steps.name, notice, self._token_there)
+                await self._steps.waits.until(step, remaining, self._steps.name, notice, self._token_there)
             if self.term.certain:
                 return buffer
             await self.assured()

@@ -16,6 +16,7 @@ from apressure.exceptions import DurabilityError, LeaseLostError, QueueDoesNotEx
 from apressure.pressure.engine.access import Access
 from apressure.pressure.engine.dead_letters import DeadLetters
 from apressure.pressure.engine.notices import Notice
+from apressure.pressure.engine.shared_steps import Want
 from apressure.pressure.leases.settling import Settling
 from apressure.pressure.leases.state import LeaseState, Received, Step
 
@@ -27,7 +28,7 @@ class Receiving:
         state: The lease, and what is in flight under it.
         settling: What settles that.
         renewal: What renews the lease: from the first message on.
-        access: The queue.
+        steps: The queue's steps.
         dead: Where messages go that were delivered too often; None to deliver them for ever.
 
     Attributes:
@@ -37,16 +38,15 @@ class Receiving:
     """
 
     def __init__(
-        self, state: LeaseState, settling: Settling, renewal: Renewal, access: Access, dead: DeadLetters | None
+        self, state: LeaseState, settling: Settling, renewal: Renewal, steps: Access, dead: DeadLetters | None
     ) -> None:
         self._state = state
         self._settling = settling
         self._renewal = renewal
-        self._steps = access.steps
-        self._waits = access.waits
+        self._steps = steps
         self._dead = dead
-        self._series = access.steps.series()
-        self.notice = Notice(access.steps.name)
+        self._series = steps.series()
+        self.notice = Notice(steps.name)
         self._next = 1  # the number of the next message, or a lower one where the role is shared
         self._received = 0
         self.answer: Step | None = None
@@ -90,7 +90,7 @@ class Receiving:
     def _unwanted(self, step: Step) -> None:
         """The caller was cancelled before this answer came."""
         if isinstance(wait := step.result(), Wait):
-            self._waits.drop(wait)
+            self._steps.waits.drop(wait)
         if not self._state.kept:
             self._settling.return_buffer()
 
@@ -99,26 +99,20 @@ class Receiving:
 
         It does not hold its request, which holds it: what came would stay until the garbage collector runs.
         """
-        state, steps, waits = self._state, self._steps, self._waits
+        state, steps, waits = self._state, self._steps, self._steps.waits
         step = self.answer = Step(self._settling.take_acknowledgements())
         fresh = not state.kept and not state.unsettled
         if fresh:
             state.term.begin()
         milliseconds = state.term.milliseconds
         on_answer = functools.partial(self._answered, step, max_items, ahead, state.term.sent(milliseconds))
+        want = Want(max_items, milliseconds, self._next, self._dead, step.acks)
         if state.shared:
-            place = b"" if ahead else waits.take_turn()
-            request = steps.receive_shared(
-                self._series, state.token, max_items, milliseconds, self._dead, place, self._next,
-                self._settling.unconfirmed(), step.acks, on_answer,
-            )  # fmt: skip
-        else:
-            claimed = waits.take_claim("consumer") if fresh else b"0"
-            request = steps.receive(
-                self._series, state.token, fresh, claimed, max_items, milliseconds, self._next, self._dead, step.acks,
-                on_answer,
-            )  # fmt: skip
-        return step, request
+            want = want._replace(in_hand=self._settling.unconfirmed())
+            place = b"" if ahead else waits.line.take_turn()
+            return step, steps.receive_shared(self._series, state.token, place, want, on_answer)
+        claimed = waits.take_claim("consumer") if fresh else b"0"
+        return step, steps.receive(self._series, state.token, fresh, claimed, want, on_answer)
 
     def _answered(self, step: Step, max_items: int, ahead: bool, confirm: Callable[[], None], reply: Any) -> None:
         state, before = self._state, self._received

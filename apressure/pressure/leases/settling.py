@@ -10,6 +10,7 @@ from typing import Any
 from apressure.concurrency.settle import set_result_once
 from apressure.exceptions import DurabilityError
 from apressure.pressure.engine.access import Access
+from apressure.pressure.engine.shared_steps import Settlement
 from apressure.pressure.leases.acknowledgements import Range
 from apressure.pressure.leases.state import LeaseState, Step
 
@@ -19,17 +20,17 @@ class Settling:
 
     Args:
         state: The lease, and what is in flight under it.
-        access: The queue.
+        steps: The queue's steps.
 
     Attributes:
         renew: The next step is due, even if it only renews the lease.
         answer: The step on its way; its result says whether too few replicas confirmed it.
     """
 
-    def __init__(self, state: LeaseState, access: Access) -> None:
+    def __init__(self, state: LeaseState, steps: Access) -> None:
         self._state = state
-        self._steps = steps = access.steps
-        self._settle = functools.partial(steps.settle_shared, access.waits.place) if state.shared else steps.settle
+        self._steps = steps
+        self._place = steps.waits.line.place if state.shared else None
         self._series = steps.series()
         self.renew = False
         self.answer: Step | None = None
@@ -156,7 +157,8 @@ class Settling:
     def _send(self, step: Step, milliseconds: int, on_answer: Callable[[Any], None], leave: bool = False) -> None:
         state = self._state
         nacks, dead = state.failures.take(step.acks, step.nacks, leave)
-        self._settle(self._series, state.token, milliseconds, leave, step.unseen, step.acks, nacks, on_answer, dead)
+        settlement = Settlement(milliseconds, leave, step.unseen, step.acks, nacks, dead, self._place)
+        self._steps.settle(self._series, state.token, settlement, on_answer)
 
     def _answered(self, step: Step, confirm: Callable[[], None], reply: Any) -> None:
         self.answer = None

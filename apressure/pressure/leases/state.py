@@ -58,6 +58,7 @@ class LeaseState:
         buffer: Those of them that were not handed out yet.
         failures: Why messages are given back.
         error: Why the lease is invalid; None while it is valid.
+        drained: The consumer has got everything, and the queue is closed.
         unsure: Too few replicas confirmed a step that no caller waited for: the next caller gets this.
     """
 
@@ -73,6 +74,7 @@ class LeaseState:
         self.failures = Failures(dead)
         self.error: Exception | None = None
         self.unsure: DurabilityError | None = None
+        self.drained = False
         self._on_broken = on_broken
 
     def check(self) -> None:

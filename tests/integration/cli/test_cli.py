@@ -450,7 +450,8 @@ class TestExitCodes:
 
     @one_server
     def test_exists_already(self, cli: Commands, queue: str) -> None:
-        assert cli("create", queue, code=4).stderr == b"apressure: the queue 'orders' exists already\n"
+        refused = cli("create", queue, code=4).stderr
+        assert refused == b"apressure: the queue 'orders' exists already. Pass exist_ok=True to use it as it is\n"
         assert cli("create", queue, "--exist-ok").stdout == b"orders exists already (bound 10)\n"
 
     @one_server

@@ -17,7 +17,7 @@ import redis
 
 from apressure import AsyncQueue, Failure, QueueEmptyError, ScriptingRefusedError, ServerError, pipe, serve
 from apressure.dead_letters import UNKNOWN
-from apressure.pressure.engine.requeueing import Chosen, move
+from apressure.pressure.engine.requeueing import Chosen
 from apressure.testing.proxy import Proxy
 from tests import processes
 from tests.integration.conftest import Opener, in_time
@@ -451,6 +451,12 @@ async def test_a_letter_that_somebody_takes_meanwhile_is_not_found(open_queue: O
     assert (moved, moved.not_found) == (2, (ids[1],))
 
 
+async def moved(chosen: Chosen) -> int:
+    while chosen.more:
+        await chosen.go_on(None)
+    return chosen.moved
+
+
 async def test_requeueing_by_id_when_replies_are_lost(open_queue: Opener, db: redis.Redis, url: str) -> None:
     home, dead = await open_queue(), await open_queue("jobs:dead")
     await dead.put_many([b"0", b"a", b"twin", b"b", b"twin"])
@@ -464,13 +470,14 @@ async def test_requeueing_by_id_when_replies_are_lost(open_queue: Opener, db: re
     async with Proxy(url, random.Random(1)) as line, AsyncQueue("jobs", url=line.url) as queue:
         assert await queue.dead_letters() == await home.dead_letters()
         engine = queue._engine.scripted("test")
-        with engine._beside(None) as other:
-            chosen = Chosen([first, third])
-            assert await lose_one(line, move(engine.access, other, chosen, None), left(2)) == 2
+        with engine.beside(None) as other:
+            chosen = Chosen(engine.steps, other, [first, third], [first.id, third.id])
+            await lose_one(line, moved(chosen), left(2))
+            assert (chosen.moved, chosen.not_found) == (2, [])
             assert await home.get_many(5) == [b"a", b"b"]
-            chosen = Chosen([second, first, second])
-            assert await lose_one(line, move(engine.access, other, chosen, None), left(1)) == 2
-            assert chosen.gone == [first.id]
+            chosen = Chosen(engine.steps, other, [second, first, second], [first.id, second.id])
+            await lose_one(line, moved(chosen), left(1))
+            assert (chosen.moved, chosen.not_found) == (2, [first.id])
     assert await home.get_many(5) == [b"twin", b"twin"]
 
 
@@ -587,16 +594,16 @@ async def test_a_step_does_not_search_a_long_list_for_long(queue: AsyncQueue[Any
     steps: list[int] = []
 
     class Counted(Chosen):
-        def moved(self, count: int, left: int) -> bool:
+        def _note(self, count: int, left: int) -> None:
             steps.append(count)
-            return super().moved(count, left)
+            super()._note(count, left)
 
-    here, there = queue._engine.scripted("test").access, dead._engine.scripted("test").access
-    assert await move(here, there, Counted(letters[-100:]), timeout=None) == 100
+    here, there = queue._engine.scripted("test").steps, dead._engine.scripted("test").steps
+    assert await moved(Counted(here, there, letters[-100:], [])) == 100
     assert sum(steps) == 100
     assert 1 <= max(steps) < 50  # the newest are the last that a search finds
     steps.clear()
-    assert await move(here, there, Counted(letters[:100]), timeout=None) == 100
+    assert await moved(Counted(here, there, letters[:100], [])) == 100
     assert steps == [100]
 
     await dead.purge()
@@ -604,7 +611,7 @@ async def test_a_step_does_not_search_a_long_list_for_long(queue: AsyncQueue[Any
     await dead.put_many([*twins, *twins])
     fields = {b"d" + hashlib.sha1(raw, usedforsecurity=False).hexdigest().encode(): b"1:1:0:\n2:1:0:" for raw in twins}
     db.hset(REASONS, mapping=fields)
-    assert len((await there.steps.dead_letters(0, 1000))[0]) == 500
+    assert len((await there.dead_letters(0, 1000))[0]) == 500
     letters = await queue.dead_letters(limit=2000)
     assert [letter.raw for letter in letters] == [*twins, *twins]
     assert [letter.when for letter in letters] == [0.001] * 1000 + [0.002] * 1000

@@ -17,6 +17,7 @@ import pytest
 import redis
 
 from apressure import Consumer, LeaseLostError, QueueClosedError, QueueInUseError
+from apressure.pressure.consumer import Options
 from tests import processes
 from tests.integration.conftest import PATIENCE, Opener, blocked, eventually, fails, in_time, open_two
 
@@ -273,9 +274,8 @@ async def test_after_a_pause_longer_than_the_lease_the_server_is_asked_before_an
     queue, other = await open_two(open_queue)
     await queue.put_many([b"%d" % index for index in range(5)])
     time = Time()
-    consumer: Consumer[bytes] = Consumer(
-        queue._engine, queue._items.decode, "auto", False, prefetch, 30.0, None, clock=time
-    )
+    options = Options(prefetch=prefetch, lease=30.0, clock=time)
+    consumer: Consumer[bytes] = Consumer(queue._engine, queue._items.decode, options)
     expected: Any = pytest.raises(LeaseLostError) if healed else nullcontext()
     with expected:
         async with consumer:
@@ -300,7 +300,8 @@ async def test_a_stop_between_a_step_and_its_answer_counts_from_when_the_step_wa
     async with queue.consumer(prefetch=1) as consumer:
         assert await anext(consumer) == b"0"  # the server knows the script: the next step is one round trip
     with pytest.raises(LeaseLostError):
-        async with Consumer(queue._engine, queue._items.decode, "auto", False, 2, 30.0, None, clock=time) as consumer:
+        options = Options(prefetch=2, lease=30.0, clock=time)
+        async with Consumer(queue._engine, queue._items.decode, options) as consumer:
             receiving = asyncio.ensure_future(anext(consumer))
             await asyncio.sleep(0)  # the step is on its way; from here on this process stands still and reads nothing
             while not db.exists("apressure:__pressure__:jobs:inflight"):

@@ -44,7 +44,7 @@ async def queue(own: EmbeddedServer, scripting: bool) -> AsyncIterator[AsyncQueu
 async def noticed(queue: AsyncQueue[bytes]) -> None:
     """Wait until the client knows that its connection has ended: what is sent before that may have arrived."""
     engine = queue._engine
-    idle = engine._locks.connections._idle if isinstance(engine, Plain) else []
+    idle = engine._connections._idle if isinstance(engine, Plain) else []
     channels = [queue.client.connection._channel, *idle]
     await eventually(lambda: not any(channel is not None and channel.up for channel in channels))
 

@@ -29,11 +29,12 @@ from apressure.exceptions import (
     ScriptingRefusedError,
     ServerError,
 )
-from apressure.pressure.engine.answers import already_exists, closed, collides, missing
+from apressure.pressure.engine.answers import closed, collides, missing
 from apressure.pressure.engine.batching import MAX_MESSAGES, Put
 from apressure.pressure.engine.engine import Engine
 from apressure.pressure.engine.keys import Keys
-from apressure.pressure.engine.plain.role_lock import Interrupted, RoleLock, RoleLocks
+from apressure.pressure.engine.plain.own_connections import OwnConnections
+from apressure.pressure.engine.plain.role_lock import Interrupted, RoleLine, RoleLock
 from apressure.pressure.engine.waits import Waits
 
 
@@ -44,7 +45,8 @@ class Plain(Engine):
         super().__init__(client, keys, name, owns_client)
         self._connection = client.connection_for(keys.specified)
         self.counts = Counts()
-        self._locks = RoleLocks(client, self._connection, keys, name)
+        self._connections = OwnConnections(client, self._connection)
+        self._producer, self._consumer = [RoleLine(role, self._connections, keys, name) for role in ROLES]
         self.waits = Waits(self._connection.node, keys, lambda _: None, lambda *_: None)  # nothing is claimed here
 
     def scripted(self, what: str) -> NoReturn:
@@ -54,24 +56,25 @@ class Plain(Engine):
     @property
     def waiting_putters(self) -> int:
         """Tasks that are putting."""
-        return self._locks.waiting("producer")
+        return self._producer.waiting
 
     @property
     def waiting_receivers(self) -> int:
         """Tasks that are getting."""
-        return self._locks.waiting("consumer")
+        return self._consumer.waiting
 
-    async def create(self, bound: int) -> None:
+    async def create(self, bound: int) -> bool:
         for key in self.keys.collisions():
             if await self._ask(b"EXISTS", key):
                 raise collides(self.name, key)
         note_sent()
         if not await self._ask(b"SETNX", self.keys.bound, bound):
-            raise already_exists(self.name)
+            return False
         await self._clear_ours()
         await self._ask(b"DEL", *(key for key in self.keys.specified if key != self.keys.bound))
         for key in (self.keys.free("producer"), self.keys.free("consumer"), self.keys.not_full):
             await self._ask(b"LPUSH", key, 1)
+        return True
 
     async def exists(self) -> bool:
         return bool(await self._ask(b"EXISTS", self.keys.bound))
@@ -92,15 +95,13 @@ class Plain(Engine):
             paused = await self._ask(b"EXISTS", keys.paused)
         return [bound, length, ended, 0, counters, *roles, [], paused]
 
-    async def peek(self, index: int) -> bytes:
+    async def peek(self, index: int) -> bytes | None:
         if not await self.exists():
             raise missing(self.name)
         message: bytes | None = await self._ask(b"LINDEX", self.keys.messages, index)
-        if message is None:
-            raise Wait("empty").error(self.name)
         return message
 
-    async def put(self, put: Put, timeout: float | None, force: bool = False, now: bool = False) -> None:
+    async def put(self, put: Put, timeout: float | None, force: bool = False) -> None:
         validation.timeout(timeout)
         self.check("producer")
 
@@ -114,17 +115,17 @@ class Plain(Engine):
                     self.counts.put_count += 1
 
         try:
-            await self._locks.run("producer", one, 0 if now else timeout, Wait("full"))
+            await self._producer.run(one, timeout, Wait("full"))
         except PressureError as error:
             error.accepted = put.done
             raise
 
-    async def get(self, max_items: int, timeout: float | None, now: bool) -> list[bytes]:
+    async def get(self, max_items: int, timeout: float | None) -> list[bytes]:
         async def some(role_lock: RoleLock) -> list[bytes]:
             async with role_lock:
                 return await self._get_some(role_lock, max_items)
 
-        got = await self._locks.run("consumer", some, 0 if now else timeout, Wait("empty"), undo=self.give_back)
+        got = await self._consumer.run(some, timeout, Wait("empty"), undo=self.give_back)
         self.counts.received_count += len(got)
         self.counts.deleted_count += len(got)
         return got
@@ -134,7 +135,7 @@ class Plain(Engine):
         left = deleted = (await self.inspect())[1]
         with contextlib.suppress(QueueEmptyError, QueueClosedError):
             while left > 0:
-                left -= len(await self.get(min(MAX_MESSAGES, left), None, now=True))
+                left -= len(await self.get(min(MAX_MESSAGES, left), 0))
         return int(deleted - left)
 
     async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
@@ -145,23 +146,28 @@ class Plain(Engine):
         await self._ask(b"DECRBY", self.keys.messages_count("consumer"), len(messages))
         await self._ask(b"DECRBY", self.keys.bytes_count("consumer"), sum(map(len, messages)))
 
-    async def close(self, timeout: float | None) -> None:
+    async def pause(self, pausing: bool, expected: bool = True) -> bool:  # noqa: ARG002
+        self.scripted("pause" if pausing else "resume")
+
+    async def close(self, expected: bool = True, timeout: float | None = None) -> None:  # noqa: ARG002
         async def step(role_lock: RoleLock) -> None:
             async with role_lock:
                 if await role_lock.ask(b"EXISTS", self.keys.closed):
                     raise closed(self.name)
                 await role_lock.ask(b"LPUSH", self.keys.closed, 0, 0)
 
-        await self._locks.run("producer", step, timeout, Wait("producer", holder=self.client.id))
+        await self._producer.run(step, timeout, Wait("producer", holder=self.client.id))
 
-    async def delete(self, timeout: float | None) -> None:
+    async def delete(self, timeout: float | None = None) -> None:
         keys = self.keys
         note_sent()  # from the first command on
         if not await self._ask(b"DEL", keys.bound):
             raise missing(self.name)
         await self._ask(b"LPUSH", keys.not_full, 0)
         await self._ask(b"LPUSH", keys.closed, 0, 0)
-        self._locks.end_waiting(QueueDoesNotExistError(f"the queue {self.name!r} was deleted", name=self.name))
+        deleted = QueueDoesNotExistError(f"the queue {self.name!r} was deleted", name=self.name)
+        self._producer.end_waiting(deleted)
+        self._consumer.end_waiting(deleted)
 
         async def step(role_lock: RoleLock) -> None:
             await role_lock.take("producer", deleting=True)
@@ -177,14 +183,14 @@ class Plain(Engine):
                         await role_lock.ask(b"DEL", key)
             await role_lock.ask(b"DEL", *keys.specified)
 
-        await self._locks.run("producer", step, timeout, Wait("producer", holder=self.client.id))
+        await self._producer.run(step, timeout, Wait("producer", holder=self.client.id))
 
     def _end(self, error: PressureError) -> int:
-        return self._locks.end(error) + self.waits.end(error)
+        return self._producer.end(error) + self._consumer.end(error) + self.waits.end(error)
 
     def _release(self, error: PressureError) -> None:
         self.waits.close(error)
-        self._locks.connections.release()
+        self._connections.release()
 
     async def _ask(self, *command: bytes | str | int) -> Any:
         return await self._connection.ask(*command)

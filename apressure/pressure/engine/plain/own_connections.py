@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from apressure.connection.client import Client
-from apressure.connection.server import Node
 from apressure.connection.waiting.waiter import SLICE
 from apressure.connection.wire.channel import Channel
+from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.exceptions import ServerError
 
 
@@ -14,12 +14,15 @@ class OwnConnections:
 
     Args:
         client: The client that they belong to.
-        node: The node of the server that has the queue.
+        connection: Its connection for commands that do not block.
+
+    Attributes:
+        client, connection: As given.
     """
 
-    def __init__(self, client: Client, node: Node) -> None:
-        self._client = client
-        self._node = node
+    def __init__(self, client: Client, connection: ReconnectingConnection) -> None:
+        self.client = client
+        self.connection = connection
         self._idle: list[Channel] = []
         self._numbers: dict[Channel, int] = {}
         self._released = False
@@ -36,7 +39,7 @@ class OwnConnections:
             if channel.up:
                 return channel
             del self._numbers[channel]
-        channel = await self._node.connect(SLICE + self._client.settings.response_timeout)
+        channel = await self.connection.node.connect(SLICE + self.client.settings.response_timeout)
         try:
             self._numbers[channel] = int(str(await channel.ask(b"CLIENT", b"ID")))
         except ServerError:
@@ -58,7 +61,7 @@ class OwnConnections:
 
     def release(self) -> None:
         """Close the connections that no operation uses, and the others when their operations end."""
-        self._client.server.remove_reclaimer(self._give_up_one)
+        self.client.server.remove_reclaimer(self._give_up_one)
         self._released = True
         while self._give_up_one():
             pass

@@ -14,10 +14,8 @@ from typing import Any, TypeVar
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import note_sent, wait_shielded
-from apressure.connection.client import Client
 from apressure.connection.waiting.waiter import SLICE
 from apressure.connection.wire.channel import Channel
-from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.core.waiting import Wait
 from apressure.exceptions import (
     OutcomeUnknownError,
@@ -49,9 +47,9 @@ class RoleLock:
         error: What the caller of an interrupted operation raises; None where the caller was cancelled.
     """
 
-    def __init__(self, role_locks: RoleLocks, role: Role, deadline: float | None) -> None:
-        self._locks = role_locks
-        self._role = role
+    def __init__(self, line: RoleLine, deadline: float | None) -> None:
+        self._line = line
+        self._connections = line.connections
         self._deadline = deadline
         self._channel: Channel | None = None
         self.interrupted = False
@@ -69,12 +67,12 @@ class RoleLock:
     def close(self) -> None:
         """Give the connection back."""
         if self._channel is not None:
-            self._locks.connections.put_back(self._channel)
+            self._connections.put_back(self._channel)
 
     async def ask(self, *command: bytes | str | int) -> Any:
         """Run a command on this operation's connection."""
         try:
-            return await self._locks.connection.node.ask(
+            return await self._connections.connection.node.ask(
                 self._connected, self._drop, lambda channel: channel.ask(*command)
             )
         except ServerUnavailableError as error:
@@ -84,16 +82,16 @@ class RoleLock:
 
     async def _connected(self) -> Channel:
         if self._channel is None:
-            self._channel = await self._locks.connections.take()
+            self._channel = await self._connections.take()
         return self._channel
 
     def _drop(self, channel: Channel) -> None:
         self._channel = None
-        self._locks.connections.drop(channel, "the server's data is elsewhere")
+        self._connections.drop(channel, "the server's data is elsewhere")
 
     async def exists(self) -> bool:
         """Return whether the queue exists."""
-        return bool(await self.ask(b"EXISTS", self._locks.keys.bound))
+        return bool(await self.ask(b"EXISTS", self._line.keys.bound))
 
     async def pop(self, *keys: bytes, deleting: bool = False) -> list[bytes] | None:
         """BRPOP: [key, element], or None when the time is up, the queue is gone, or the operation is interrupted."""
@@ -120,10 +118,10 @@ class RoleLock:
             role: The role.
             deleting: This operation deletes the queue, which need not exist any more.
         """
-        free, name = self._locks.keys.free(role), self._locks.name
+        free, name = self._line.keys.free(role), self._line.name
         if await self.ask(b"RPOP", free) is not None:
             return
-        telling = background.start(self._locks.tell(role), "finding out who holds a role")
+        telling = background.start(self._tell(role), "finding out who holds a role")
         try:
             popped = await self.pop(free, deleting=deleting)
         finally:
@@ -136,7 +134,7 @@ class RoleLock:
         if gone:
             raise missing(name)
         if popped is None:
-            holder = await self.ask(b"GET", self._locks.keys.holder(role)) or b""
+            holder = await self.ask(b"GET", self._line.keys.holder(role)) or b""
             raise Wait(role, holder=holder.decode(errors="replace") or None).error(name)
 
     async def unblock(self) -> None:
@@ -144,8 +142,8 @@ class RoleLock:
         while self.blocked:
             try:
                 if self._channel is not None:
-                    number = self._locks.connections.number_of(self._channel)
-                    await self._locks.connection.ask(b"CLIENT", b"UNBLOCK", number)
+                    number = self._connections.number_of(self._channel)
+                    await self._connections.connection.ask(b"CLIENT", b"UNBLOCK", number)
             except PermissionDeniedError:
                 raise  # to the event loop's exception handler
             except PressureError:
@@ -154,22 +152,22 @@ class RoleLock:
 
     async def __aenter__(self) -> None:
         """Take the role."""
-        keys = self._locks.keys
+        keys = self._line.keys
         if not await self.exists():
-            raise missing(self._locks.name)
+            raise missing(self._line.name)
         # Changes nothing; but a server that is out of memory refuses it, and would refuse to take the token back.
-        await self.ask(b"SETRANGE", keys.holder(self._role), 0, b"")
-        await self.take(self._role)
+        await self.ask(b"SETRANGE", keys.holder(self._line.role), 0, b"")
+        await self.take(self._line.role)
         try:
-            await self.ask(b"SET", keys.holder(self._role), self._locks.client.id)
-            self._locks.connection.node.note_write()
+            await self.ask(b"SET", keys.holder(self._line.role), self._connections.client.id)
+            self._connections.connection.node.note_write()
         except BaseException:
             await self.__aexit__()
             raise
 
     async def __aexit__(self, *_: object) -> None:
         """Give the role back, on every way out."""
-        await self.restore(b"LPUSH", self._locks.keys.free(self._role), 0)
+        await self.restore(b"LPUSH", self._line.keys.free(self._line.role), 0)
 
     async def restore(self, *command: bytes | str | int) -> None:
         """Put something back; where the server takes no writes, as soon as it does again."""
@@ -178,84 +176,63 @@ class RoleLock:
         except ServerError as error:
             if not error.temporary:
                 raise
-            background.start(self._locks.restore_later(command), "putting back what a full server refused")
+            background.start(self._restore_later(command), "putting back what a full server refused")
 
-
-class _Line:
-    """The operations of one role in this client, which take turns: first come, first served.
-
-    Attributes:
-        busy: It is an operation's turn.
-        role_lock: That operation.
-        waiting: Those that wait for their turn.
-    """
-
-    def __init__(self) -> None:
-        self.busy = False
-        self.role_lock: RoleLock | None = None
-        self.waiting: deque[asyncio.Future[None]] = deque()
-
-    async def enter(self, timeout: float | None) -> bool:
-        """Wait for the operation's turn; False where it did not come in time."""
-        if not self.busy:
-            self.busy = True
-            return True
-        if timeout is not None and timeout <= 0:
-            return False
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiting.append(turn)
-        try:
-            done, _ = await asyncio.wait((turn,), timeout=timeout)
-        except asyncio.CancelledError:
-            if turn.done() and turn.exception() is None:
-                self.next()
-            turn.cancel()
-            raise
-        if done:
-            turn.result()
-        else:
-            turn.cancel()
-        return bool(done)
-
-    def next(self) -> None:
-        """Give the turn to the first in line."""
-        self.role_lock = None
-        while self.waiting:
-            first = self.waiting.popleft()
-            if not first.done():
-                first.set_result(None)
+    async def _restore_later(self, command: tuple[bytes | str | int, ...]) -> None:
+        """Repeat a command until the server takes writes again."""
+        while True:
+            await asyncio.sleep(0.2)
+            try:
+                await self._connections.connection.ask(*command)
+            except ServerError as error:
+                if not error.temporary:
+                    raise
+            else:
                 return
-        self.busy = False
+
+    async def _tell(self, role: Role) -> None:
+        """Say in the log that a role is waited for, and again when its holder changes, until this is cancelled."""
+        await asyncio.sleep(notices.PATIENCE)
+        told: str | None = ""
+        while True:
+            with contextlib.suppress(PressureError):  # the operation itself will raise it
+                answer: bytes | None = await self._connections.connection.ask(b"GET", self._line.keys.holder(role))
+                holder = (answer or b"").decode(errors="replace") or None
+                if holder != told:
+                    told = holder
+                    notices.tell(self._line.name, role, holder)
+            await asyncio.sleep(SLICE)
 
 
-class RoleLocks:
-    """The locks of a queue's two roles, and their connections.
+class RoleLine:
+    """The operations of one role of a queue in this client, which take turns: first come, first served.
 
     Args:
-        client: The client that runs the operations.
-        connection: Its connection for commands that do not block.
+        role: The role.
+        connections: The connections of the operations.
         keys: The queue's keys.
         name: The queue's name.
 
     Attributes:
-        connections: The connections of the operations.
+        role, connections, keys, name: As given.
     """
 
-    def __init__(self, client: Client, connection: ReconnectingConnection, keys: Keys, name: str) -> None:
-        self.client = client
-        self.connection = connection
+    def __init__(self, role: Role, connections: OwnConnections, keys: Keys, name: str) -> None:
+        self.role = role
+        self.connections = connections
         self.keys = keys
         self.name = name
-        self.connections = OwnConnections(client, connection.node)
-        self._lines: dict[Role, _Line] = {"producer": _Line(), "consumer": _Line()}
+        self._busy = False
+        self._role_lock: RoleLock | None = None  # of the operation whose turn it is
+        self._turns: deque[asyncio.Future[None]] = deque()
 
-    def waiting(self, role: Role) -> int:
-        """How many operations of a role are under way or wait for the role."""
-        return len(self._lines[role].waiting) + self._lines[role].busy
+    @property
+    def waiting(self) -> int:
+        """How many operations are under way or wait for the role."""
+        return len(self._turns) + self._busy
 
     async def run(
         self,
-        role: Role,
         operation: Callable[[RoleLock], Awaitable[T]],
         timeout: float | None,
         blocked: Wait,
@@ -264,7 +241,6 @@ class RoleLocks:
         """Wait until no other operation of this client is in the role, then run one.
 
         Args:
-            role: The role.
             operation: The operation; it takes the role itself.
             timeout: Seconds after which it waits no longer.
             blocked: Its error is raised when other operations of this client took longer than that.
@@ -272,11 +248,9 @@ class RoleLocks:
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
-        line = self._lines[role]
-        if not await line.enter(timeout):
+        if not await self._enter(timeout):
             raise blocked.error(self.name)
-        role_lock = RoleLock(self, role, deadline)
-        line.role_lock = role_lock
+        role_lock = self._role_lock = RoleLock(self, deadline)
         outcome: asyncio.Future[T] = loop.create_future()
 
         async def work() -> None:
@@ -290,7 +264,7 @@ class RoleLocks:
                 outcome.set_exception(error)
             finally:
                 role_lock.close()
-                line.next()
+                self._next()
                 if not outcome.done():
                     outcome.cancel()
 
@@ -304,13 +278,13 @@ class RoleLocks:
                 outcome.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
                 if role_lock.begun:
                     self._unblock(role_lock)
-                    await wait_shielded(outcome, self.client.settings.settle_timeout)
+                    await wait_shielded(outcome, self.connections.client.settings.settle_timeout)
                     if not outcome.done():
-                        self.client.finish_before_close(working)  # it gives the role back
+                        self.connections.client.finish_before_close(working)  # it gives the role back
             elif not outcome.cancelled() and outcome.exception() is None and undo is not None:
                 # In a task of its own: a second cancellation must not stop it half-way.
                 undoing = background.start(undo(outcome.result()), "giving back what a cancelled operation took")
-                await wait_shielded(undoing, self.client.settings.settle_timeout)
+                await wait_shielded(undoing, self.connections.client.settings.settle_timeout)
             else:
                 note_sent()
             raise
@@ -320,49 +294,56 @@ class RoleLocks:
             raise role_lock.error or missing(self.name) from None
 
     def end(self, error: PressureError) -> int:
-        """Fail every operation that waits for its turn or is blocked; returns how many."""
+        """Fail every operation that waits for its turn, and the one that is blocked; returns how many."""
         ended = self.end_waiting(error)
-        for line in self._lines.values():
-            if line.role_lock is not None and line.role_lock.blocked:
-                line.role_lock.interrupted = True
-                line.role_lock.error = error
-                self._unblock(line.role_lock)
-                ended += 1
+        if self._role_lock is not None and self._role_lock.blocked:
+            self._role_lock.interrupted = True
+            self._role_lock.error = error
+            self._unblock(self._role_lock)
+            ended += 1
         return ended
 
     def end_waiting(self, error: PressureError) -> int:
         """Fail every operation that waits for its turn; returns how many."""
-        waiting = [future for line in self._lines.values() for future in line.waiting if not future.done()]
-        for future in waiting:
-            future.set_exception(error)
+        waiting = [turn for turn in self._turns if not turn.done()]
+        for turn in waiting:
+            turn.set_exception(error)
         return len(waiting)
 
-    async def restore_later(self, command: tuple[bytes | str | int, ...]) -> None:
-        """Repeat a command until the server takes writes again."""
-        while True:
-            await asyncio.sleep(0.2)
-            try:
-                await self.connection.ask(*command)
-            except ServerError as error:
-                if not error.temporary:
-                    raise
-            else:
-                return
+    async def _enter(self, timeout: float | None) -> bool:
+        """Wait for the operation's turn; False where it did not come in time."""
+        if not self._busy:
+            self._busy = True
+            return True
+        if timeout is not None and timeout <= 0:
+            return False
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns.append(turn)
+        try:
+            done, _ = await asyncio.wait((turn,), timeout=timeout)
+        except asyncio.CancelledError:
+            if turn.done() and turn.exception() is None:
+                self._next()
+            turn.cancel()
+            raise
+        if done:
+            turn.result()
+        else:
+            turn.cancel()
+        return bool(done)
 
-    async def tell(self, role: Role) -> None:
-        """Say in the log that a role is waited for, and again when its holder changes, until this is cancelled."""
-        await asyncio.sleep(notices.PATIENCE)
-        told: str | None = ""
-        while True:
-            with contextlib.suppress(PressureError):  # the operation itself will raise it
-                answer: bytes | None = await self.connection.ask(b"GET", self.keys.holder(role))
-                holder = (answer or b"").decode(errors="replace") or None
-                if holder != told:
-                    told = holder
-                    notices.tell(self.name, role, holder)
-            await asyncio.sleep(SLICE)
+    def _next(self) -> None:
+        """Give the turn to the first in line."""
+        self._role_lock = None
+        while self._turns:
+            first = self._turns.popleft()
+            if not first.done():
+                first.set_result(None)
+                return
+        self._busy = False
 
     def _unblock(self, role_lock: RoleLock) -> None:
         """End the blocking command of an interrupted operation, if it is in one."""
         if role_lock.blocked:
-            self.client.finish_before_close(background.start(role_lock.unblock(), "unblocking an operation"))
+            unblocking = background.start(role_lock.unblock(), "unblocking an operation")
+            self.connections.client.finish_before_close(unblocking)

@@ -1,14 +1,16 @@
-"""What `EventQueue`, `TaskQueue` and `FileQueue` have in common, for code without asyncio."""
+"""The verbs that queues of all our kinds have, for code without asyncio."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from apressure.core import producer as producers
 from apressure.core import queue as queues
+from apressure.exceptions import QueueClosedError
 from apressure.sync.blocks import Producer
 from apressure.sync.calls import blocking
-from apressure.sync.getting import GettingQueue
+from apressure.sync.queue import Queue
 
 T = TypeVar("T")
 
@@ -20,8 +22,8 @@ class BlockingQueueProducer(Producer[T]):
     put_nowait = blocking(producers.QueueProducer[T].put_nowait)
 
 
-class CompetingQueue(GettingQueue[T]):
-    """A queue for any number of competing consumers."""
+class KindQueue(Queue[T]):
+    """A queue of one of our kinds."""
 
     bound = blocking(queues.Queue[T, Any].bound)
     close = blocking(queues.Queue[T, Any].close)
@@ -45,3 +47,14 @@ class CompetingQueue(GettingQueue[T]):
     resume = blocking(queues.Queue[T, Any].resume)
     unblock = blocking(queues.Queue[T, Any].unblock)
     wait_closed = blocking(queues.Queue[T, Any].wait_closed)
+
+    def __iter__(self) -> Iterator[T]:
+        """Get items until the queue is closed and drained: at-most-once. `consumer` is at-least-once."""
+        return self
+
+    def __next__(self) -> T:
+        try:
+            item: T = self._loop.call(self._behind.get)
+        except QueueClosedError:
+            raise StopIteration from None
+        return item

@@ -1,0 +1,208 @@
+"""Dead letters, for every kind of queue: reading them, and moving them back into the queue."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, Protocol, TypeVar
+
+from apressure import validation
+from apressure.concurrency.deadline import with_deadline
+from apressure.concurrency.settle import note_accepted
+from apressure.core.administration import Administration
+from apressure.core.waiting import Wait
+from apressure.dead_letters import DeadLetter, Requeued, checked_ids
+from apressure.exceptions import PressureError
+
+T = TypeVar("T")
+
+
+class Revival(Protocol):
+    """Dead letters on their way back into the queue.
+
+    Attributes:
+        moved: How many have been moved.
+    """
+
+    moved: int
+
+    @property
+    def not_found(self) -> Iterable[str]:
+        """The ids that no dead letter has."""
+
+    @property
+    def more(self) -> bool:
+        """Whether there are more to move."""
+
+    async def step(self) -> Wait | None:
+        """Move the next ones, or answer that there is no room."""
+
+
+class Letters(Administration, Generic[T]):
+    """A queue that has dead letters."""
+
+    # What a kind of queue says.
+
+    @abstractmethod
+    async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
+        """Return dead letters, the oldest first."""
+
+    @abstractmethod
+    def _revival(
+        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
+    ) -> AbstractAsyncContextManager[Revival]:
+        """Return a block with what moves dead letters back: the oldest ones, at most so many, or those with these ids.
+
+        `source`: the queue that has them; None for this queue's own.
+        """
+
+    async def _revive(self, revival: Any, timeout: float | None) -> None:
+        """Have a revival make its next step. A kind whose revivals wait for more than room has its own."""
+        await self._until(revival.step, timeout)
+
+    # What programs call.
+
+    @with_deadline(reads=True)
+    async def dead_letters(self, limit: int | None = 100, *, deadline: float | None = None) -> list[DeadLetter[T]]:
+        """Return dead letters, the oldest first, with the reason of each. It changes nothing.
+
+        A reason is the last error of the message (what a handler of `serve` or `pipe` or the body of `consumer` raised,
+        or what was given to `nack`), its attempts, and when it became a dead letter. Until then, a server keeps errors
+        of 10,000 events of a queue at most.
+
+        Args:
+            limit: How many at most; None for all. They are in memory together.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            A list; empty where there is no dead-letter queue. It is read in chunks, so dead letters that are moved
+            meanwhile may be missing.
+
+        Raises:
+            ServerTooOldError: It is on a released okq, which has none.
+            TypeError, ValueError: An argument is invalid.
+            PressureError: As for `statistics`.
+
+        Cancelled, nothing has changed.
+
+        On this kind:
+            AsyncQueue: The server keeps the reasons of the latest 5,000 dead letters, and of the latest 20 with the
+                same content, until 30 days after the last one. Programs that take messages out of the dead-letter queue
+                may ignore them. With `scripting=False`, it raises ScriptingRefusedError.
+            EventQueue with an `okq://` address: those of `EventQueue`s on the server's Redis.
+            TaskQueue: the tasks that have failed.
+        """
+        return await self._dead_letters(limit)
+
+    @with_deadline()
+    async def requeue(
+        self,
+        max_items: int | None = None,
+        timeout: float | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+        deadline: float | None = None,
+    ) -> Requeued:
+        """Move dead letters back to the end of the queue, the oldest first; their attempts start anew.
+
+        It moves those that are there when it begins. An event whose id is in use again stays a dead letter.
+
+        Args:
+            max_items: How many at most; None for all.
+            timeout: Seconds to wait for room at most; None to wait for ever, 0 to move only what has room now.
+            ids: Only those with these ids, as `dead_letters` shows them; None for any. If several dead letters have the
+                same id, the oldest is meant.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            How many were moved. Its attribute `not_found` has the ids that no dead letter has (any more).
+
+        Raises:
+            QueueFullError: The queue stayed full until the timeout. `accepted` says how many were moved before.
+            QueueClosedError: The queue is closed.
+            QueueDoesNotExistError: This object has created the queue, and it was deleted. An AsyncQueue and a FileQueue
+                must exist.
+            OutcomeUnknownError: The connection broke meanwhile: some of them may have been moved.
+            TypeError, ValueError: An argument is invalid, or both `max_items` and `ids` are given.
+
+        Cancelled, each of them is in the queue or a dead letter.
+
+        On this kind:
+            AsyncQueue: The timeout is also for the two roles that it takes: this queue's producer, and the dead-letter
+                queue's consumer. At its end it raises QueueInUseError if one is taken. A note on any error says how
+                many were moved before. Of several dead letters with one content and no reason, `ids` means all. With
+                `scripting=False`, it raises ScriptingRefusedError.
+        """
+        return await self._requeue(max_items, timeout, ids)
+
+    async def _dead_letters(self, limit: int | None, source: str | None = None) -> list[DeadLetter[T]]:
+        if limit is not None:
+            validation.whole(limit, "limit")
+        self.check()
+        return await self._letters(limit, source)
+
+    async def _requeue(
+        self, max_items: int | None, timeout: float | None, ids: Iterable[str] | None, source: str | None = None
+    ) -> Requeued:
+        if max_items is not None:
+            validation.whole(max_items, "max_items")
+        validation.timeout(timeout)
+        if ids is not None and max_items is not None:
+            raise ValueError("give either max_items= or ids=: the ids say how many")
+        chosen = None if ids is None else checked_ids(ids)
+        loop = asyncio.get_running_loop()
+        until = None if timeout is None else loop.time() + timeout
+        async with self._revival(max_items, chosen, source) as revival:
+            try:
+                while revival.more:
+                    await self._revive(revival, None if until is None else max(0.0, until - loop.time()))
+            except asyncio.CancelledError:
+                note_accepted(revival.moved)
+                raise
+            except PressureError as error:
+                error.accepted = revival.moved
+                raise
+        return Requeued(revival.moved, revival.not_found)
+
+
+class LettersBeside(Letters[T], Generic[T]):
+    """A queue whose dead letters are in a queue of their own, or in another one that the program names."""
+
+    @with_deadline(reads=True)
+    async def dead_letters(
+        self, limit: int | None = 100, source: str | None = None, *, deadline: float | None = None
+    ) -> list[DeadLetter[T]]:
+        """Return dead letters, as every kind of queue does; see `Letters.dead_letters`.
+
+        Args:
+            limit: How many at most; None for all.
+            source: The dead-letter queue's name; None for this queue's own. It need not exist.
+            deadline: Seconds for the whole operation.
+        """
+        return await self._dead_letters(limit, source)
+
+    @with_deadline()
+    async def requeue(
+        self,
+        max_items: int | None = None,
+        timeout: float | None = None,
+        source: str | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+        deadline: float | None = None,
+    ) -> Requeued:
+        """Move dead letters back to the end of the queue, as every kind of queue does; see `Letters.requeue`.
+
+        Each step is a whole: a message is always in exactly one of the two queues.
+
+        Args:
+            max_items: How many at most; None for all.
+            timeout: Seconds to wait at most; None to wait for ever, 0 to move only what has room now.
+            source: The dead-letter queue's name; None for this queue's own, which is the one with `:dead` behind the
+                name where the object has no limit of attempts. It need not exist.
+            ids: Only those with these ids; None for any.
+            deadline: Seconds for the whole operation.
+        """
+        return await self._requeue(max_items, timeout, ids, source)

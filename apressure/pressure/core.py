@@ -1,0 +1,208 @@
+"""What is behind the verbs of `AsyncQueue`: its engine, and how its operations ask that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, Self, TypeVar
+
+from apressure import validation
+from apressure.concurrency import background
+from apressure.concurrency.deadline import with_deadline
+from apressure.concurrency.handover import note_taken
+from apressure.concurrency.lifetime import AsyncClosing
+from apressure.concurrency.settle import wait_for_answer, wait_shielded
+from apressure.connection.client import Client
+from apressure.core.leases.arguments import lease_of, max_hold_of
+from apressure.core.letters import LettersBeside
+from apressure.core.queue import AnyQueue
+from apressure.core.waiting import Wait
+from apressure.dead_letters import DeadLetter
+from apressure.exceptions import DecodeError
+from apressure.items import Progress
+from apressure.pressure.engine.answers import missing
+from apressure.pressure.engine.batching import MAX_MESSAGES, put_chunk
+from apressure.pressure.engine.requeueing import Revival, letters, revival
+
+if TYPE_CHECKING:
+    from apressure.pressure.delivery import Delivery
+    from apressure.pressure.engine.plain.engine import Plain
+    from apressure.pressure.engine.scripted import Scripted
+    from apressure.pressure.statistics import QueueStatistics
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class _Status(NamedTuple):
+    """What a look at a queue tells. If there is none, the look raises."""
+
+    closed: bool
+    waiting: int
+    exists: bool = True
+    created: bool = True
+
+
+class Core(LettersBeside[T], AnyQueue[T, "Delivery[T]"], AsyncClosing, Generic[T]):
+    """The part of `AsyncQueue` that no program calls."""
+
+    _max_bound: ClassVar[int] = 10**15
+    _put_most: ClassVar[int] = MAX_MESSAGES
+
+    client: Client
+    _engine: Scripted | Plain
+
+    @property
+    def opened(self) -> bool:
+        """Whether the queue object has been used."""
+        return self._engine.opened
+
+    @property
+    def prefix(self) -> str:
+        """What the queue's keys begin with."""
+        return self.client.prefix
+
+    def __repr__(self) -> str:
+        return f"<AsyncQueue {self.name!r} at {self.client.server.address}>"
+
+    async def __aenter__(self) -> Self:
+        await self._engine.__aenter__()
+        return self
+
+    async def aclose(self) -> None:
+        """Release this object's connections; the queue itself stays as it is.
+
+        Waiting tasks get ClientClosedError. Unsettled deliveries of `receive` are given back. A client that was given
+        as `client=` stays open. Cancelled, the connections are released all the same.
+        """
+        await self._engine.aclose()
+
+    async def unblock(self) -> int:
+        """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
+
+        Returns:
+            How many operations were blocked.
+        """
+        return await self._engine.unblock()
+
+    def check(self) -> None:
+        self._engine.check()
+
+    async def prepare(self) -> None:
+        if not await self._exists():
+            raise missing(self.name)
+
+    @with_deadline(reads=True)
+    async def statistics(self, *, deadline: float | None = None) -> QueueStatistics:
+        """Return a snapshot of the queue: length, bound, roles, counts, and this object's waiting tasks.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+            ServerError: The bound or a statistic is not an integer.
+        """
+        from apressure.pressure.statistics import from_snapshot  # here, since most programs do not look
+
+        engine = self._engine
+        engine.check()
+        return from_snapshot(
+            self.name,
+            await engine.inspect(),
+            waiting_putters=engine.waiting_putters,
+            waiting_receivers=engine.waiting_receivers,
+            blocked=engine.waits.blocked.seconds(),
+            late_renewals=self.client.renewer.late[self.name],
+            **engine.counts.fields(),
+        )
+
+    # What is behind the operations on the queue as a whole.
+
+    @property
+    def _administration(self) -> Scripted | Plain:
+        return self._engine
+
+    async def _look(self) -> _Status:
+        _, waiting, closed, *_ = await self._engine.inspect()
+        return _Status(bool(closed), waiting)
+
+    async def _exists(self) -> bool:
+        return await self._engine.exists()
+
+    async def _close(self, timeout: float | None) -> None:
+        self._engine.check("producer")
+        await self._engine.close(timeout=timeout)
+
+    async def _delete(self, timeout: float | None) -> None:
+        self._engine.check("producer")
+        self._engine.check("consumer")
+        await self._engine.delete(timeout)
+
+    async def _purge(self) -> int:
+        return await self._engine.purge()
+
+    async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
+        return await self._engine.waits.until(step, timeout, self.name)
+
+    async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
+        with self._engine.scripted("dead_letters").beside(source) as other:
+            return [letter async for letter in letters(other, limit, self._items.decode)]
+
+    @asynccontextmanager
+    async def _revival(
+        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
+    ) -> AsyncIterator[Revival]:
+        scripted = self._engine.scripted("requeue")
+        scripted.check("producer")
+        with scripted.beside(source) as other:
+            yield await revival(scripted.steps, other, max_items, ids)
+
+    async def _revive(self, revival: Revival, timeout: float | None) -> None:
+        await revival.go_on(timeout)
+
+    # What is behind puts.
+
+    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
+        await put_chunk(self._engine.put, chunk, timeout, progress)
+
+    # What is behind receiving and getting.
+
+    async def _receive(
+        self, most: int, timeout: float | None, lease: float | None, max_hold: float | None = None
+    ) -> list[Delivery[T]]:
+        from apressure.pressure.delivery import Delivery  # here, since many programs only get or put
+
+        scripted = self._engine.scripted("receive")
+        received_under, received = await scripted.receive(most, timeout, lease_of(lease), max_hold_of(max_hold))
+        return [Delivery(received_under, message, self._items.decode) for message in received]
+
+    async def _get(self, most: int, timeout: float | None) -> list[T]:
+        """Get and decode messages.
+
+        A DecodeError takes only the first message out of the queue. All that came behind one that cannot be decoded is
+        given back.
+        """
+        validation.timeout(timeout)
+        engine = self._engine
+        engine.check("consumer")
+        messages = await engine.get(most, timeout)
+        items: list[T] = []
+        kept = len(messages)
+        try:
+            self._items.decode_into(items, messages)
+        except DecodeError:
+            kept, patience = max(1, len(items)), self.client.settings.settle_timeout
+            giving = background.start(engine.give_back(messages, kept), "giving back what was got")
+            try:
+                await wait_for_answer(giving, None, patience)
+            except asyncio.CancelledError:  # then the caller gets none of them
+                giving = background.start(engine.give_back(messages, 0, kept), "giving back what was got")
+                await wait_shielded(giving, patience)
+                raise
+            if not items:
+                note_taken(lambda: engine.give_back(messages, 0, kept))
+                raise
+        note_taken(lambda: engine.give_back(messages, 0, kept))
+        return items
+
+    async def _peek(self, newest: bool) -> bytes | None:
+        return await self._engine.peek(0 if newest else -1)
