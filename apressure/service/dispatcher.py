@@ -18,6 +18,7 @@ from apressure.exceptions import DurabilityError, PressureError, QueueDoesNotExi
 from apressure.protocols import Consumer, Delivery, DeliverySource, NotesErrors, Tally
 from apressure.service.options import Options
 from apressure.service.pace import Pace
+from apressure.service.pool import Member
 from apressure.service.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Arguments:
     Attributes:
         title: The name of the service in logs.
         role: The name of the handler in logs.
+        member: Shares the places of handlers with other services; None for a service that has its own.
         observe: Called with the seconds of each call of the handler; None if nobody looks on.
     """
 
@@ -54,6 +56,7 @@ class Arguments:
     role: str = "handler"
     options: Options = dataclasses.field(default_factory=Options)
     pace: Pace | None = None
+    member: Member | None = None
     observe: Callable[[float], object] | None = None
 
     def consumer(self) -> Consumer[Delivery[Any]]:
@@ -89,7 +92,7 @@ class Dispatcher(ABC):
         self.received = False
         self._arguments = arguments
         self._stopped = stopped
-        self.tasks = Tasks()
+        self.tasks = Tasks(None if arguments.member is None else arguments.member.changed)
         self._failure: BaseException | None = None
         self._scope: CancelScope | None = None
 

@@ -19,6 +19,8 @@ from apressure.protocols import AcknowledgesSoon, Consumer, Delivery
 from apressure.service import handlers
 from apressure.service.calls import Caller, ExecutorEndedError, NotAwaitableError, TimedCaller
 from apressure.service.dispatcher import Arguments, Dispatcher
+from apressure.service.pool import Member
+from apressure.service.stages.flow import excused
 
 _WOKEN: Final = 2
 """How many workers are woken at a time. Each wakes as many again, if the first of them leave it any work."""
@@ -41,6 +43,8 @@ class Handling(Dispatcher):
         self._waking = 0
         self._ending = False
         self._soon: bool | None = None  # whether deliveries can `ack_soon`; None before the first one
+        if arguments.member is not None:
+            arguments.member.taken = self._places_taken
 
     @property
     def in_hand(self) -> int:
@@ -61,6 +65,8 @@ class Handling(Dispatcher):
                 delivery = await self._next(consumer)
                 if delivery is not None:
                     self._open += 1
+                    if arguments.member is not None:
+                        await self._turn(arguments.member, delivery)
                     self._arrived(delivery)
                     counted = False
                     continue
@@ -75,6 +81,15 @@ class Handling(Dispatcher):
                 if not idle.done():
                     self._waking += 1
                     idle.set_result(None)
+
+    async def _turn(self, member: Member, delivery: Delivery[Any]) -> None:
+        """Wait until the other services leave a place for a message."""
+        try:
+            with excused(delivery):
+                await member.turn()
+        except BaseException:
+            self._open -= 1  # the consumer's block gives it back
+            raise
 
     def _arrived(self, delivery: Delivery[Any]) -> None:
         """Hand a message to a worker."""

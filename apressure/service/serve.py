@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Executor
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
@@ -16,6 +17,7 @@ from apressure.service import handlers
 from apressure.service.dispatcher import Arguments
 from apressure.service.options import Options
 from apressure.service.pace import Pace
+from apressure.service.pool import Member, Pool, all_of
 from apressure.service.service import Served, Service
 
 if TYPE_CHECKING:
@@ -93,11 +95,27 @@ async def serve(
     on_error: Callable[[Delivery[T], BaseException], object] | None = ..., key: None = ..., executor: Executor,
     **options: Unpack[ServeOptions],
 ) -> Served: ...  # fmt: skip
+@overload
+async def serve(
+    handler: Callable[[T], Awaitable[object]], queue: Sequence[Source[T]], *, weights: Sequence[float] | None = ...,
+    ageing: float | None = ..., deliveries: Literal[False] = ...,
+    on_error: Callable[[Delivery[T], BaseException], object] | None = ..., executor: None = ...,
+    **options: Unpack[ServeOptions],
+) -> Served: ...  # fmt: skip
+@overload
+async def serve(
+    handler: Mapping[Any, Callable[[Any], object]], queue: None = ..., *, weights: Sequence[float] | None = ...,
+    ageing: float | None = ..., deliveries: bool = ...,
+    on_error: Callable[[Any, BaseException], object] | None = ..., executor: Executor | None = ...,
+    **options: Unpack[ServeOptions],
+) -> Served: ...  # fmt: skip
 @validation.elsewhere(max_attempts=validation.MAX_ATTEMPTS_ELSEWHERE)
 async def serve(
-    handler: Callable[[Any], object],
-    queue: DeliverySource[Any],
+    handler: Callable[[Any], object] | Mapping[Any, Callable[[Any], object]],
+    queue: DeliverySource[Any] | Sequence[DeliverySource[Any]] | None = None,
     *,
+    weights: Sequence[float] | None = None,
+    ageing: float | None = 60.0,
     concurrency: int = 1,
     deliveries: bool = False,
     prefetch: int | None = None,
@@ -131,13 +149,25 @@ async def serve(
     they begin messages in order. For the strict order of an `AsyncQueue`, use `shared=False` and `concurrency=1`: one
     service works, and a second one waits and takes over when the first one ends or dies.
 
+    Several queues share the handlers: `serve(handle, [urgent, normal, bulk])`, or with a handler for each
+    `serve({urgent: f, normal: g})`. When a handler is free, the first of them that has a message gets it, so an urgent
+    message waits for one handler at most. It returns when all are closed and drained. If one fails for good, the others
+    end as after a signal.
+
     Args:
-        handler: `async def handle(item)`, or anything else whose call returns an awaitable.
-        queue: The queue, of any kind. If it has not been used before, it is opened, and closed at the end.
-        concurrency: How many handlers run at a time.
+        handler: `async def handle(item)`, or anything else whose call returns an awaitable. Or a mapping of queues to
+            their handlers, without `queue`.
+        queue: The queue, of any kind, or a sequence of queues, the most urgent first. Each that has not been used
+            before is opened, and closed at the end.
+        weights: A number for each of several queues: while all have messages, they get handlers in these proportions,
+            instead of in order.
+        ageing: Of several queues in order, a message that has waited for a handler for so many seconds goes first.
+            None for never: then a queue that always has messages starves those behind it.
+        concurrency: How many handlers run at a time, for all queues together.
         deliveries: Give the handler the delivery instead of its item. It may `ack` or `nack` the delivery itself.
         prefetch: How many messages to receive at a time; None lets the queue decide. An `AsyncQueue` then receives as
-            many as the handlers finish in 50 ms, up to 1,000.
+            many as the handlers finish in 50 ms, up to 1,000. Of several queues, all but the first then receive no more
+            than `concurrency`.
         retry_delay: Seconds of the first pause before a retry. Each further pause is twice as long, up to 60 s. A
             random part of up to a half is taken off each.
         max_pending_retries: How many failed items may wait for their retry without taking the slot of a handler. With 0
@@ -206,10 +236,12 @@ async def serve(
     Cancelled, it cancels the handlers, waits for them, and gives back every item that was not acknowledged, first in
     line.
     """
-    if executor is None:
-        handlers.check(handler)
-    else:
-        handlers.check_blocking(handler)
+    pairs = _pairs(handler, queue)
+    for each, _ in pairs:
+        if executor is None:
+            handlers.check(each)
+        else:
+            handlers.check_blocking(each)
     validation.whole(concurrency, "concurrency", 1, _MOST)
     validation.whole(max_pending_retries, "max_pending_retries", 0, _MOST)
     validation.seconds(retry_delay, "retry_delay")
@@ -228,24 +260,80 @@ async def serve(
         executor=executor,
         observer=observer if metrics_port is None else _metrics(metrics_port, metrics_host, observer),
     )
-    options.check(queue, deliveries, shared)
+    for _, source in pairs:
+        options.check(source, deliveries, shared)
+    members = _members(len(pairs), concurrency, weights, ageing, options)
     together = key is None if shared is None else shared
+    pace = None if rate is None else Pace(rate)
     if batch is not None and prefetch is None:
         prefetch = min(2 * batch * concurrency, _MOST_AHEAD)  # half of it is asked for at a time
-    arguments = Arguments(
-        handler, queue, concurrency, deliveries, prefetch, retry_delay, max_pending_retries, shutdown_timeout, lease,
-        max_hold, together, f"the service of the queue {queue.name!r}", options=options,
-        pace=None if rate is None else Pace(rate),
-    )  # fmt: skip
-    arguments.consumer()  # the queue checks `prefetch`, `lease` and `max_hold`, before anything begins
-    service = Service(arguments)
+    services = []
+    for number, (handle, source) in enumerate(pairs):
+        ahead = min(concurrency, _MOST_AHEAD) if number and prefetch is None else prefetch
+        arguments = Arguments(
+            handle, source, concurrency, deliveries, ahead, retry_delay, max_pending_retries, shutdown_timeout, lease,
+            max_hold, together, f"the service of the queue {source.name!r}", options=options, pace=pace,
+            member=members[number],
+        )  # fmt: skip
+        arguments.consumer()  # the queue checks `prefetch`, `lease` and `max_hold`, before anything begins
+        services.append(Service(arguments))
     async with contextlib.AsyncExitStack() as stack:
         if metrics_port is not None:
             await stack.enter_async_context(options.observer)  # type: ignore[arg-type]
-        service.stop_listening = stack.enter_context(listening(signals, service.signalled))
-        if stop is not None:
-            await stack.enter_async_context(when_set(stop, service.stop))
-        return await service.run()
+        for service in services:
+            service.stop_listening = stack.enter_context(listening(signals, service.signalled))
+            if stop is not None:
+                await stack.enter_async_context(when_set(stop, service.stop))
+        if len(services) == 1:
+            return await services[0].run()
+
+        def stop_all() -> None:
+            for service in services:
+                service.stop()
+
+        done = await all_of([service.run() for service in services], stop_all)
+        signal = next((one.signal for one in done if one.signal is not None), None)
+        return Served(sum(one.handled for one in done), sum(one.failed for one in done), signal)
+
+
+def _pairs(handler: Any, queue: Any) -> list[tuple[Callable[[Any], Any], DeliverySource[Any]]]:
+    """Return each handler with its queue."""
+    if isinstance(handler, Mapping):
+        if queue is not None:
+            raise TypeError("a mapping of queues to their handlers says which queues there are: leave out queue")
+        pairs = [(each, source) for source, each in handler.items()]
+    elif isinstance(queue, (list, tuple)):
+        pairs = [(handler, source) for source in queue]
+    elif queue is None:
+        raise TypeError("which queue? Write serve(handler, queue), or serve({queue: handler, ...})")
+    else:
+        pairs = [(handler, queue)]
+    if not pairs:
+        raise ValueError("there is no queue to serve: give at least one")
+    for number, (_, source) in enumerate(pairs):
+        if any(source is other for _, other in pairs[:number]):
+            raise ValueError(f"the queue {source.name!r} is given twice")
+    return pairs
+
+
+def _members(
+    count: int, concurrency: int, weights: Sequence[float] | None, ageing: float | None, options: Options
+) -> Sequence[Member | None]:
+    """Return how each of several services shares the handlers; None for a single one."""
+    if weights is not None:
+        if len(weights) != count:
+            raise ValueError(f"weights must be one number for each of the {count} queues, not {len(weights)}")
+        for weight in weights:
+            number: Any = weight
+            if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number < math.inf:
+                raise ValueError(f"a weight must be a number above 0, not {weight!r}")
+    if ageing is not None:
+        validation.seconds(ageing, "ageing", none=True)
+    if count == 1:
+        return [None]
+    if options.batch is not None or options.key is not None:
+        raise ValueError("batch= and key= are for one queue: call serve for each of these queues, side by side")
+    return Pool(concurrency, count, weights, ageing).members
 
 
 def _metrics(port: int, host: str, observer: Observer | None) -> Metrics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from apressure.concurrency import background
@@ -13,13 +13,17 @@ from apressure.concurrency import background
 class Tasks:
     """The tasks of a service, and how many messages wait for a retry.
 
+    Args:
+        on_change: Called when a handler has ended, or a message has been settled.
+
     Attributes:
         all: The tasks.
         retrying: How many messages wait for a retry.
         cancelled: `cancel` has been called.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], object] | None = None) -> None:
+        self._on_change = on_change
         self.all: set[asyncio.Task[None]] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self.retrying = 0
@@ -46,6 +50,8 @@ class Tasks:
     def changed(self) -> None:
         """Wake what waits for a change."""
         self._changed.set()
+        if self._on_change is not None:
+            self._on_change()
 
     async def change(self) -> None:
         """Wait until a handler has ended, or a message has been settled, since the last call."""

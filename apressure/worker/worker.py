@@ -18,6 +18,7 @@ from apressure.opening import make
 from apressure.protocols import Observer
 from apressure.queue_addresses import read
 from apressure.service import handlers
+from apressure.service.pool import all_of
 from apressure.service.serve import HandlerOptions, serve
 from apressure.service.service import Served
 
@@ -34,6 +35,8 @@ class WorkerOptions(HandlerOptions, total=False):
         deliveries: See `serve`.
         batch: See `serve`.
         on_error: See `serve`.
+        weights: See `serve`.
+        ageing: See `serve`.
         key: See `serve`.
         executor: See `serve`. Without one, a plain function runs in threads of its own, `concurrency` of them.
     """
@@ -43,6 +46,8 @@ class WorkerOptions(HandlerOptions, total=False):
     deliveries: bool
     batch: int | None
     on_error: Callable[[Any, BaseException], object] | None
+    weights: Sequence[float] | None
+    ageing: float | None
     key: Callable[[Any], Hashable] | None
     executor: Executor | None
 
@@ -52,28 +57,29 @@ _OF_THE_QUEUE: Final = ("codec", "max_attempts", "prefix")
 
 @dataclasses.dataclass(frozen=True)
 class Registered:
-    """A handler, and its queue.
+    """A handler, and its queues.
 
     Attributes:
         handler: The function.
-        queue: The queue object, or its address.
+        queues: Queue objects, or their addresses.
         options: The options of `Worker.handle`.
     """
 
     handler: Callable[[Any], object]
-    queue: Any
+    queues: Sequence[Any]
     options: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        """The queue, for people: its address without the server, or the name of the object."""
-        return str(read(self.queue)) if isinstance(self.queue, str) else str(self.queue.name)
+        """The queues, for people: their addresses without the server, or the names of the objects."""
+        return ", ".join(str(read(one)) if isinstance(one, str) else str(one.name) for one in self.queues)
 
-    def make_queue(self, url: str | None, prefix: str | None) -> Any:
-        """Return the queue object, on this server if the address names none."""
-        if not isinstance(self.queue, str):
-            return self.queue
-        address = read(self.queue, url=url)
+    def make_queues(self, url: str | None, prefix: str | None) -> list[Any]:
+        """Return the queue objects, on this server where an address names none."""
+        return [self._make(one, url, prefix) if isinstance(one, str) else one for one in self.queues]
+
+    def _make(self, queue: str, url: str | None, prefix: str | None) -> Any:
+        address = read(queue, url=url)
         given = {"prefix": None if address.kind == "files" else prefix, **self.options}
         chosen = {name: value for name, value in given.items() if name in _OF_THE_QUEUE and value is not None}
         return make(address, chosen)
@@ -119,11 +125,11 @@ class Worker:
         return f"<Worker of {', '.join(one.name for one in self.handlers) or 'no queue'}>"
 
     def handle(self, queue: Any, **options: Unpack[WorkerOptions]) -> Callable[[H], H]:
-        """Return a decorator that makes a function the handler of a queue.
+        """Return a decorator that makes a function the handler of a queue, or of several that share its concurrency.
 
         Args:
             queue: The address of a queue of any kind, such as `"orders"` or `"events:clicks"` (see `open_queue`), or a
-                queue object that is not open yet.
+                queue object that is not open yet. Or a list of them, the most urgent first; see `serve`.
             **options: `codec=` and `max_attempts=` of a queue that an address names, and the options of `serve`.
 
         The function is an `async def`, or a plain function, which runs in threads. It takes one argument, the item.
@@ -134,19 +140,21 @@ class Worker:
         """
         if unknown := options.keys() - WorkerOptions.__optional_keys__:
             raise TypeError(f"a handler has no option {min(unknown)!r}: see the options of serve")
-        if isinstance(queue, str):
-            read(queue, url=self.url)
-        elif taken := [name for name in _OF_THE_QUEUE if name in options]:
-            raise TypeError(f"{taken[0]}= belongs to the queue object: pass it to its class")
-        if queue in [one.queue for one in self.handlers]:
-            raise ValueError(f"{queue} has a handler already")
+        queues = list(queue) if isinstance(queue, (list, tuple)) else [queue]
+        for number, each in enumerate(queues):
+            if isinstance(each, str):
+                read(each, url=self.url)
+            elif taken := [name for name in _OF_THE_QUEUE if name in options]:
+                raise TypeError(f"{taken[0]}= belongs to the queue object: pass it to its class")
+            if each in queues[:number] or any(each in one.queues for one in self.handlers):
+                raise ValueError(f"{each} has a handler already")
 
         def register(handler: H) -> H:
             if options.get("executor") is None and asynchronous(handler):
                 handlers.check(handler)
             else:
                 handlers.check_blocking(handler)
-            self.handlers.append(Registered(handler, queue, dict(options)))
+            self.handlers.append(Registered(handler, queues, dict(options)))
             return handler
 
         return register
@@ -199,31 +207,20 @@ class Worker:
                 await stack.enter_async_context(when_set(stop, ended.set))
             for function in self._startup:
                 await _called(function)
-            services = [
-                asyncio.ensure_future(self._serve(one, signals=signals, stop=ended, observer=observer))
-                for one in self.handlers
-            ]
-            try:
-                await asyncio.wait(services, return_when=asyncio.FIRST_EXCEPTION)
-                ended.set()  # if one has failed, the others end as after a signal
-                await asyncio.wait(services)
-            except asyncio.CancelledError:
-                for service in services:
-                    service.cancel()
-                await asyncio.wait(services)
-                raise
-            return {one.name: service.result() for one, service in zip(self.handlers, services, strict=True)}
+            services = [self._serve(one, signals=signals, stop=ended, observer=observer) for one in self.handlers]
+            done = await all_of(services, ended.set)
+            return {one.name: served for one, served in zip(self.handlers, done, strict=True)}
 
     async def _serve(self, registered: Registered, **how: Any) -> Served:
         options = registered.serving
-        handler = registered.handler
+        handler: Any = registered.handler
         with contextlib.ExitStack() as stack:
             if options.get("executor") is None and not asynchronous(handler):
                 threads = ThreadPoolExecutor(options.get("concurrency", 1), f"apressure-{handlers.name_of(handler)}")
                 # Not as a block, which would wait for functions that a second signal has left behind.
                 stack.callback(threads.shutdown, wait=False)
                 options["executor"], handler = threads, _plain(handler)
-            return await serve(handler, registered.make_queue(self.url, self.prefix), **options, **how)
+            return await serve(handler, registered.make_queues(self.url, self.prefix), **options, **how)
 
 
 def asynchronous(handler: Any) -> bool:

@@ -801,5 +801,15 @@ def test_the_options_are_the_parameters_of_serve() -> None:
     options = get_type_hints(ServeOptions)
     hints = get_type_hints(serve)
     assert options == {name: hints[name] for name in options}
-    depending = {"handler", "queue", "deliveries", "on_error", "batch", "key", "executor"}  # on each other
+    depending = {
+        "handler",
+        "queue",
+        "deliveries",
+        "on_error",
+        "batch",
+        "key",
+        "executor",
+        "weights",
+        "ageing",
+    }  # on each other
     assert set(parameters) == {*options, *depending}

@@ -15,6 +15,7 @@ import typer
 from apressure.cli.exits import Exit, UsageError
 from apressure.cli.options import Common, MaxAttempts, complain
 from apressure.cli.show import answer
+from apressure.service.service import Served
 from apressure.worker import processes
 from apressure.worker.loading import TargetError, load
 from apressure.worker.worker import Worker
@@ -35,12 +36,18 @@ async def worker(
     ],
     queues: Annotated[
         list[str] | None,
-        typer.Argument(metavar="QUEUE", help="The queues that the handler serves.", show_default=False),
+        typer.Argument(metavar="QUEUE", help="The queues that the handler serves, the most urgent first.",
+                       show_default=False),
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option("--concurrency", metavar="N", min=1, help="How many handlers run at a time, for each queue and "
-                     "process.", show_default="1"),
+        typer.Option("--concurrency", metavar="N", min=1, show_default="1",
+                     help="How many handlers of a process run at a time."),
+    ] = None,
+    weights: Annotated[
+        Any,
+        typer.Option("--weights", metavar="N,N,…", parser=_weights_of, show_default="in order",
+                     help="The proportions in which several queues get handlers."),
     ] = None,
     codec: Annotated[
         str | None,
@@ -105,7 +112,7 @@ async def worker(
         return
     options = {
         "codec": codec, "max_attempts": max_attempts, "concurrency": concurrency, "retry_delay": retry_delay,
-        "timeout": timeout, "rate": rate, "shutdown_timeout": shutdown_timeout, "bound": bound,
+        "timeout": timeout, "rate": rate, "weights": weights, "shutdown_timeout": shutdown_timeout, "bound": bound,
         "create": create or None,
     }  # fmt: skip
     served = _worker(common, target, queues or [], app_dir, {k: v for k, v in options.items() if v is not None})
@@ -121,7 +128,7 @@ async def worker(
         done = await served.run(signals=_SIGNALS, stop=stop, observer=_metrics(port, metrics_host))
     handled, failed = (sum(getattr(one, what) for one in done.values()) for what in ("handled", "failed"))
     answer(
-        {"queues": {name: {"handled": one.handled, "failed": one.failed} for name, one in done.items()}},
+        {"handlers": [{"queues": name.split(", "), **_counts(one)} for name, one in done.items()]},
         f"{names}: {handled} handled, {failed} failed", as_json=common.json,
     )  # fmt: skip
 
@@ -158,10 +165,22 @@ def _worker(common: Common, target: str, queues: list[str], app_dir: Path, optio
     try:
         for queue in queues:
             common.read(queue)
-            worker.handle(queue, **options)(found)
+        worker.handle(queues, **options)(found)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
     return worker
+
+
+def _weights_of(text: str) -> list[float]:
+    """Read `--weights`."""
+    try:
+        return [float(word) for word in str(text).split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a list of numbers such as 6,3,1") from None
+
+
+def _counts(served: Served) -> dict[str, int]:
+    return {"handled": served.handled, "failed": served.failed}
 
 
 def _metrics(port: int | None, host: str) -> Any:

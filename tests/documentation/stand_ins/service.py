@@ -25,8 +25,12 @@ async def prepare(url: str, code: str) -> dict[str, object]:
     queue: AsyncQueue[bytes] | AsyncQueue[SimpleNamespace] = await filled("orders", url)
     if "order.customer" in code:
         queue = AsyncQueue("orders", url=url, codec=Orders())
+    several = {}
+    if "urgent" in code:
+        several = {name: await filled(name, url) for name in ("urgent", "normal", "bulk")}
     return {
         **public(),
+        **several,
         "asyncio": asyncio,
         "contextlib": contextlib,
         "sqlite3": sqlite3,

@@ -1,0 +1,118 @@
+"""Handlers that several queues share: which queue gets the next place.
+
+Each queue has its own service, which receives a message and then asks for a place. So an urgent message waits for at
+most one handler, and no place is held by a queue that has nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Member:
+    """A service that shares the places of a pool.
+
+    Args:
+        pool: The pool.
+        weight: How many messages it may handle for each one of a member of weight 1; None where the order decides.
+
+    Attributes:
+        weight: As given.
+        credit: How much it is behind its share.
+        waiting: Completes when it gets a place; None while it does not want one.
+        since: Since when it wants one, by the event loop's clock.
+        taken: Returns how many places it has.
+    """
+
+    def __init__(self, pool: Pool, weight: float | None) -> None:
+        self.weight = weight
+        self.credit = 0.0
+        self.waiting: asyncio.Future[None] | None = None
+        self.since = 0.0
+        self.taken: Callable[[], int] = int
+        self._pool = pool
+
+    async def turn(self) -> None:
+        """Wait for a place. From then on, `taken` counts the message. Cancelled, it has none."""
+        loop = asyncio.get_running_loop()
+        self.waiting, self.since = loop.create_future(), loop.time()
+        self._pool.changed()
+        try:
+            await self.waiting
+        finally:
+            self.waiting = None
+
+    def changed(self) -> None:
+        """Note that it may have fewer places than before."""
+        self._pool.changed()
+
+    @property
+    def held(self) -> int:
+        """How many places it has. What waits for its turn has none yet."""
+        return self.taken() - (self.waiting is not None and not self.waiting.done())
+
+
+class Pool:
+    """Places for handlers.
+
+    Args:
+        places: How many there are.
+        count: How many services share them.
+        weights: How the members share them, when all of them have messages; None for the order of the members.
+        ageing: Without weights, a message that has waited for so many seconds goes first. None for never.
+    """
+
+    def __init__(self, places: int, count: int, weights: Sequence[float] | None, ageing: float | None) -> None:
+        self.members = [Member(self, None if weights is None else weights[number]) for number in range(count)]
+        self._places = places
+        self._ageing = ageing
+
+    def changed(self) -> None:
+        """Give out the places that are free."""
+        wanting = [one for one in self.members if one.waiting is not None and not one.waiting.done()]
+        free = self._places - sum(one.held for one in self.members) if wanting else 0
+        while wanting and free > 0:
+            chosen = self._choose(wanting)
+            wanting.remove(chosen)
+            free -= 1
+            assert chosen.waiting is not None
+            chosen.waiting.set_result(None)
+
+    def _choose(self, wanting: Sequence[Member]) -> Member:
+        if wanting[0].weight is None:
+            oldest = min(wanting, key=lambda one: one.since)
+            waited = asyncio.get_running_loop().time() - oldest.since
+            return oldest if self._ageing is not None and waited >= self._ageing else wanting[0]
+        # Smooth weighted round robin: 6, 3 and 1 take turns as a a b a a b a a b c, and not as six in a row.
+        for one in wanting:
+            one.credit += one.weight or 0.0
+        chosen = max(wanting, key=lambda one: one.credit)
+        chosen.credit -= sum(one.weight or 0.0 for one in wanting)
+        return chosen
+
+
+async def all_of(services: Sequence[Coroutine[Any, Any, T]], stop: Callable[[], object]) -> list[T]:
+    """Run services together; returns their results. If one fails, the others end in order, and its error is raised.
+
+    Args:
+        services: The services.
+        stop: Called when one has failed: ends the others as a signal does.
+
+    Cancelled, it cancels them, and waits for them.
+    """
+    running = [asyncio.ensure_future(one) for one in services]
+    try:
+        _, others = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
+        if others:
+            stop()
+            await asyncio.wait(others)
+    except asyncio.CancelledError:
+        for one in running:
+            one.cancel()
+        await asyncio.wait(running)
+        raise
+    return [one.result() for one in running]
