@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -22,10 +23,11 @@ async def read(
 ) -> list[DeadLetter[T]]:
     """Return the tasks that have failed, the oldest first, with the reason of each."""
     letters: list[DeadLetter[T]] = []
-    async for ids in ids_in(client, steps.keys.failed, b"LRANGE", backwards=True):
-        letters += [_letter(task, decode) for task in await load_many(client, ids) if task.status == "failed"]
-        if limit is not None and len(letters) >= limit:
-            break
+    async with contextlib.aclosing(ids_in(client, steps.keys.failed, b"LRANGE", backwards=True)) as pages:
+        async for ids in pages:
+            letters += [_letter(task, decode) for task in await load_many(client, ids) if task.status == "failed"]
+            if limit is not None and len(letters) >= limit:
+                break
     return letters[:limit]
 
 

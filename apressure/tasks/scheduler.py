@@ -54,16 +54,14 @@ class Scheduler:
         clock: Callable[[], float] = time.time,
         result_ttl: float | None = DEFAULT_RESULT_TTL,
     ) -> None:
+        if isinstance(queues, str):
+            raise TypeError("queues must be an iterable of names, such as ['video.encode']")
         self._client = client
         self._clock = clock
         self._ttl = ttl_of(result_ttl)
-        self._queues: dict[str, TaskSteps] = {}
-        self._damaged: set[str] = set()
         self._all = queues is None
-        if isinstance(queues, str):
-            raise TypeError("queues must be an iterable of names, such as ['video.encode']")
-        for name in queues or ():
-            self._queues[name] = TaskSteps(client, name)
+        self._queues = {name: TaskSteps(client, name) for name in queues or ()}
+        self._damaged: set[str] = set()
 
     async def run(self) -> None:
         """Do rounds, until it is cancelled. It goes on after an outage of the server.

@@ -61,12 +61,12 @@ class TaskKeys:
     """
 
     def __init__(self, name: str) -> None:
+        if not validation.text(name, "a queue's name"):
+            raise ValueError("a queue's name must not be empty")
         try:
-            encoded = validation.text(name, "a queue's name").encode()
+            encoded = name.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"a queue's name must be text that UTF-8 can encode: {error}") from None
-        if not name:
-            raise ValueError("a queue's name must not be empty")
         if len(encoded) > MAX_NAME:
             raise ValueError(f"a queue's name must be shorter than {MAX_NAME} bytes")
         self.name = encoded

@@ -11,7 +11,7 @@ import asyncio
 import functools
 import itertools
 import math
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from apressure import logs
@@ -282,7 +282,7 @@ def _pair(answer: str) -> tuple[int, int]:
     return int(first or 0), int(second or 0)
 
 
-async def ids_in(client: Client, key: bytes, command: bytes, backwards: bool = False) -> AsyncIterator[list[bytes]]:
+async def ids_in(client: Client, key: bytes, command: bytes, backwards: bool = False) -> AsyncGenerator[list[bytes]]:
     """Yield the ids of tasks in a list (LRANGE) or a sorted set (ZRANGE), up to 100 at a time."""
     begin, more = 0, True
     while more:

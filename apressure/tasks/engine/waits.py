@@ -121,7 +121,9 @@ class Channels:
         self._heard(channel)
 
     def _linger(self, channel: bytes) -> None:
-        if channel not in self._leaving and channel in self._listening:
+        if channel not in self._listening:
+            self._parked.pop(channel, None)
+        elif channel not in self._leaving:
             self._leaving[channel] = asyncio.get_running_loop().call_later(LINGER, self._leave, channel)
 
     def _leave(self, channel: bytes) -> None:

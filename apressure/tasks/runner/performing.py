@@ -164,15 +164,12 @@ class Performance:
 
     def _error(self, outcome: Outcome) -> BaseException:
         """Return why the task is not complete. Its class says it without the texts of the task."""
-        match self._reason:
-            case Reason.TIMEOUT:
-                return TimeoutError(str(self._reason))
-            case Reason.CANCELLED | Reason.GIVE_BACK:
-                return asyncio.CancelledError(str(self._reason))
-            case Reason.LOST:
-                return LeaseLostError(str(self._reason), name=self.delivery.task.queue or "", role="consumer")
-            case None:
-                return TaskFailedError("it failed", id=self.delivery.id, error=outcome.error or "")
+        reason = self._reason
+        if reason is None:
+            return TaskFailedError("it failed", id=self.delivery.id, error=outcome.error or "")
+        if reason is Reason.LOST:
+            return LeaseLostError(reason.value, name=self.delivery.task.queue or "", role="consumer")
+        return TimeoutError(reason.value) if reason is Reason.TIMEOUT else asyncio.CancelledError(reason.value)
 
     async def _perform(self, running: Running) -> Outcome:
         """Start the task, and wait for its end."""

@@ -175,11 +175,10 @@ class Runner:
         if self._failure is not None:
             raise self._failure
         ended, signal = self._endings, self._received[0] if self._received else None
-        counts = {"handled": ended["complete"], "failed": ended["failed"], "signal": signal and signal.name}
-        self._log(
-            logging.INFO, "serve_ended", f"has ended: {ended['complete']} complete, {ended['failed']} failed", **counts
-        )
-        return Ran(ended["complete"], ended["failed"], ended["given back"], ended["lost"], signal)
+        ran = Ran(ended["complete"], ended["failed"], ended["given back"], ended["lost"], signal)
+        keys = {"handled": ran.complete, "failed": ran.failed, "signal": signal and signal.name}
+        self._log(logging.INFO, "serve_ended", f"has ended: {ran.complete} complete, {ran.failed} failed", **keys)
+        return ran
 
     def tally(self) -> Tally:
         """Return what has been done so far. Tasks that failed are the dead letters of their queue."""
@@ -231,9 +230,8 @@ class Runner:
             with call or contextlib.nullcontext():
                 self._endings[await performance.run()] += 1
         finally:
-            error = performance.error or sys.exception()
             if call is not None:
-                call.end(error)
+                call.end(performance.error or sys.exception())
         if observe is not None:
             observe(time.perf_counter() - began)
 
