@@ -18,8 +18,8 @@ from apressure.core.driver import Connection, OnAnswer
 from apressure.exceptions import QueueClosedError
 
 
-class Sender(ABC):
-    """Sends the steps of one queue.
+class StepSender(ABC):
+    """Sends the steps of one queue that any number of clients share.
 
     Args:
         client: The client whose connection they use.
@@ -34,6 +34,9 @@ class Sender(ABC):
         settle_timeout: Seconds for which a cancelled caller waits for the outcome.
         counts: What the queue object has done so far.
     """
+
+    _not_durable: ClassVar[frozenset[str]]
+    """Steps that `durability=` does not apply to: they change nothing, or nothing that cannot be done again."""
 
     def __init__(
         self,
@@ -55,24 +58,10 @@ class Sender(ABC):
         """Return a new series of numbered steps."""
         return Series(self._script, self._keys_for)
 
-    @contextlib.contextmanager
-    def _series(self) -> Iterator[Series]:
-        """Lend a series; one whose last step failed is not used again, since that step may still arrive."""
-        series = self._pool.pop() if self._pool else self.series()
-        yield series
-        self._pool.append(series)
-
     @staticmethod
     @abstractmethod
     def _script(name: str) -> Script:
         """Return the script of that name, read once."""
-
-
-class StepSender(Sender):
-    """Sends the steps of one queue that any number of clients share."""
-
-    _not_durable: ClassVar[frozenset[str]]
-    """Steps that `durability=` does not apply to: they change nothing, or nothing that cannot be done again."""
 
     @abstractmethod
     def _read(self, reply: Any, token: bytes) -> Any:
@@ -105,6 +94,13 @@ class StepSender(Sender):
             return await self._ask(
                 lambda on_answer: self._send(series.call(name), [series.next(), b"0", *arguments], on_answer, 1)
             )
+
+    @contextlib.contextmanager
+    def _series(self) -> Iterator[Series]:
+        """Lend a series; one whose last step failed is not used again, since that step may still arrive."""
+        series = self._pool.pop() if self._pool else self.series()
+        yield series
+        self._pool.append(series)
 
     async def _ask(self, send: Callable[[OnAnswer], Request], undo: Undo | None = None) -> Any:
         return await ask(self.connection, send, self.settle_timeout, undo)

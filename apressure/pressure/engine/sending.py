@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from apressure.concurrency.settle import set_result_once, wait_shielded
-from apressure.connection import sender
 from apressure.connection.client import Client
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import Call, Script
+from apressure.connection.wire.series import Series
 from apressure.core.asking import Undo, ask
+from apressure.core.counts import Counts
 from apressure.core.driver import Connection, OnAnswer
 from apressure.exceptions import Role
 from apressure.pressure.engine.answers import read
@@ -62,7 +63,7 @@ def undoing(leave: Callable[[OnAnswer], None]) -> Undo:
     return undo
 
 
-class Sender(sender.Sender):
+class Sender:
     """Sends the steps of one queue.
 
     Args:
@@ -71,16 +72,26 @@ class Sender(sender.Sender):
         name: The queue's name, for errors.
 
     Attributes:
-        keys: As given.
+        settle_timeout: Seconds for which a cancelled caller waits for the outcome.
+        script_keys: The KEYS of a script; they say which node has the queue.
+        connection: The connection for steps.
+        counts: What the queue object has done so far.
     """
 
-    _script = staticmethod(script)
-
     def __init__(self, client: Client, keys: Keys, name: str) -> None:
-        super().__init__(client, name, keys.for_script)
-        self.keys = keys
+        self.settle_timeout = client.settings.settle_timeout
         self._durable = client.settings.durability is not None
         self._uid = client.id.encode(errors="surrogateescape")
+        self.keys = keys
+        self.name = name
+        self.counts = Counts()
+        self._unnumbered = Series(script, keys.for_script, "none")
+        self.script_keys = self._unnumbered.keys
+        self.connection = client.connection_for(self.script_keys)
+
+    def series(self) -> Series:
+        """Return a new series of numbered steps."""
+        return Series(script, self.keys.for_script)
 
     async def wait_for(self, answer: asyncio.Future[Any], request: Request | None = None) -> Any:
         """Wait for an answer; cancelled, take the request back, or wait for the answer for up to `settle_timeout`."""
@@ -112,9 +123,9 @@ class Sender(sender.Sender):
         """Send a step; `on_answer` is called once with its value, a Wait or an exception.
 
         Args:
-            call: The script and its KEYS.
+            call: The script, with its KEYS.
             arguments: Its ARGV.
-            on_answer: As above.
+            on_answer: Receives the answer.
             resend: Send the step again when its reply was lost.
             again: The index of the argument that marks a repeat.
             role: The role that the step works in, for errors.
