@@ -262,8 +262,7 @@ class Lane(ABC, Generic[E]):
         everybody = isinstance(error, (QueueDoesNotExistError, LeaseLostError))
         for entry in list(self._entries) if everybody else in_flight:
             self._remove(entry)
-            failure = copy.copy(error)  # one exception raised in many tasks would mix their tracebacks
-            entry.fail(failure)
+            entry.fail(copy.copy(error))  # one exception raised in many tasks would mix their tracebacks
 
     def _woken(self, parked: asyncio.Future[None]) -> None:
         if parked.cancelled() or parked is not self._parked:

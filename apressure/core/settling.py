@@ -16,30 +16,6 @@ C = TypeVar("C")
 O = TypeVar("O")  # noqa: E741 (an outcome)
 
 
-class _Waiting(Generic[O]):
-    """A caller that waits for its outcome.
-
-    Attributes:
-        ended: The outcome is known.
-        outcome: Replaced when the caller is cancelled.
-    """
-
-    __slots__ = ("ended", "outcome")
-
-    def __init__(self) -> None:
-        self.ended = False
-        self.outcome: asyncio.Future[O] = asyncio.get_running_loop().create_future()
-
-    def __call__(self, outcome: O | Exception) -> None:
-        self.ended = True
-        if self.outcome.done():
-            return
-        if isinstance(outcome, Exception):
-            self.outcome.set_exception(copy.copy(outcome))  # one exception in many tasks would mix their tracebacks
-        else:
-            self.outcome.set_result(outcome)
-
-
 class Settler(ABC, Generic[C, O]):
     """Makes changes of a queue's deliveries. Those that are made while a step is on its way form the next one.
 
@@ -74,22 +50,33 @@ class Settler(ABC, Generic[C, O]):
 
         Cancelled, it waits for the outcome, then raises.
         """
-        waiting = _Waiting[O]()
-        self._waiting.append((change, waiting))
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[O] = loop.create_future()
+        ended = False
+
+        def on_settled(result: O | Exception) -> None:
+            nonlocal ended
+            ended = True
+            if not isinstance(result, Exception):
+                set_result_once(outcome, result)
+            elif not outcome.done():
+                outcome.set_exception(copy.copy(result))  # one exception in many tasks would mix their tracebacks
+
+        self._waiting.append((change, on_settled))
         if not self._on_their_way:
             self._on_their_way = 1
             self._send()  # what comes meanwhile is the next step
         elif len(self._waiting) >= self._most:
             self._send_more()
         try:
-            return await waiting.outcome
+            return await outcome
         except asyncio.CancelledError:
-            if waiting.ended:
+            if ended:
                 raise  # the outcome came in this very turn of the event loop
-            waiting.outcome = asyncio.get_running_loop().create_future()
-            await wait_shielded(waiting.outcome, self._steps.settle_timeout)
-            if waiting.outcome.done():
-                waiting.outcome.exception()  # the cancellation is raised instead
+            outcome = loop.create_future()
+            await wait_shielded(outcome, self._steps.settle_timeout)
+            if outcome.done():
+                outcome.exception()  # the cancellation is raised instead
             raise
 
     def flushed(self) -> asyncio.Future[None]:

@@ -44,9 +44,7 @@ def test_a_push_without_a_reply_is_not_sent_again(make_server: Callable[..., Emb
 
 def test_a_server_that_stays_away_is_an_error() -> None:
     server = connect("redis://127.0.0.1:1", retryTimeout="0.2")
-    with pytest.raises(
-        ServerUnavailableError, match=r"cannot reach the server at 127.0.0.1:1 .*tried again for 0.2 seconds"
-    ):
+    with pytest.raises(ServerUnavailableError, match=r"cannot reach the server at 127.0.0.1:1 .*again for 0.2 seconds"):
         QueueSteps(server, "jobs").measure()
 
 
