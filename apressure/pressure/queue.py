@@ -118,7 +118,7 @@ class AsyncQueue(Core[T]):
 
             self._engine = Plain(self.client, keys, name, client is None)
 
-    async def put(  # type: ignore[override]  # messages have no ids
+    async def put(
         self, item: T, timeout: float | None = None, force: bool = False, *, deadline: float | None = None
     ) -> None:
         """Put an item, waiting while the queue is full or another client has the producer role (specification: Put).
@@ -139,10 +139,6 @@ class AsyncQueue(Core[T]):
         if deadline is not None:
             return await within(deadline, self.name, self.put(item, timeout, force))
         return await self._engine.put(Put([self._items.encode(item)]), timeout, force)
-
-    async def put_nowait(self, item: T, *, deadline: float | None = None) -> None:  # type: ignore[override]
-        """Put an item without waiting, as every kind of queue does (specification: Put, Non-Blocking)."""
-        await self.put(item, 0, deadline=deadline)
 
     @with_deadline()
     async def put_many(
