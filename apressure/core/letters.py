@@ -88,9 +88,6 @@ class Letters(Administration, Generic[T]):
         Cancelled, nothing has changed.
 
         On this kind:
-            AsyncQueue: The server keeps the reasons of the latest 5,000 dead letters, and of the latest 20 with the
-                same content, until 30 days after the last one. Programs that take messages out of the dead-letter queue
-                may ignore them. With `scripting=False`, it raises ScriptingRefusedError.
             EventQueue with an `okq://` address: those of `EventQueue`s on the server's Redis.
             TaskQueue: the tasks that have failed.
         """
@@ -122,18 +119,11 @@ class Letters(Administration, Generic[T]):
         Raises:
             QueueFullError: The queue stayed full until the timeout. `accepted` says how many were moved before.
             QueueClosedError: The queue is closed.
-            QueueDoesNotExistError: This object has created the queue, and it was deleted. An AsyncQueue and a FileQueue
-                must exist.
+            QueueDoesNotExistError: This object has created the queue, and it was deleted.
             OutcomeUnknownError: The connection broke meanwhile: some of them may have been moved.
             TypeError, ValueError: An argument is invalid, or both `max_items` and `ids` are given.
 
         Cancelled, each of them is in the queue or a dead letter.
-
-        On this kind:
-            AsyncQueue: The timeout is also for the two roles that it takes: this queue's producer, and the dead-letter
-                queue's consumer. At its end it raises QueueInUseError if one is taken. A note on any error says how
-                many were moved before. Of several dead letters with one content and no reason, `ids` means all. With
-                `scripting=False`, it raises ScriptingRefusedError.
         """
         return await self._requeue(max_items, timeout, ids)
 
@@ -174,12 +164,28 @@ class LettersBeside(Letters[T], Generic[T]):
     async def dead_letters(
         self, limit: int | None = 100, source: str | None = None, *, deadline: float | None = None
     ) -> list[DeadLetter[T]]:
-        """Return dead letters, as every kind of queue does; see `Letters.dead_letters`.
+        """Return dead letters, the oldest first, with the reason of each. It changes nothing.
+
+        A reason is the last error of the message (what a handler of `serve` or `pipe` or the body of `consumer` raised,
+        or what was given to `nack`), its attempts, and when it became a dead letter. An AsyncQueue's server keeps the
+        reasons of the latest 5,000 dead letters, and of the latest 20 with the same content, until 30 days after the
+        last one. Programs that take messages out of the dead-letter queue may ignore them.
 
         Args:
-            limit: How many at most; None for all.
+            limit: How many at most; None for all. They are in memory together.
             source: The dead-letter queue's name; None for this queue's own. It need not exist.
-            deadline: Seconds for the whole operation.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            A list; empty where there is no dead-letter queue. It is read in chunks, so dead letters that are moved
+            meanwhile may be missing.
+
+        Raises:
+            TypeError, ValueError: An argument is invalid.
+            ScriptingRefusedError: It is an AsyncQueue with `scripting=False`.
+            PressureError: As for `statistics`.
+
+        Cancelled, nothing has changed.
         """
         return await self._dead_letters(limit, source)
 
@@ -193,16 +199,31 @@ class LettersBeside(Letters[T], Generic[T]):
         ids: Iterable[str] | None = None,
         deadline: float | None = None,
     ) -> Requeued:
-        """Move dead letters back to the end of the queue, as every kind of queue does; see `Letters.requeue`.
+        """Move dead letters back to the end of this queue, the oldest first; their attempts start anew.
 
-        Each step is a whole: a message is always in exactly one of the two queues.
+        It moves those that are there when it begins, waiting for room where it must. Each chunk is moved in one step: a
+        message is always in exactly one of the two queues.
 
         Args:
             max_items: How many at most; None for all.
-            timeout: Seconds to wait at most; None to wait for ever, 0 to move only what has room now.
+            timeout: Seconds to wait at most for room, and for the two roles that an AsyncQueue takes (this queue's
+                producer, the dead-letter queue's consumer); None to wait for ever, 0 to move only what has room now.
             source: The dead-letter queue's name; None for this queue's own, which is the one with `:dead` behind the
                 name where the object has no limit of attempts. It need not exist.
-            ids: Only those with these ids; None for any.
-            deadline: Seconds for the whole operation.
+            ids: Only those with these ids, as `dead_letters` shows them; None for any.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            How many were moved. Its attribute `not_found` has the ids that no dead letter has (any more).
+
+        Raises:
+            QueueFullError, QueueInUseError: With `accepted`, how many were moved before the timeout. A note on any
+                error of an AsyncQueue says so, too.
+            QueueClosedError, QueueDoesNotExistError: This queue is closed, or does not exist.
+            OutcomeUnknownError: The connection broke meanwhile: some of them may have been moved.
+            ScriptingRefusedError: It is an AsyncQueue with `scripting=False`.
+            TypeError, ValueError: An argument is invalid, or both `max_items` and `ids` are given.
+
+        Cancelled, each of them is in the queue or a dead letter.
         """
         return await self._requeue(max_items, timeout, ids, source)

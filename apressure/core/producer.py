@@ -13,16 +13,19 @@ if TYPE_CHECKING:
     from apressure.core.queue import AnyQueue
 
 T = TypeVar("T")
+Put = TypeVar("Put")
 
 
-class QueueProducer(Generic[T]):
-    """The producing end of a queue; made by `producer` of the queue.
+class AnyProducer(Generic[T, Put]):
+    """The producing end of a queue.
 
     The end of the block closes the queue (unless `close=False`), and consumers end when it is drained. If the block
     raises or is cancelled, the queue stays open, so that another producer can go on.
+
+    `T` is what items are, and `Put` what `put` returns: an id, or None.
     """
 
-    def __init__(self, queue: AnyQueue[T, Any], close: bool) -> None:
+    def __init__(self, queue: AnyQueue[T, Any, Put], close: bool) -> None:
         self._queue = queue
         self._close = close
         self._entered = False
@@ -40,13 +43,13 @@ class QueueProducer(Generic[T]):
             with contextlib.suppress(QueueClosedError):  # another producer was first
                 await self._queue.close()
 
-    async def put(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> str:
+    async def put(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> Put:
         """Put an item, as the queue's `put` does."""
         return await self._entered_queue().put(item, timeout, deadline=deadline)
 
-    async def put_nowait(self, item: T, *, deadline: float | None = None) -> str:
+    async def put_nowait(self, item: T, *, deadline: float | None = None) -> Put:
         """Put an item, as the queue's `put_nowait` does."""
-        return await self._entered_queue().put_nowait(item, deadline=deadline)
+        return await self.put(item, 0, deadline=deadline)
 
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
@@ -54,7 +57,15 @@ class QueueProducer(Generic[T]):
         """Put items in order, as the queue's `put_many` does."""
         return await self._entered_queue().put_many(items, timeout, deadline=deadline)
 
-    def _entered_queue(self) -> AnyQueue[T, Any]:
+    def _entered_queue(self) -> AnyQueue[T, Any, Put]:
         if not self._entered:
             raise RuntimeError("put inside the producer's block: async with queue.producer() as producer")
         return self._queue
+
+
+class QueueProducer(AnyProducer[T, str], Generic[T]):
+    """The producing end of a queue; made by `producer` of the queue.
+
+    The end of the block closes the queue (unless `close=False`), and consumers end when it is drained. If the block
+    raises or is cancelled, the queue stays open, so that another producer can go on.
+    """

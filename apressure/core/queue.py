@@ -19,6 +19,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 D = TypeVar("D", bound=Leased)
 D_any = TypeVar("D_any")
+Put = TypeVar("Put")
 
 
 class _Gets(Protocol[T_co]):
@@ -39,10 +40,10 @@ class Iterating(Generic[T]):
             raise StopAsyncIteration from None
 
 
-class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any]):
+class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any, Put]):
     """A queue as a program sees it, whatever its consumers are.
 
-    `T` is what items are, `D_any` what deliveries are.
+    `T` is what items are, `D_any` what deliveries are, and `Put` what `put` returns: an id, or None.
     """
 
     _put_most: ClassVar[int]
@@ -55,7 +56,7 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any]):
 
     # What a kind of queue says.
 
-    async def _put_one(self, message: bytes, timeout: float | None) -> str:
+    async def _put_one(self, message: bytes, timeout: float | None) -> Put:
         """Put a message, waiting for room; returns its id. A kind whose `put` takes more arguments has its own."""
         raise NotImplementedError
 
@@ -81,7 +82,7 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any]):
 
     # What programs call.
 
-    async def put(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> str:
+    async def put(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> Put:
         """Put an item, waiting while the queue is full.
 
         Args:
@@ -119,11 +120,11 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any]):
             return await within(deadline, self.name, self.put(item, timeout))
         return await self._put_one(self._items.encode(item), timeout)
 
-    async def put_nowait(self, item: T, *, deadline: float | None = None) -> str:
+    async def put_nowait(self, item: T, *, deadline: float | None = None) -> Put:
         """Put an item without waiting for room.
 
         Returns:
-            The message's id.
+            What `put` returns.
 
         Raises:
             QueueFullError: The queue is full. Nothing was put.
@@ -160,14 +161,6 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any]):
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
         return await self.put_chunks(items, timeout, self._put_chunk)
-
-    def producer(self, close: bool = True) -> QueueProducer[T]:
-        """Return the producing end of the queue, for `async with`.
-
-        Args:
-            close: Close the queue at the end of the block, unless it raises. Producers that share a queue pass False.
-        """
-        return QueueProducer(self, close)
 
     async def receive(
         self, timeout: float | None = None, lease: float | None = None, *, deadline: float | None = None
@@ -329,7 +322,7 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any]):
         return self._items.decode(message)
 
 
-class Queue(AnyQueue[T, D], Generic[T, D]):
+class Queue(AnyQueue[T, D, str], Generic[T, D]):
     """A queue of any number of competing consumers, with a lease for each delivery."""
 
     _a_kind: ClassVar[str]
@@ -343,6 +336,14 @@ class Queue(AnyQueue[T, D], Generic[T, D]):
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
     ) -> QueueConsumer[Any, D]:
         """Return a consuming end. None is this kind's default."""
+
+    def producer(self, close: bool = True) -> QueueProducer[T]:
+        """Return the producing end of the queue, for `async with`.
+
+        Args:
+            close: Close the queue at the end of the block, unless it raises. Producers that share a queue pass False.
+        """
+        return QueueProducer(self, close)
 
     @overload
     def consumer(

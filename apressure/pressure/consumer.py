@@ -148,7 +148,7 @@ class Consumer(Generic[T]):
                         await self._engine.delete(None)
             else:
                 if self._current is not None and isinstance(error, Exception):  # no cancellation: it is no failure
-                    lease.state.failures.note(self._current[0], error)
+                    lease.state.unsettled.note_error(self._current[0], error)
                 await self._leave_quietly(lease)
         finally:
             self._current = None

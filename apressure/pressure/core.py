@@ -44,7 +44,7 @@ class _Status(NamedTuple):
     created: bool = True
 
 
-class Core(LettersBeside[T], AnyQueue[T, "Delivery[T]"], AsyncClosing, Generic[T]):
+class Core(LettersBeside[T], AnyQueue[T, "Delivery[T]", None], AsyncClosing, Generic[T]):
     """The part of `AsyncQueue` that no program calls."""
 
     _max_bound: ClassVar[int] = 10**15

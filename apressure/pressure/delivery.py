@@ -94,7 +94,7 @@ class Delivery(Generic[T]):
             TypeError: The error is neither an exception nor a text.
         """
         if not self.settled:
-            self._lease.state.failures.note(self._number, error)
+            self._lease.state.unsettled.note_error(self._number, error)
 
     async def nack(self, error: BaseException | str | None = None) -> None:
         """Give the message back, first in line. Cancelled, it is given back all the same.

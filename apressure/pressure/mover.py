@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,13 +13,12 @@ from apressure.connection.waiting.waiter import SLICE
 from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import DurabilityError, LeaseLostError
 from apressure.items import Items
-from apressure.pressure.engine.dead_letters import DeadLetters
 from apressure.pressure.engine.scripted import Scripted
 from apressure.protocols import Move
 
 if TYPE_CHECKING:
     from apressure.pressure.delivery import Delivery
-    from apressure.pressure.leases.acknowledgements import AcknowledgementTracker
+    from apressure.pressure.leases.hand import RangeHand
     from apressure.pressure.leases.lease import Lease
 
 
@@ -66,9 +66,8 @@ class AtomicMover:
         claimed = destination.waits.take_claim("producer")
         steps, source = destination.steps, self._source.keys
         try:
-            answer = await steps.move(
-                self._series, source, claimed, token, lost, runs, results, self._dead_letters_of(moves)
-            )
+            dead = _lease_of(moves).state.unsettled.kept_errors
+            answer = await steps.move(self._series, source, claimed, token, lost, runs, results, dead)
         except DurabilityError as error:
             self._settle(moves[: error.answer])
             raise
@@ -80,11 +79,6 @@ class AtomicMover:
         self._settle(moves[:answer])
         return answer or FULL
 
-    def _dead_letters_of(self, moves: Sequence[Move]) -> DeadLetters | None:
-        """Return where errors are to be forgotten, if any message in flight was redelivered."""
-        dead = self._source.dead
-        return dead if dead is not None and _lease_of(moves).state.failures.possible else None
-
     def _settle(self, moved: Sequence[Move]) -> None:
         numbers = []
         for deliveries, results in moved:
@@ -94,37 +88,35 @@ class AtomicMover:
                 numbers.append(delivery.claim[1])
         if moved:
             self._source.counts.deleted_count += len(numbers)
-            state = _lease_of(moved).state
-            state.unsettled.settled(numbers)
-            state.failures.settled(numbers)
+            _lease_of(moved).state.unsettled.settled(numbers)
 
 
 def _lease_of(moves: Sequence[Move]) -> Lease:
     return cast("Delivery[Any]", moves[0][0][0]).claim[0]
 
 
-def _packed(moves: Sequence[Move], tracker: AcknowledgementTracker) -> tuple[list[int], list[bytes]]:
-    """Return the moves as `move.lua` takes them: runs of units, and all results."""
-    runs: list[int] = []
+def _packed(moves: Sequence[Move], hand: RangeHand) -> tuple[list[int], list[bytes]]:
+    """Return the moves as `move.lua` takes them: runs of units, and all results.
+
+    Single deliveries whose numbers follow each other, with as many results each, are one run.
+    """
+    units: list[tuple[list[int], int]] = []
     results: list[bytes] = []
-    first = last = each = -1  # of the run of single deliveries that is being made
-    for deliveries, some in cast("Sequence[tuple[Sequence[Delivery[Any]], Sequence[bytes]]]", moves):
-        results += some
-        number = deliveries[0].claim[1]
-        if len(deliveries) == 1 and number == last + 1 and len(some) == each:
-            last = number
-            continue
-        if each >= 0:
-            runs += (last - first + 1, each, 1, *tracker.run(first, last))
-        if len(deliveries) == 1:
-            first, last, each = number, number, len(some)
-            continue
-        first = last = each = -1
-        runs += (1, len(some), len(deliveries))
-        for one in sorted(delivery.claim[1] for delivery in deliveries):
-            runs += tracker.run(one, one)
-    if each >= 0:
-        runs += (last - first + 1, each, 1, *tracker.run(first, last))
+    for deliveries, encoded in cast("Sequence[tuple[Sequence[Delivery[Any]], Sequence[bytes]]]", moves):
+        units.append((sorted(delivery.claim[1] for delivery in deliveries), len(encoded)))
+        results += encoded
+
+    def run_of(placed: tuple[int, tuple[list[int], int]]) -> tuple[bool, int, int]:
+        place, (numbers, each) = placed
+        return (True, numbers[0] - place, each) if len(numbers) == 1 else (False, place, each)
+
+    runs: list[int] = []
+    for (single, _, each), run in itertools.groupby(enumerate(units), run_of):
+        numbers = [number for _, unit in run for number in unit[0]]
+        if single:
+            runs += (len(numbers), each, 1, *hand.run(numbers[0], numbers[-1]))
+        else:
+            runs += (1, each, len(numbers), *itertools.chain.from_iterable(hand.run(n, n) for n in numbers))
     return runs, results
 
 

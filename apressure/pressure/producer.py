@@ -16,7 +16,7 @@ from apressure.concurrency.deadline import within
 from apressure.concurrency.settle import set_result_once, wait_for_answer
 from apressure.core.leases.clock import Term, since_boot
 from apressure.core.leases.renewal import Renewal
-from apressure.core.producer import QueueProducer
+from apressure.core.producer import AnyProducer
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.items import Items
 from apressure.pressure.engine.batching import Put, PutLane, put_chunk
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Producer(QueueProducer[T]):
+class Producer(AnyProducer[T, None]):
     """The end of a queue that puts; made by `AsyncQueue.producer`.
 
     When the block ends well, it closes the queue (unless `close=False`), and consumers end when the queue is drained.
@@ -64,9 +64,7 @@ class Producer(QueueProducer[T]):
         self._entered = False
         return await self._exclusive.exit(self._close and kind is None, hurry=kind is not None)
 
-    async def put(  # type: ignore[override]  # messages have no ids
-        self, item: T, timeout: float | None = None, *, deadline: float | None = None
-    ) -> None:
+    async def put(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Put an item, as `AsyncQueue.put` does.
 
         Raises:
@@ -76,10 +74,6 @@ class Producer(QueueProducer[T]):
         if deadline is not None:
             return await within(deadline, queue.name, self.put(item, timeout))
         return await self._send(Put([self._items.encode(item)]), timeout)
-
-    async def put_nowait(self, item: T, *, deadline: float | None = None) -> None:  # type: ignore[override]
-        """Put an item, as `AsyncQueue.put_nowait` does."""
-        await self.put(item, 0, deadline=deadline)
 
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None

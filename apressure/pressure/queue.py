@@ -118,7 +118,7 @@ class AsyncQueue(Core[T]):
 
             self._engine = Plain(self.client, keys, name, client is None)
 
-    async def put(  # type: ignore[override]  # messages have no ids
+    async def put(
         self, item: T, timeout: float | None = None, force: bool = False, *, deadline: float | None = None
     ) -> None:
         """Put an item, waiting while the queue is full or another client has the producer role (specification: Put).
@@ -132,30 +132,43 @@ class AsyncQueue(Core[T]):
 
         Raises:
             QueueFullError, QueueInUseError: The queue stayed full, or in use, until the timeout. Nothing was put.
-            PressureError, TypeError, ValueError: As for every kind of queue; see `Queue.put`.
+            QueueClosedError: It is closed. Nothing was put.
+            QueueDoesNotExistError: It was never created, or was deleted meanwhile. Nothing was put.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+            DeadlineError: The deadline passed. Nothing was put, unless it is a DeadlineOutcomeUnknownError: then the
+                item was sent, and may still be put.
+            TypeError, ValueError: The item cannot be encoded, or is too large. Nothing was put.
 
-        Cancelled, it leaves what every kind of queue leaves; see `Queue.put`.
+        Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
+        then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
         """
         if deadline is not None:
             return await within(deadline, self.name, self.put(item, timeout, force))
         return await self._engine.put(Put([self._items.encode(item)]), timeout, force)
-
-    async def put_nowait(self, item: T, *, deadline: float | None = None) -> None:  # type: ignore[override]
-        """Put an item without waiting, as every kind of queue does (specification: Put, Non-Blocking)."""
-        await self.put(item, 0, deadline=deadline)
 
     @with_deadline()
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, force: bool = False,
         *, deadline: float | None = None,
     ) -> int:  # fmt: skip
-        """Put any number of items in order, as every kind of queue does; see `Queue.put_many`.
+        """Put any number of items in order, as many in a step as there is room for.
 
         Args:
-            items: An iterable or an asynchronous one, which is read ahead.
+            items: An iterable or an asynchronous one. It is read ahead by up to a chunk (2,000 items or 1 MiB), and
+                items that were read and not put are lost when this fails. A consumer is refused.
             timeout: Seconds for all of them.
             force: Put them even when the queue is full.
-            deadline: Seconds for the whole operation.
+            deadline: Seconds for the whole operation; see `put`.
+
+        Returns:
+            How many were put.
+
+        Raises:
+            QueueFullError, QueueInUseError: The timeout passed.
+            PressureError, TypeError, ValueError: As for `put`. A note on any error says how many were put before, and
+                so does `accepted` of a PressureError.
+
+        Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
         return await self.put_chunks(items, timeout, partial(put_chunk, partial(self._engine.put, force=force)))
 
@@ -187,7 +200,11 @@ class AsyncQueue(Core[T]):
         self, timeout: float | None = None, lease: float | None = None, max_hold: float | None = None,
         *, deadline: float | None = None,
     ) -> Delivery[T]:  # fmt: skip
-        """Receive an item to be acknowledged, as every kind of queue does; see `Queue.receive`.
+        """Receive an item to be acknowledged: at-least-once by hand.
+
+        The consumer role stays with this client until everything that it received is settled. When the client dies,
+        or stands still for longer than the lease, the items come again, first in line. A blocked event loop does not
+        matter.
 
         Args:
             timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
@@ -198,9 +215,10 @@ class AsyncQueue(Core[T]):
             deadline: Seconds for the whole operation.
 
         Raises:
-            QueueInUseError: Another client held the consumer role until the timeout.
+            QueueEmptyError, QueueInUseError: The queue stayed empty, or in use, until the timeout.
             LeaseLostError: The lease of earlier deliveries expired; they have been given back. Receive again.
-            PressureError: As for every kind of queue.
+            ScriptingRefusedError: The queue has `scripting=False`.
+            PressureError: As for `get`.
 
         Cancelled, nothing was taken, or it has been given back.
         """

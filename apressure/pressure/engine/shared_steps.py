@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.request import Request
@@ -14,8 +14,8 @@ from apressure.core.waiting import Wait
 from apressure.pressure.engine.dead_letters import DeadLetters
 from apressure.pressure.engine.sending import ONLY_CONSUMER, Sender, acknowledged, undoing
 
-if TYPE_CHECKING:
-    from apressure.pressure.leases.acknowledgements import Range
+Range = tuple[int, int, int]
+"""Acknowledged messages: the first number, the last one, and how many bytes they have together."""
 
 
 class Want(NamedTuple):

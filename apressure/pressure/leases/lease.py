@@ -21,7 +21,7 @@ from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, ServerError
 from apressure.pressure.engine.access import Access
 from apressure.pressure.engine.dead_letters import DeadLetters
-from apressure.pressure.leases.acknowledgements import firsts
+from apressure.pressure.leases.hand import firsts
 from apressure.pressure.leases.receiving import Receiving
 from apressure.pressure.leases.settling import Settling
 from apressure.pressure.leases.state import LeaseState, Received
@@ -125,7 +125,7 @@ class Lease:
     def nack(self, number: int, error: BaseException | str | None = None) -> None:
         """Give a message back, first in line, with the next step that leaves; and say why."""
         if error is not None:
-            self.state.failures.note(number, error)
+            self.state.unsettled.note_error(number, error)
         self._settling.give_back(number)
 
     def return_buffer(self) -> bool:

@@ -150,9 +150,8 @@ class Receiving:
         begin = self._next if first is None else first  # other members get numbers in between
         numbers = range(begin, begin + len(messages))
         state.buffer.extend(zip(numbers, messages, tried or itertools.repeat(1), strict=False))
-        state.unsettled.receive(numbers, map(len, messages))
+        state.unsettled.receive(numbers, map(len, messages), tried)
         if tried:
-            state.failures.arrived(numbers, tried)
             self._tell_of_redeliveries(zip(numbers, messages, tried, strict=False))
         self._next = numbers.stop
         self._received += len(messages)

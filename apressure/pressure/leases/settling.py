@@ -10,8 +10,8 @@ from typing import Any
 from apressure.concurrency.settle import set_result_once
 from apressure.exceptions import DurabilityError
 from apressure.pressure.engine.access import Access
-from apressure.pressure.engine.shared_steps import Settlement
-from apressure.pressure.leases.acknowledgements import Range
+from apressure.pressure.engine.shared_steps import Range, Settlement
+from apressure.pressure.leases.hand import merged
 from apressure.pressure.leases.state import LeaseState, Step
 
 
@@ -70,7 +70,7 @@ class Settling:
         Errors are forgotten by the step that settles, so acknowledgements of redelivered messages leave with that one.
         """
         unsettled = self._state.unsettled
-        if self._state.failures.known(unsettled.acks):
+        if unsettled.failed_before(unsettled.acks):
             self.send()
             if unsettled.acked:
                 return []  # a step is on its way: they leave with the next one
@@ -85,14 +85,8 @@ class Settling:
         if self.answer is not None:
             acks += self.answer.acks
             nacks += self.answer.nacks
-        known = [*self._state.unsettled.ranges(), *(ack[:2] for ack in acks), *((number, number) for number in nacks)]
-        ranges: list[tuple[int, int]] = []
-        for first, last in sorted(known):
-            if ranges and first <= ranges[-1][1] + 1:
-                ranges[-1] = (ranges[-1][0], max(last, ranges[-1][1]))
-            else:
-                ranges.append((first, last))
-        return ranges
+        ended = [ack[:2] for ack in acks]
+        return merged([*self._state.unsettled.ranges(), *ended, *zip(nacks, nacks, strict=True)])
 
     def send_soon(self) -> None:
         """Send what gathers in this turn of the event loop."""
@@ -156,7 +150,7 @@ class Settling:
 
     def _send(self, step: Step, milliseconds: int, on_answer: Callable[[Any], None], leave: bool = False) -> None:
         state = self._state
-        nacks, dead = state.failures.take(step.acks, step.nacks, leave)
+        nacks, dead = state.unsettled.take_errors(step.acks, step.nacks, leave)
         settlement = Settlement(milliseconds, leave, step.unseen, step.acks, nacks, dead, self._place)
         self._steps.settle(self._series, state.token, settlement, on_answer)
 

@@ -12,8 +12,8 @@ from typing import Any
 from apressure.core.leases.clock import Term
 from apressure.exceptions import DurabilityError
 from apressure.pressure.engine.dead_letters import DeadLetters
-from apressure.pressure.leases.acknowledgements import AcknowledgementTracker, Range
-from apressure.pressure.leases.failures import Failures
+from apressure.pressure.engine.shared_steps import Range
+from apressure.pressure.leases.hand import RangeHand
 
 Received = tuple[int, bytes, int]
 """A message in flight: its number under the lease, its bytes, and how often it has been delivered."""
@@ -54,9 +54,8 @@ class LeaseState:
     Attributes:
         token: The lease's name on the server.
         term, kept, shared: As given.
-        unsettled: The messages in flight, by their numbers.
+        unsettled: The messages in flight, and why they go back.
         buffer: Those of them that were not handed out yet.
-        failures: Why messages are given back.
         error: Why the lease is invalid; None while it is valid.
         drained: The consumer has got everything, and the queue is closed.
         unsure: Too few replicas confirmed a step that no caller waited for: the next caller gets this.
@@ -69,9 +68,8 @@ class LeaseState:
         self.term = term
         self.kept = kept
         self.shared = shared
-        self.unsettled = AcknowledgementTracker()
+        self.unsettled = RangeHand(dead)
         self.buffer: deque[Received] = deque()
-        self.failures = Failures(dead)
         self.error: Exception | None = None
         self.unsure: DurabilityError | None = None
         self.drained = False
@@ -96,4 +94,3 @@ class LeaseState:
     def clear(self) -> None:
         """Nothing is in flight any more. (The buffer stays: `check` empties it.)"""
         self.unsettled.clear()
-        self.failures.clear()

@@ -580,7 +580,7 @@ async def test_errors_are_forgotten_also_while_another_step_settles(
         await queue.put(b"c")
         third = await in_time(anext(consumer))
         await third.ack()
-        assert not lease.state.failures.possible
+        assert lease.state.unsettled.kept_errors is None
     assert not db.exists(REASONS)
     assert (await queue.statistics()).consumed_messages == 3
 

@@ -1,4 +1,4 @@
-"""What a client has in hand under a lease, and what it has acknowledged of that.
+"""What a client has in hand under a lease, what it has acknowledged of that, and why the rest goes back.
 
 Numbers come in order, and most are acknowledged in order: so acknowledgements travel as ranges, and one more costs no
 more than to let a number grow.
@@ -6,10 +6,12 @@ more than to let a number grow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
-Range = tuple[int, int, int]
-"""Acknowledged messages: the first number, the last one, and how many bytes they have together."""
+from apressure import dead_letters
+from apressure.connection.wire.command import Argument
+from apressure.pressure.engine.dead_letters import DeadLetters
+from apressure.pressure.engine.shared_steps import Range
 
 
 def firsts(ranges: Iterable[Range]) -> set[int]:
@@ -17,8 +19,22 @@ def firsts(ranges: Iterable[Range]) -> set[int]:
     return {first for first, _, _ in ranges}
 
 
-class AcknowledgementTracker:
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges in order. Those that touch or overlap are one."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return found
+
+
+class RangeHand:
     """The messages in flight under one lease, and the acknowledgements that have gathered since the last step left.
+
+    Args:
+        dead: Where messages go that were delivered too often; None to keep no errors.
 
     Attributes:
         on_first: Called with the first acknowledgement of a run: the others leave with it.
@@ -26,7 +42,10 @@ class AcknowledgementTracker:
 
     on_first: Callable[[], None]
 
-    def __init__(self) -> None:
+    def __init__(self, dead: DeadLetters | None) -> None:
+        self._dead = dead
+        self._errors: dict[int, bytes] = {}  # why deliveries failed, until the step leaves that gives them back
+        self._redelivered: set[int] = set()  # deliveries that may have an error on the server
         self._sizes: dict[int, int] = {}  # of what is not settled, and of the run
         self._ranges: list[Range] = []
         self._first = 0
@@ -65,20 +84,13 @@ class AcknowledgementTracker:
     def ranges(self) -> list[tuple[int, int]]:
         """The numbers of the messages in flight without those that are to be acknowledged, as ranges: first, last."""
         self._end_run()
-        ranges: list[tuple[int, int]] = []
-        first = last = -1
-        for number in self._sizes:
-            if number == last + 1 and ranges:
-                last = number
-                ranges[-1] = (first, last)
-            else:
-                first = last = number
-                ranges.append((first, last))
-        return ranges
+        return merged(zip(self._sizes, self._sizes, strict=True))
 
-    def receive(self, numbers: range, sizes: Iterable[int]) -> None:
-        """Messages have come."""
+    def receive(self, numbers: range, sizes: Iterable[int], attempts: Sequence[int]) -> None:
+        """Messages have come, with the number of the attempt of each unless it is the first of them all."""
         self._sizes.update(zip(numbers, sizes, strict=True))
+        if attempts and self._dead is not None:
+            self._redelivered.update(number for number, attempt in zip(numbers, attempts, strict=False) if attempt > 1)
 
     def ack(self, number: int) -> None:
         """Acknowledge a message with the next step that leaves, at the latest in the next turn of the event loop."""
@@ -97,6 +109,7 @@ class AcknowledgementTracker:
         """Another step than a lease's own has acknowledged these messages."""
         for number in numbers:
             self._sizes.pop(number, None)
+            self._forget(number)
 
     def give_back(self, number: int) -> None:
         """A message goes back to the queue."""
@@ -117,6 +130,50 @@ class AcknowledgementTracker:
         self._next = 0
         self._ranges.clear()
         self._sizes.clear()
+        self._errors.clear()
+        self._redelivered.clear()
+
+    def note_error(self, number: int, error: BaseException | str) -> None:
+        """Keep the error of a delivery that will go back."""
+        text = dead_letters.encode(error)
+        if self._dead is not None and self._dead.keep_errors:
+            self._errors[number] = text
+
+    @property
+    def kept_errors(self) -> DeadLetters | None:
+        """Where errors are to be forgotten, if any message in flight may have one on the server."""
+        return self._dead if self._redelivered else None
+
+    def failed_before(self, ranges: Iterable[Range]) -> bool:
+        """Whether any of these messages may have an error on the server."""
+        redelivered = self._redelivered
+        return bool(redelivered) and any(first <= number <= last for first, last, _ in ranges for number in redelivered)
+
+    def take_errors(
+        self, acks: Iterable[Range], nacks: Sequence[int], leave: bool = False
+    ) -> tuple[Sequence[Argument], DeadLetters | None]:
+        """Return `nacks` and `dead` as the step takes them that settles these deliveries.
+
+        With `leave`, it settles all others, too.
+        """
+        if not (self._errors or self._redelivered):
+            return nacks, None
+        acks = list(acks)
+        reasons = self.failed_before(acks)
+        for numbers in (self._errors, self._redelivered):
+            for number in [n for n in numbers for first, last, _ in acks if first <= n <= last]:
+                self._forget(number)
+        arguments: list[Argument] = []
+        for number in dict.fromkeys((*nacks, *sorted(self._errors))) if leave else nacks:
+            error = self._errors.get(number)
+            arguments.append(number if error is None else b"%d:%b" % (number, error))
+            reasons |= error is not None
+            self._forget(number)
+        return arguments, self._dead if reasons else None
+
+    def _forget(self, number: int) -> None:
+        self._errors.pop(number, None)
+        self._redelivered.discard(number)
 
     def _end_run(self) -> None:
         if self._next:
