@@ -18,8 +18,8 @@ from apressure.connection.wire.series import Series
 from apressure.core.asking import Undo, ask
 from apressure.core.counts import Counts
 from apressure.core.driver import Connection, OnAnswer
+from apressure.core.errors import closed
 from apressure.core.waiting import Wait
-from apressure.exceptions import QueueClosedError
 
 
 @functools.cache
@@ -92,7 +92,7 @@ class StepSender(ABC):
             QueueClosedError: It was closed before.
         """
         if (await self._run("close", flag(expected)))[0] == b"exists":
-            raise QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
+            raise closed(self.name)
 
     async def peek(self, newest: bool = False) -> Any:
         """Return the message that is next, or the newest one; None if none waits."""

@@ -210,10 +210,10 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        command: Command = (b"QACK", encoded(name), event, *((b"REDO",) if redo else ()))
         if error:
-            command = (b"QFAIL", encoded(name), event, error)
-        settled, lost = await self._ask(name, command)
+            settled, lost = await self._ask(name, "QFAIL", event, error)
+        else:
+            settled, lost = await self._ask(name, "QACK", event, *((b"REDO",) if redo else ()))
         return bool(settled) or lost
 
     async def confirm(self, name: str, events: Sequence[bytes]) -> list[bool]:
@@ -289,18 +289,11 @@ class Commands:
             ServerTooOldError: It is a released okq.
             PressureError: The server refused, or cannot be reached.
         """
-        connection, queue = connection or self.connection, encoded(name)
-        channel = await connection.connected()
-        commands = [(b"QEXTEND", queue, event, str(seconds)) for event in events]
-        outcomes = await replies(channel, commands)
-        for outcome in outcomes:
-            if isinstance(outcome, ServerTooOldError):
-                raise no_extend(name)
-            if isinstance(outcome, ConnectionLost):
-                raise ServerUnavailableError(str(outcome))
-            if isinstance(outcome, Exception):
-                raise error_of(outcome, name)
-        return [bool(outcome) for outcome in outcomes]
+        commands = [(b"QEXTEND", encoded(name), event, str(seconds)) for event in events]
+        try:
+            return [bool(outcome) for outcome in await self._once(name, commands, connection)]
+        except ServerTooOldError:
+            raise no_extend(name) from None
 
     async def extends(self) -> bool:
         """Whether the server extends claims, as ours do.
@@ -320,13 +313,8 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        channel = await connection.connected()
-        (reply,) = await replies(channel, [(b"QLOOK", encoded(name))])
-        if isinstance(reply, ConnectionLost):
-            raise ServerUnavailableError(str(reply))
-        if isinstance(reply, Exception):
-            raise error_of(reply, name)
-        return bool(reply[4])
+        (look,) = await self._once(name, [(b"QLOOK", encoded(name))], connection)
+        return bool(look[4])
 
     async def peek(self, name: str, newest: bool) -> Pair | None:
         """Return the event that is next, or the one that was put last (QRPEEK, QLPEEK).
@@ -334,7 +322,7 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        reply, _ = await self._ask(name, (b"QLPEEK" if newest else b"QRPEEK", encoded(name)))
+        reply, _ = await self._ask(name, "QLPEEK" if newest else "QRPEEK")
         return None if reply is None else (reply[0], reply[1])
 
     async def counts(self, name: str) -> Counts:
@@ -343,7 +331,7 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        reply, _ = await self._ask(name, (b"QSTATUS", encoded(name)))
+        reply, _ = await self._ask(name, "QSTATUS")
         if not (isinstance(reply, list) and reply and isinstance(reply[0], list) and len(reply[0]) >= 4):
             raise ServerError(
                 f"the server at {self.server.address} answers QSTATUS with {reply!r:.80}, which is not a list of counts"
@@ -351,17 +339,31 @@ class Commands:
             )
         return Counts(*(int(count) for count in reply[0][1:4]))
 
-    async def _ask(self, name: str, command: Command) -> tuple[Any, bool]:
-        """Send a command that may be carried out twice. Return the reply, and whether an earlier one was lost."""
-        attempts = self._attempts()
+    async def _once(self, name: str, commands: Sequence[Command], connection: Connection | None) -> list[Any]:
+        """Send commands together, on another connection than the usual one perhaps, and none of them again."""
+        answers = await replies(await (connection or self.connection).connected(), commands)
+        for answer in answers:
+            if isinstance(answer, ConnectionLost):
+                raise ServerUnavailableError(str(answer))
+            if isinstance(answer, Exception):
+                raise error_of(answer, name)
+        return answers
+
+    async def _ask(
+        self, name: str, verb: str, *arguments: Argument, ours: bool = False, again: bool = True
+    ) -> tuple[Any, bool]:
+        """Send a command, as `ask_ours` does. `ours`: only servers of ours have it."""
+        attempts, command = self._attempts(), (verb.encode(), encoded(name), *arguments)
         while True:
-            channel, _ = await attempts.channel()
-            (reply,) = await replies(channel, [command])
+            channel, extended = await attempts.channel()
+            reply = (await replies(channel, [command]))[0] if extended or not ours else ServerTooOldError("")
             if not isinstance(reply, Exception):
                 return reply, attempts.lost
             if not isinstance(reply, ConnectionLost):
                 raise error_of(reply, name)
             attempts.note_loss(channel)
+            if not again:
+                raise attempts.unknown(f"the connection broke during {verb} of the queue {name!r}")
 
     async def ask_ours(self, name: str, verb: str, *arguments: Argument, again: bool = True) -> tuple[Any, bool]:
         """Send a command that only servers of ours have. Return the reply, and whether an earlier one was lost.
@@ -377,23 +379,14 @@ class Commands:
             OutcomeUnknownError: The reply was lost, and the command must not be repeated.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts, command = self._attempts(), (verb.encode(), encoded(name), *arguments)
-        while True:
-            channel, extended = await attempts.channel()
-            reply = (await replies(channel, [command]))[0] if extended else ServerTooOldError("")
-            if isinstance(reply, ServerTooOldError):
-                raise ServerTooOldError(
-                    f"the okq server of the queue {name!r} has no {verb}: the released okq knows no "
-                    "bounds, no end and no pauses. Use apressure's server (apressure events serve), or EventQueue with "
-                    "the URL of the server's Redis (redis://…), which works on the same queue"
-                )
-            if not isinstance(reply, Exception):
-                return reply, attempts.lost
-            if not isinstance(reply, ConnectionLost):
-                raise error_of(reply, name)
-            attempts.note_loss(channel)
-            if not again:
-                raise attempts.unknown(f"the connection broke during {verb} of the queue {name!r}")
+        try:
+            return await self._ask(name, verb, *arguments, ours=True, again=again)
+        except ServerTooOldError:
+            raise ServerTooOldError(
+                f"the okq server of the queue {name!r} has no {verb}: the released okq knows no "
+                "bounds, no end and no pauses. Use apressure's server (apressure events serve), or EventQueue with "
+                "the URL of the server's Redis (redis://…), which works on the same queue"
+            ) from None
 
     def _attempts(self) -> Attempts:
         return Attempts(self.server, self.connection)
