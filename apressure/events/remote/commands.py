@@ -112,28 +112,24 @@ class Commands:
         attempts, done = self._attempts(), 0
         verb, queue = b"QRPUSH" if front else b"QLPUSH", encoded(name)
         option = b"CREATED" if expected else b"NOWAIT"
+
+        def commands(extended: bool) -> list[Command]:
+            if extended:
+                return [(verb, queue, *itertools.chain.from_iterable(pairs[done:]), option)]
+            return [(verb, queue, *pair) for pair in pairs[done : done + AT_A_TIME]]
+
         try:
             while done < len(pairs):
-                channel, extended = await attempts.channel()
-                left = pairs[done:]
-                if extended:
-                    flat = [word for pair in left for word in pair]
-                    commands: list[Command] = [(verb, queue, *flat, option)]
-                else:
-                    commands = [(verb, queue, *pair) for pair in left[:AT_A_TIME]]
-                for reply in await replies(channel, commands):
-                    count = len(left) if extended else 1
-                    if isinstance(reply, ConnectionLost):
-                        attempts.note_loss(channel)
-                        break
+                count = len(pairs) - done
+                for reply in await attempts.send(commands):
                     text = str(reply) if isinstance(reply, ServerError) else ""
                     if text.startswith(_DUPLICATE) and given:
-                        raise duplicate(name, left[0][0], attempts.lost)
+                        raise duplicate(name, pairs[done][0], attempts.lost)
                     if full := re.match(_FULL, text):
                         return done + int(full[1])
                     if text and not text.startswith(_DUPLICATE):
                         raise error_of(reply, name)
-                    done += count
+                    done += count if attempts.extended else 1
         except PressureError as error:
             error.accepted = done
             raise
@@ -160,35 +156,34 @@ class Commands:
         """
         attempts, queue = self._attempts(), encoded(name)
         options: list[Argument] = [b"TELL", *([b"CREATED"] if expected else ()), *((b"LIMIT", limit) if limit else ())]
-        while True:
-            channel, extended = await attempts.channel()
-            if limit and not extended:
-                raise no_limit(name)
+
+        def commands(extended: bool) -> list[Command]:
             if extended:
-                count = min(most, MOST)
-                commands: list[Command] = [
-                    (b"QRPOP", queue, b"EX", str(lease), b"WAIT", 0, b"COUNT", count, *options)
-                ]  # fmt: skip
-            else:
-                commands = [(b"QRPOP", queue, b"EX", math.ceil(lease))] * min(most, AT_A_TIME)
-            answers = await replies(channel, commands)
-            if extended and isinstance(answers[0], bytes):
+                return [(b"QRPOP", queue, b"EX", str(lease), b"WAIT", 0, b"COUNT", min(most, MOST), *options)]
+            if limit:
+                raise no_limit(name)
+            return [(b"QRPOP", queue, b"EX", math.ceil(lease))] * min(most, AT_A_TIME)
+
+        while True:
+            answers = await attempts.send(commands)
+            extended = attempts.extended
+            if extended and answers and isinstance(answers[0], bytes):
                 told, nothing = answers[0].split(), Popped()
                 nothing.wait = Wait("paused" if told[0] == b"paused" else "empty", created=b"created" in told)
                 nothing.dead = int(told[-1]) if told[-1].isdigit() else 0
                 return nothing
-            if extended and isinstance(answers[0], list):
+            if extended and answers and isinstance(answers[0], list):
                 answers = answers[0]
             arrived = [one for one in answers if isinstance(one, list)]
             events = Popped((one[0], one[1]) for one in arrived)
             events.attempts = [one[2] for one in arrived if extended]
             events.dead = sum(one for one in answers if isinstance(one, int))
-            errors = [one for one in answers if isinstance(one, Exception)]
-            if events or not errors:
+            if events:
                 return events
-            if not isinstance(errors[0], ConnectionLost):
+            if errors := [one for one in answers if isinstance(one, Exception)]:
                 raise error_of(errors[0], name)
-            attempts.note_loss(channel)
+            if attempts.complete:
+                return events
             if not lease:
                 raise OutcomeUnknownError(
                     f"the connection broke while an event of {name!r} was popped: it may be lost. A pop with a lease "
@@ -226,12 +221,7 @@ class Commands:
         attempts, queue, left = self._attempts(), encoded(name), list(events)
         confirmed: list[bool] = []
         while left:
-            channel, _ = await attempts.channel()
-            some = left[:AT_A_TIME]
-            for reply in await replies(channel, [(b"QACK", queue, event) for event in some]):
-                if isinstance(reply, ConnectionLost):
-                    attempts.note_loss(channel)
-                    break
+            for reply in await attempts.send(lambda _: [(b"QACK", queue, event) for event in left[:AT_A_TIME]]):
                 if isinstance(reply, Exception):
                     raise error_of(reply, name)
                 confirmed.append(bool(reply))
@@ -253,23 +243,19 @@ class Commands:
             PressureError: The server refused, or cannot be reached. They come again when their leases end.
         """
         attempts, queue, left = self._attempts(), encoded(name), list(events)
+
+        def commands(extended: bool) -> list[Command]:
+            if not extended:  # the one that goes back last is the first in line
+                return [(b"QACK", queue, event, b"REDO") for event in reversed(left[-AT_A_TIME:])]
+            if errors is None:
+                return [(b"QRETURN", queue, *left)]
+            return [(b"QFAIL", queue, *itertools.chain.from_iterable(zip(left, errors, strict=False)))]
+
         while left:
-            channel, extended = await attempts.channel()
-            if extended:
-                count = len(left)
-                commands: list[Command] = [(b"QRETURN", queue, *left)]
-                if errors is not None:
-                    commands = [(b"QFAIL", queue, *itertools.chain.from_iterable(zip(left, errors, strict=False)))]
-            else:  # the one that goes back last is the first in line
-                count = 1
-                commands = [(b"QACK", queue, one, b"REDO") for one in reversed(left[-AT_A_TIME:])]
-            for reply in await replies(channel, commands):
-                if isinstance(reply, ConnectionLost):
-                    attempts.note_loss(channel)
-                    break
+            for reply in await attempts.send(commands):
                 if isinstance(reply, Exception):
                     raise error_of(reply, name)
-                del left[-count:]
+                del left[0 if attempts.extended else -1 :]
 
     async def extend(
         self, name: str, events: Sequence[bytes], seconds: float, connection: Connection | None = None
@@ -301,7 +287,7 @@ class Commands:
         Raises:
             PressureError: It cannot be reached.
         """
-        return (await self._attempts().channel())[1]
+        return self.server.is_extended(await self.connection.connected())
 
     async def is_paused(self, name: str, connection: Connection) -> bool:
         """Whether a queue of a server of ours is paused (QLOOK).
@@ -355,13 +341,13 @@ class Commands:
         """Send a command, as `ask_ours` does. `ours`: only servers of ours have it."""
         attempts, command = self._attempts(), (verb.encode(), encoded(name), *arguments)
         while True:
-            channel, extended = await attempts.channel()
-            reply = (await replies(channel, [command]))[0] if extended or not ours else ServerTooOldError("")
-            if not isinstance(reply, Exception):
-                return reply, attempts.lost
-            if not isinstance(reply, ConnectionLost):
-                raise error_of(reply, name)
-            attempts.note_loss(channel)
+            came = await attempts.send(lambda extended: [command] if extended or not ours else [])
+            if ours and not attempts.extended:
+                raise ServerTooOldError("")
+            if came and isinstance(came[0], Exception):
+                raise error_of(came[0], name)
+            if came:
+                return came[0], attempts.lost
             if not again:
                 raise attempts.unknown(f"the connection broke during {verb} of the queue {name!r}")
 
