@@ -52,27 +52,17 @@ class Want(NamedTuple):
 
 
 class EventSteps(StepSender):
-    """The steps of one queue of events.
+    """The steps of one queue of events. Its arguments and attributes are those of `StepSender`."""
 
-    Args:
-        client: The client whose connection they use.
-        name: The queue's name.
+    keys: EventKeys
 
-    Attributes:
-        keys: The queue's keys.
-
-    Raises:
-        TypeError: The name is not a string.
-        ValueError: It is no valid name.
-    """
-
+    _keys = EventKeys
     _room = "apressure.events.engine"
     _not_durable = frozenset({"extend", "heal", "register", "resign", "peek", "status", "dead_letters"})
     _changed = staticmethod(changed)
 
     def __init__(self, client: Client, name: str) -> None:
-        self.keys = EventKeys(name)
-        super().__init__(client, name, self.keys.for_script)
+        super().__init__(client, name)
         self._client_id = client.id.encode(errors="surrogateescape")
 
     def _read(self, reply: Any, token: bytes) -> Any:
