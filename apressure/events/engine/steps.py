@@ -270,8 +270,10 @@ class EventSteps(StepSender):
         listed: set[bytes] = set()
         lost: set[bytes] = set()
         # The contents first: an event that is pushed meanwhile is then in a list, and one that is popped stays in one.
-        async for found in self._all_ids():
-            lost.update(found)
+        cursor = None
+        while cursor != b"0":
+            cursor, pairs = await ask(b"HSCAN", self.keys.items, cursor or b"0", b"COUNT", 1000, reads=True)
+            lost.update(pairs[::2])
         for key in (self.keys.unclaimed, self.keys.claimed, self.keys.unclaimed):
             begin = 0
             while ids := await ask(b"LRANGE", key, begin, begin + MAX_EVENTS - 1, reads=True):
@@ -282,16 +284,6 @@ class EventSteps(StepSender):
         for begin in range(0, len(suspects), 100):
             mended += await self._run("mend", *suspects[begin : begin + 100])
         return mended
-
-    async def _all_ids(self) -> Any:
-        cursor = b"0"
-        while True:
-            cursor, pairs = await self.connection.ask(
-                b"HSCAN", self.keys.items, cursor, b"COUNT", 1000, reads=True
-            )  # fmt: skip
-            yield pairs[::2]
-            if cursor == b"0":
-                return
 
 
 def _ignore(_: Any) -> None:
