@@ -111,7 +111,7 @@ class Revived:
     @property
     def more(self) -> bool:
         """Whether there are more to move."""
-        return bool(self._wanted or self._chosen)
+        return self._wanted > 0 or bool(self._chosen)
 
     @property
     def _wanted(self) -> int:
@@ -126,8 +126,10 @@ class Revived:
         outcomes = await self._steps.requeue(most, [letter for _, letter in chosen], self._expected)
         self.moved += outcomes.count(b"m")
         self.not_found += [name for (name, _), outcome in zip(chosen, outcomes, strict=False) if outcome == ord("0")]
-        del self._chosen[: len(outcomes)]
-        self._left -= len(outcomes)
+        if chosen:
+            del self._chosen[: len(outcomes)]
+        else:
+            self._left -= len(outcomes)
         return None if outcomes else FULL
 
     def _next_chosen(self) -> list[tuple[str, bytes]]:
