@@ -85,6 +85,8 @@ class FetchingConsumer(QueueConsumer[T, D], Generic[T, D]):
                 self.hand.took(self._fetched.deliveries(messages, until, self.hand))
                 if self._state == "left":  # the block has ended meanwhile
                     self.hand.give_back_unseen()
+            elif isinstance(answer, Wait) and answer.reason == "paused":
+                self.hand.give_back_unseen()  # this client had asked in advance
             elif isinstance(answer, DurabilityError) and (messages := self._messages(answer.answer)):
                 self._steps.give_back_soon(messages)
             set_result_once(done, answer)

@@ -118,8 +118,6 @@ class EventConsumer(FetchingConsumer[T, EventDelivery[Any]]):
         return lambda on_answer: self._steps.send_pop(self._series, most, want, place, on_answer)
 
     def _messages(self, answer: Any) -> list[Event] | None:
-        if isinstance(answer, Wait) and answer.reason == "paused":
-            self.hand.give_back_unseen()
         return answer.events if isinstance(answer, Popped) else None
 
     def _note(self, answer: Popped) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from apressure.concurrency import background
 from apressure.core.consumer import ConsumerOptions
@@ -13,15 +13,13 @@ from apressure.core.fetching import FetchingConsumer
 from apressure.core.prefetch import QUICK, Chunk
 from apressure.core.waiting import Wait
 from apressure.exceptions import PressureError
+from apressure.tasks.core import Core
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.engine.answers import Reservation, Reserved
 from apressure.tasks.engine.lanes import note_reserved
 from apressure.tasks.nodes.hand import TaskHand
 from apressure.tasks.nodes.orphans import Orphans
 from apressure.tasks.task import Task
-
-if TYPE_CHECKING:
-    from apressure.tasks.queue import TaskQueue
 
 T = TypeVar("T")
 
@@ -50,7 +48,7 @@ class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
     hand: TaskHand
     _heartbeat = SIGN_OF_LIFE
 
-    def __init__(self, queue: TaskQueue[Any], options: ConsumerOptions, *, limited: bool = False) -> None:
+    def __init__(self, queue: Core[Any], options: ConsumerOptions, *, limited: bool = False) -> None:
         chunk = Chunk(options.prefetch, MAX_PREFETCH, one_by_one=True)
         super().__init__(queue, TaskHand(queue, options, limited=limited), chunk, options)
         self._queue = queue
