@@ -56,11 +56,8 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
         *,
         owned: bool = False,
     ) -> None:
-        hand, chunk = (
-            RemoteHand(client, ", ".join(queue.name for queue in queues), options),
-            Chunk(options.prefetch, MAX_PREFETCH),
-        )
-        super().__init__(queues, hand, chunk, options, client.settings.settle_timeout)
+        hand = RemoteHand(client, ", ".join(queue.name for queue in queues), options)
+        super().__init__(queues, hand, Chunk(options.prefetch, MAX_PREFETCH), options, client.settings.settle_timeout)
         self.name = ""
         self._queues = queues
         self._not_drained = list(queues)
