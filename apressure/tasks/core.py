@@ -155,7 +155,7 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
     def deliveries(self, reserved: Iterable[Reserved], until: float, hand: Hand | None = None) -> list[TaskDelivery[T]]:
         """Return the deliveries of tasks that a step has reserved, with leases that last until then."""
         decode = self._items.decode
-        return [TaskDelivery(self, decode, task.claim, task.fields, until, hand) for task in reserved]
+        return [TaskDelivery(self, decode, task, until, hand) for task in reserved]
 
     def forget(self, claim: Claim) -> None:
         """A task that a consumer of this object has in hand was settled by a processor."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from apressure.core.delivery import BatchedDelivery, Hand
 from apressure.core.leases.clock import since_boot
 from apressure.protocols import LONGEST_LEASE
-from apressure.tasks.engine.answers import Claim
+from apressure.tasks.engine.answers import Reserved
 from apressure.tasks.engine.keys import task_key
 from apressure.tasks.engine.steps import Change
 from apressure.tasks.engine.waits import channels_of
@@ -36,8 +36,7 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
     Args:
         core: The queue.
         decode: Decodes its parameters.
-        claim: What names it on the server.
-        fields: All fields of its hash.
+        reserved: The task, as a step has reserved it.
         until: Until when its lease certainly lasts.
         in_hand: The consumer's deliveries; None for `receive`.
     """
@@ -53,19 +52,17 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
         self,
         core: Core[Any],
         decode: Callable[[bytes], T],
-        claim: Claim,
-        fields: Mapping[str, str],
-        until: float = 0.0,
+        reserved: Reserved,
+        until: float,
         in_hand: Hand | None = None,
     ) -> None:
-        self.claim = claim
-        self.settled = False
-        self.cancel_requested = "cancel_requested" in fields
-        self._core = core
-        self._fields = fields
+        self.claim = reserved.claim
+        self.settled = self.handed_out = False
+        self.cancel_requested = "cancel_requested" in reserved.fields
         self.certain_until = until
-        self.handed_out = False
         self.failure = b""
+        self._core = core
+        self._fields = reserved.fields
         self._decode = decode
         self._in_hand = in_hand
 

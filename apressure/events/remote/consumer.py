@@ -58,8 +58,7 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
         owned: bool = False,
     ) -> None:
         hand = RemoteHand(client, ", ".join(queue.name for queue in queues), options)
-        chunk = Chunk(options.prefetch, MAX_PREFETCH)
-        super().__init__(queues, hand, chunk, options, client.settings.settle_timeout)
+        super().__init__(queues, hand, Chunk(options.prefetch, MAX_PREFETCH), options, client.settings.settle_timeout)
         self.name = ""
         self._queues = queues
         self._not_drained = list(queues)
