@@ -335,7 +335,7 @@ class QueueConsumer(ABC, Generic[T, D]):
         if self._manual:
             return delivery  # type: ignore[return-value]
         hand.current = delivery
-        return delivery.item  # type: ignore[no-any-return]
+        return delivery.decode(delivery.raw)  # type: ignore[no-any-return]  # `item`, without its frame
 
     async def _next_of_buffer(self) -> D | None:
         """Take the next delivery from the buffer; None if its lease has ended meanwhile."""

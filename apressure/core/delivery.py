@@ -111,15 +111,16 @@ class LeasedDelivery(Claimed, Generic[T]):
         settled: Whether `ack` or `nack` has been called.
         failure: Why this attempt failed, as it is kept; empty if that is unknown.
         certain_until: Until when its lease has certainly not ended, by the clock of its consumer.
+        decode: Decodes it.
         handed_out: Its consumer has given it to the program.
     """
 
-    __slots__ = ("_decode", "_in_hand", "certain_until", "failure", "handed_out")
+    __slots__ = ("_in_hand", "certain_until", "decode", "failure", "handed_out")
 
     _acked: ClassVar[str] = "acknowledged"
     """What `ack` has done, for errors."""
 
-    _decode: Callable[[bytes], T]
+    decode: Callable[[bytes], T]
     _in_hand: Hand | None
     failure: bytes
     certain_until: float
@@ -162,7 +163,7 @@ class LeasedDelivery(Claimed, Generic[T]):
         Raises:
             DecodeError: It cannot be decoded. It is still in flight: acknowledge it or give it back.
         """
-        return self._decode(self.raw)
+        return self.decode(self.raw)
 
     @property
     def redelivered(self) -> bool:

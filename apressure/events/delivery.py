@@ -53,7 +53,7 @@ class EventDelivery(BatchedDelivery[T]):
         self.claim: Claim = (event_id, token)
         self._steps = steps
         self._settler = settler
-        self._decode = decode
+        self.decode = decode
         self._in_hand = in_hand
         self.settled = self.handed_out = False
         self.failure = b""

@@ -59,7 +59,7 @@ class FileDelivery(LeasedDelivery[T]):
 
     def __init__(self, access: Access, got: Got, in_hand: Hand | None = None) -> None:
         self._access = access
-        self._decode = access.decode
+        self.decode = access.decode
         self._in_hand = in_hand
         self._key, self._filename, self.raw, self.attempts, self.certain_until = got
         self.failure = b""

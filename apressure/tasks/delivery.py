@@ -63,7 +63,7 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
         self.failure = b""
         self._core = core
         self._fields = reserved.fields
-        self._decode = decode
+        self.decode = decode
         self._in_hand = in_hand
 
     def __repr__(self) -> str:

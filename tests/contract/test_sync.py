@@ -83,6 +83,7 @@ ABSENT: Final = {
     "certain": _PARTS,
     "certain_until": _PARTS,
     "claim": _PARTS,
+    "decode": _PARTS,
     "event": _PARTS,
     "excused": _PARTS,
     "failure": _PARTS,

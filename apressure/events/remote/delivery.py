@@ -120,7 +120,7 @@ class RemoteEventDelivery(BatchedDelivery[T]):
         self.failure = b""
         self.certain_until = until  # by the clock `since_boot`
         self._client = client
-        self._decode = decode
+        self.decode = decode
         self._seen = seen
         self._notices = notices
         self._in_hand = in_hand
