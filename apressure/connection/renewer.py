@@ -82,7 +82,7 @@ class Renewer(Timer):
         self.turned_at = time.monotonic()
         if self._server.settings.max_connections is not None:
             self._reserve(self._server.node_of(renewal.keys))
-        if self._thread is not None and time.monotonic() + renewal.pause() < self._wake_at:
+        if self._thread is not None and time.monotonic() + renewal.schedule.pause() < self._wake_at:
             self._thread.wake()
 
     async def aclose(self, timeout: float) -> None:

@@ -18,8 +18,8 @@ from apressure.connection.wire.series import Series
 from apressure.core.asking import Undo, ask
 from apressure.core.counts import Counts
 from apressure.core.driver import Connection, OnAnswer
+from apressure.core.errors import closed
 from apressure.core.waiting import Wait
-from apressure.exceptions import QueueClosedError
 
 
 @functools.cache
@@ -34,16 +34,23 @@ class StepSender(ABC):
     Args:
         client: The client whose connection they use.
         name: The queue's name.
-        keys_for: Returns the KEYS of a script for the record of a series.
         node_keys: Say which node has the queue; None for the KEYS of a script.
 
     Attributes:
         name: As given.
+        keys: The queue's keys.
         script_keys: The KEYS of a script.
         connection: The connection for steps.
         settle_timeout: Seconds for which a cancelled caller waits for the outcome.
         counts: What the queue object has done so far.
+
+    Raises:
+        TypeError: The name is not a string.
+        ValueError: It is no valid name.
     """
+
+    _keys: ClassVar[type[Any]]
+    """The class of `keys`; made of the queue's name."""
 
     _room: ClassVar[str]
     """The package that has the scripts."""
@@ -51,26 +58,20 @@ class StepSender(ABC):
     _not_durable: ClassVar[frozenset[str]]
     """Steps that `durability=` does not apply to: they change nothing, or nothing that cannot be done again."""
 
-    def __init__(
-        self,
-        client: Client,
-        name: str,
-        keys_for: Callable[[str], tuple[bytes, ...]],
-        node_keys: Iterable[bytes] | None = None,
-    ) -> None:
+    def __init__(self, client: Client, name: str, node_keys: Iterable[bytes] | None = None) -> None:
         self.name = name
+        self.keys: Any = self._keys(name)
         self.settle_timeout = client.settings.settle_timeout
         self.counts = Counts()
-        self._keys_for = keys_for
         self._script = functools.partial(script, self._room)
-        self._unnumbered = Series(self._script, keys_for, "none")
+        self._unnumbered = Series(self._script, self.keys.for_script, "none")
         self.script_keys = self._unnumbered.keys
         self.connection = client.connection_for(self.script_keys if node_keys is None else node_keys)
         self._pool: list[Series] = []
 
     def series(self) -> Series:
         """Return a new series of numbered steps."""
-        return Series(self._script, self._keys_for)
+        return Series(self._script, self.keys.for_script)
 
     @abstractmethod
     def _read(self, reply: Any, token: bytes) -> Any:
@@ -92,7 +93,7 @@ class StepSender(ABC):
             QueueClosedError: It was closed before.
         """
         if (await self._run("close", flag(expected)))[0] == b"exists":
-            raise QueueClosedError(f"the queue {self.name!r} is closed", name=self.name)
+            raise closed(self.name)
 
     async def peek(self, newest: bool = False) -> Any:
         """Return the message that is next, or the newest one; None if none waits."""

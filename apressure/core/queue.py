@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, ove
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline, within
-from apressure.core.consumer import Leased, QueueConsumer
+from apressure.core.consumer import QueueConsumer
+from apressure.core.delivery import LeasedDelivery
 from apressure.core.letters import Letters
 from apressure.core.producer import QueueProducer
 from apressure.exceptions import QueueClosedError, QueueEmptyError
@@ -17,7 +18,7 @@ from apressure.items import Items, Progress
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-D = TypeVar("D", bound=Leased)
+D = TypeVar("D", bound=LeasedDelivery[Any])
 D_any = TypeVar("D_any")
 Put = TypeVar("Put")
 

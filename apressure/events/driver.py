@@ -12,10 +12,11 @@ from typing import Generic, TypeVar
 from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
+from apressure.core.delivery import Hand
 from apressure.core.leases.arguments import lease_of
 from apressure.core.objects import Block, QueueObject, SharedClient
 from apressure.core.taking import Take, Taken
-from apressure.events.delivery import EventDelivery, Hand
+from apressure.events.delivery import EventDelivery
 from apressure.events.engine.answers import Event, Status
 from apressure.events.engine.batching import EventSettler, Pair, PopLane, Push, PushLane
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
@@ -70,7 +71,10 @@ class RedisDriver(EventDriver[Client, T]):
         waits: Operations wait here.
         counts: What the queue object has done so far.
         settler: Settles deliveries.
+        lease_of: Returns a lease in seconds, checked; of None the default.
     """
+
+    lease_of = staticmethod(lease_of)
 
     def __init__(
         self, client: Client, owns_client: bool, name: str, items: Items[T], max_attempts: int | None, keep_errors: bool
@@ -122,12 +126,14 @@ class RedisDriver(EventDriver[Client, T]):
 
     async def receive(self, most: int, timeout: float | None, lease: float | None) -> list[EventDelivery[T]]:
         """Take one to `most` events, waiting while there is none."""
-        return self.deliveries(await self._pop(most, timeout, lease_of(lease)))
+        return self.deliveries(await self._pop(most, timeout, self.lease_of(lease)))
 
-    def deliveries(self, events: Iterable[Event], hand: Hand | None = None) -> list[EventDelivery[T]]:
-        """Return the deliveries of events. `hand`: the consumer's."""
+    def deliveries(
+        self, events: Iterable[Event], until: float = 0.0, hand: Hand | None = None
+    ) -> list[EventDelivery[T]]:
+        """Return the deliveries of events whose leases last until then, by the clock of the consumer."""
         made = self.steps, self.settler, self.items.decode
-        return [EventDelivery(*made, event, hand) for event in events]
+        return [EventDelivery(*made, event, until, hand) for event in events]
 
     async def get(self, most: int, timeout: float | None) -> list[T]:
         """Take one to `most` items for good, waiting while there is none."""

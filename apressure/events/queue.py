@@ -14,8 +14,8 @@ from apressure.connection.client import Client, client_of
 from apressure.connection.moves import other_kind
 from apressure.connection.settings import ClientOptions
 from apressure.core.administration import AdministrationSteps
-from apressure.core.consumer import QueueConsumer
-from apressure.core.leases.arguments import lease_of, max_hold_of
+from apressure.core.consumer import ConsumerOptions, QueueConsumer
+from apressure.core.leases.arguments import max_hold_of
 from apressure.core.queue import Queue
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
@@ -298,12 +298,12 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
             for name in dict.fromkeys(names)
         ]
         drivers: list[Any] = [queue._driver for queue in queues]  # noqa: SLF001 (of this class)
-        owned = shared if client is None else None
+        wanted = ConsumerOptions(True, False, 1, drivers[0].lease_of(lease), max_hold_of(None))
         if isinstance(shared, Client):
-            return EventConsumers(drivers, owned, lease)
+            return EventConsumers(drivers, shared if client is None else None, wanted)
         from apressure.events.remote.consumer import consumer_of
 
-        return consumer_of(drivers, owned, True, False, 1, lease, max_hold_of(None))  # type: ignore[return-value]
+        return consumer_of(drivers, wanted, owned=client is None)  # type: ignore[return-value]
 
     # What is behind the operations on the queue as a whole.
 
@@ -379,12 +379,13 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
     def _consumer(
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
     ) -> QueueConsumer[Any, Any]:
-        hold = max_hold_of(max_hold)
-        if isinstance(self._driver, RedisDriver):
-            return EventConsumer(self._driver, manual, delete, prefetch, lease_of(lease), hold)
+        driver = self._driver
+        options = ConsumerOptions(manual, delete, prefetch, driver.lease_of(lease), max_hold_of(max_hold))
+        if isinstance(driver, RedisDriver):
+            return EventConsumer(driver, options)
         from apressure.events.remote.consumer import consumer_of
 
-        return consumer_of([self._driver], None, manual, delete, prefetch, lease, hold)
+        return consumer_of([driver], options)
 
 
 RemoteEventQueue = EventQueue

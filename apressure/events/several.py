@@ -1,17 +1,16 @@
 """A consumer of several queues at once: the loop that okq's specification asks every consumer to write."""
 
-# ruff: noqa: SLF001 (it is a part of the queue objects that it reads)
-
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import random
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from apressure.connection.client import Client
-from apressure.core.leases.arguments import lease_of, max_hold_of
+from apressure.core.consumer import ConsumerOptions
 from apressure.core.waiting import Wait
 from apressure.events.consumer import EventConsumer
 from apressure.events.delivery import EventDelivery
@@ -26,13 +25,10 @@ class EventConsumers:
         name: The name of the queue that the latest delivery is from; empty before the first one.
     """
 
-    def __init__(self, queues: list[RedisDriver[Any]], client: Client | None, lease: float | None) -> None:
+    def __init__(self, queues: Sequence[RedisDriver[Any]], client: Client | None, options: ConsumerOptions) -> None:
         self.name = ""
-        self._queues = queues
+        self._consumers = {queue: EventConsumer[Any](queue, options) for queue in queues}
         self._client = client
-        self._consumers = {
-            queue: EventConsumer[Any](queue, True, False, 1, lease_of(lease), max_hold_of(None)) for queue in queues
-        }
         self._open: list[RedisDriver[Any]] = []
         self._stack = contextlib.AsyncExitStack()
 
@@ -44,7 +40,7 @@ class EventConsumers:
                 await stack.enter_async_context(queue)
                 await stack.enter_async_context(consumer)
             self._stack = stack.pop_all()
-        self._open = list(self._queues)
+        self._open = list(self._consumers)
         return self
 
     async def __aexit__(
@@ -70,22 +66,18 @@ class EventConsumers:
             blocked: dict[RedisDriver[Any], Wait] = {}
             try:
                 for queue in random.sample(self._open, len(self._open)):  # a busy queue must not starve the others
-                    consumer: EventConsumer[Any] = self._consumers[queue]
-                    consumer._begin()
-                    if not consumer._buffer:
-                        try:
-                            answer = await consumer.pop()
-                        except QueueClosedError:
-                            self._open.remove(queue)
-                            continue
-                        if isinstance(answer, Wait):
-                            blocked[queue] = answer
-                            continue
-                    while consumer._buffer:
-                        if (delivery := await consumer._next_of_buffer()) is not None:
-                            self.name = queue.name
-                            return consumer._hand_out(delivery)  # type: ignore[no-any-return]
-                    break  # dead letters were moved, or the lease has ended: look again
+                    try:
+                        answer = await self._consumers[queue].poll()
+                    except QueueClosedError:
+                        self._open.remove(queue)
+                        continue
+                    if isinstance(answer, Wait):
+                        blocked[queue] = answer
+                        continue
+                    if answer is not None:
+                        self.name = queue.name
+                        return answer
+                    break  # look again
                 else:
                     if blocked:
                         await self._park(blocked, noted)

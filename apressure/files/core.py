@@ -7,10 +7,11 @@ import contextlib
 import functools
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import ClassVar, Final, Generic, Self, TypeVar
 
 from apressure import validation
 from apressure.concurrency.lifetime import LoopBound
+from apressure.core.objects import Block
 from apressure.core.queue import Queue
 from apressure.core.waiting import Wait
 from apressure.exceptions import (
@@ -29,9 +30,6 @@ from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.store import Store
 from apressure.files.waits import Waits
-
-if TYPE_CHECKING:
-    from apressure.files.consumer import FileConsumer
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -81,7 +79,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         self._receiver = Receiver(self._store)
         self._waits = Waits(self._store.look, self._store.attend)
         self._operations = Operations(self._waits, self._store)
-        self.blocks: set[FileConsumer[Any]] = set()
+        self.blocks: set[Block] = set()
         self._breathed = 0.0
 
     def __repr__(self) -> str:
@@ -227,3 +225,6 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
             await asyncio.sleep(0)
             self._breathed = self._loop.time()
             self.check()
+
+    take, breathe = _take, _breathe
+    """What a consumer calls."""

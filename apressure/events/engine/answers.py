@@ -5,13 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from apressure.connection.moves import nothing_put, too_many
+from apressure.core.errors import closed, damaged, missing
 from apressure.core.waiting import Reason, Wait
-from apressure.exceptions import (
-    DurabilityError,
-    QueueClosedError,
-    QueueDoesNotExistError,
-    ServerError,
-)
+from apressure.exceptions import DuplicateEventError, DurabilityError
 from apressure.logs import Told
 
 
@@ -93,19 +89,15 @@ class Status(NamedTuple):
         return self.created or bool(self.waiting or self.claimed or self.contents or self.consumers)
 
 
-def closed(name: str) -> QueueClosedError:
-    """The error for a queue that is closed."""
-    return QueueClosedError(f"the queue {name!r} is closed", name=name)
-
-
-def missing(name: str) -> QueueDoesNotExistError:
-    """The error for a queue that does not exist."""
-    return QueueDoesNotExistError(
-        f"the queue {name!r} does not exist: create it first, or check the URL and the prefix", name=name
+def duplicate(name: str, event: bytes) -> DuplicateEventError:
+    """The error for an event whose id is in use."""
+    event_id = event.decode(errors="surrogateescape")
+    return DuplicateEventError(
+        f"the queue {name!r} has an event with the id {event_id!r} already: nothing was put", name=name, id=event_id
     )
 
 
-def read(answer: Any, name: str, token: bytes = b"") -> Any:
+def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (one branch for each kind of answer)
     """Turn a script's answer into a value, a `Wait` or an exception.
 
     Args:
@@ -138,25 +130,18 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:
             )  # fmt: skip
         case b"healed":
             return answer[1], answer[2] if answer[2] >= 0 else None
-        case b"closed" | b"missing" | b"corrupt" | b"large" | b"lost":
-            return _error(answer, name)
+        case b"closed":
+            return closed(name)
+        case b"missing":
+            return missing(name, "the URL and the prefix")
+        case b"large":
+            return too_many(name, answer[1])
+        case b"lost":
+            return nothing_put(name)
+        case b"corrupt":
+            return damaged(name, answer[1])
         case _:
             return answer
-
-
-def _error(answer: list[Any], name: str) -> Exception:
-    if answer[0] == b"closed":
-        return closed(name)
-    if answer[0] == b"missing":
-        return missing(name)
-    if answer[0] == b"large":
-        return too_many(name, answer[1])
-    if answer[0] == b"lost":
-        return nothing_put(name)
-    return ServerError(
-        f"the queue {name!r} is damaged: {answer[1].decode(errors='replace')}; nothing was written. Correct the value "
-        "with redis-cli"
-    )
 
 
 def changed(answer: Any) -> bool:

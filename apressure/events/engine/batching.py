@@ -14,7 +14,7 @@ from apressure.core.driver import OnAnswer
 from apressure.core.putting import Putting, PuttingLane
 from apressure.core.settling import Settler
 from apressure.core.taking import TakeLane
-from apressure.events.engine.answers import Event, Popped
+from apressure.events.engine.answers import Event, Popped, duplicate
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import DuplicateEventError
@@ -55,12 +55,7 @@ class PushLane(PuttingLane[Push]):
     def _refusal(self, entry: Push, answer: bytes, begin: int, end: int) -> DuplicateEventError | None:
         if b"d" not in answer[begin:end]:
             return None  # only `put(id=…)` gives ids that may be in use, one at a time
-        event_id = entry.items[0][0].decode(errors="surrogateescape")
-        return DuplicateEventError(
-            f"the queue {self._steps.name!r} has an event with the id {event_id!r} already: nothing was put",
-            name=self._steps.name,
-            id=event_id,
-        )
+        return duplicate(self._steps.name, entry.items[0][0])
 
 
 class PopLane(TakeLane[Want, Event]):

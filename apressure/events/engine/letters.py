@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from apressure import dead_letters
@@ -78,93 +78,68 @@ async def letters(steps: Reads, limit: int | None) -> AsyncIterator[bytes]:
             return
 
 
-class Revived(ABC):
+class Revived:
     """Dead letters on their way back to the end of their queue.
 
     Args:
         steps: Moves them.
         take_room: Takes what this client was told of room: the next step finds out.
         expected: The queue must have been created.
+        present: Look at so many, the oldest first,
+        most: and move at most so many of them; None for no limit.
+        chosen: Or move these ones, by their ids.
+        missing: The ids that no dead letter has.
 
     Attributes:
         moved: How many have been moved.
         not_found: The ids that no dead letter has (any more).
     """
 
-    def __init__(self, steps: Moves, take_room: Callable[[], object], expected: bool) -> None:
+    def __init__(
+        self, steps: Moves, take_room: Callable[[], object], expected: bool, present: int = 0, most: int | None = None,
+        chosen: Mapping[str, bytes] = MappingProxyType({}), missing: Iterable[str] = (),
+    ) -> None:  # fmt: skip
         self.moved = 0
-        self.not_found: list[str] = []
+        self.not_found = list(missing)
         self._steps = steps
         self._take_room = take_room
         self._expected = expected
+        self._left = present
+        self._most = most
+        self._chosen = list(chosen.items())
 
     @property
     def more(self) -> bool:
         """Whether there are more to move."""
-        return self._next()[0] > 0
+        return self._wanted > 0 or bool(self._chosen)
+
+    @property
+    def _wanted(self) -> int:
+        """How many of the oldest ones may still be moved."""
+        return self._left if self._most is None else min(self._left, self._most - self.moved)
 
     async def step(self) -> Wait | None:
         """Move the next ones. Without room, none moves."""
         self._take_room()
-        most, chosen = self._next()
-        outcomes = await self._steps.requeue(most, chosen, self._expected)
+        chosen = self._next_chosen()
+        most = len(chosen) or min(self._wanted, MAX_EVENTS)
+        outcomes = await self._steps.requeue(most, [letter for _, letter in chosen], self._expected)
         self.moved += outcomes.count(b"m")
-        self._note(outcomes)
+        self.not_found += [name for (name, _), outcome in zip(chosen, outcomes, strict=False) if outcome == ord("0")]
+        if chosen:
+            del self._chosen[: len(outcomes)]
+        else:
+            self._left -= len(outcomes)
         return None if outcomes else FULL
 
-    @abstractmethod
-    def _next(self) -> tuple[int, Sequence[bytes]]:
-        """Return how many the next step looks at, 0 for the end, and the chosen ones, or none."""
-
-    @abstractmethod
-    def _note(self, outcomes: bytes) -> None:
-        """Note what a step has done, as `EventSteps.requeue` returns it."""
-
-
-class _Oldest(Revived):
-    """The oldest ones: at most `most`, of the `present` that are there when it begins."""
-
-    def __init__(
-        self, steps: Moves, take_room: Callable[[], object], expected: bool, present: int, most: int | None
-    ) -> None:
-        super().__init__(steps, take_room, expected)
-        self._left = present
-        self._most = most
-
-    def _next(self) -> tuple[int, Sequence[bytes]]:
-        wanted = self._left if self._most is None else min(self._left, self._most - self.moved)
-        return min(wanted, MAX_EVENTS), ()
-
-    def _note(self, outcomes: bytes) -> None:
-        self._left -= len(outcomes)
-
-
-class _Chosen(Revived):
-    """Those that were chosen, by their ids."""
-
-    def __init__(
-        self, steps: Moves, take_room: Callable[[], object], expected: bool, found: dict[str, bytes],
-        missing: Iterable[str],
-    ) -> None:  # fmt: skip
-        super().__init__(steps, take_room, expected)
-        self.not_found = list(missing)
-        self._left = list(found.items())
-
-    def _next(self) -> tuple[int, Sequence[bytes]]:
-        chosen: list[bytes] = []
+    def _next_chosen(self) -> list[tuple[str, bytes]]:
+        """Return the chosen ones that the next step looks at."""
         size = 0
-        for _, letter in self._left[:_MOST_CHOSEN]:
+        for number, (_, letter) in enumerate(self._chosen[:_MOST_CHOSEN]):
             size += len(letter)
-            if chosen and size > _CHUNK_BYTES:
-                break
-            chosen.append(letter)
-        return len(chosen), chosen
-
-    def _note(self, outcomes: bytes) -> None:
-        self.not_found += [
-            name for (name, _), outcome in zip(self._left, outcomes, strict=False) if outcome == ord("0")
-        ]
-        del self._left[: len(outcomes)]
+            if number and size > _CHUNK_BYTES:
+                return self._chosen[:number]
+        return self._chosen[:_MOST_CHOSEN]
 
 
 async def revived(
@@ -176,7 +151,7 @@ async def revived(
     If several have the same id, it is the oldest one.
     """
     if ids is None:
-        return _Oldest(steps, take_room, expected, dead, most)
+        return Revived(steps, take_room, expected, dead, most)
     missing = dict.fromkeys(ids)
     found: dict[str, bytes] = {}
     async for letter in letters(steps, dead):
@@ -186,4 +161,4 @@ async def revived(
         if name in missing:
             del missing[name]
             found[name] = letter
-    return _Chosen(steps, take_room, expected, found, missing)
+    return Revived(steps, take_room, expected, chosen=found, missing=missing)

@@ -52,27 +52,17 @@ class Want(NamedTuple):
 
 
 class EventSteps(StepSender):
-    """The steps of one queue of events.
+    """The steps of one queue of events. Its arguments and attributes are those of `StepSender`."""
 
-    Args:
-        client: The client whose connection they use.
-        name: The queue's name.
+    keys: EventKeys
 
-    Attributes:
-        keys: The queue's keys.
-
-    Raises:
-        TypeError: The name is not a string.
-        ValueError: It is no valid name.
-    """
-
+    _keys = EventKeys
     _room = "apressure.events.engine"
     _not_durable = frozenset({"extend", "heal", "register", "resign", "peek", "status", "dead_letters"})
     _changed = staticmethod(changed)
 
     def __init__(self, client: Client, name: str) -> None:
-        self.keys = EventKeys(name)
-        super().__init__(client, name, self.keys.for_script)
+        super().__init__(client, name)
         self._client_id = client.id.encode(errors="surrogateescape")
 
     def _read(self, reply: Any, token: bytes) -> Any:
@@ -280,8 +270,10 @@ class EventSteps(StepSender):
         listed: set[bytes] = set()
         lost: set[bytes] = set()
         # The contents first: an event that is pushed meanwhile is then in a list, and one that is popped stays in one.
-        async for found in self._all_ids():
-            lost.update(found)
+        cursor = None
+        while cursor != b"0":
+            cursor, pairs = await ask(b"HSCAN", self.keys.items, cursor or b"0", b"COUNT", 1000, reads=True)
+            lost.update(pairs[::2])
         for key in (self.keys.unclaimed, self.keys.claimed, self.keys.unclaimed):
             begin = 0
             while ids := await ask(b"LRANGE", key, begin, begin + MAX_EVENTS - 1, reads=True):
@@ -292,16 +284,6 @@ class EventSteps(StepSender):
         for begin in range(0, len(suspects), 100):
             mended += await self._run("mend", *suspects[begin : begin + 100])
         return mended
-
-    async def _all_ids(self) -> Any:
-        cursor = b"0"
-        while True:
-            cursor, pairs = await self.connection.ask(
-                b"HSCAN", self.keys.items, cursor, b"COUNT", 1000, reads=True
-            )  # fmt: skip
-            yield pairs[::2]
-            if cursor == b"0":
-                return
 
 
 def _ignore(_: Any) -> None:

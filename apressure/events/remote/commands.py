@@ -112,28 +112,24 @@ class Commands:
         attempts, done = self._attempts(), 0
         verb, queue = b"QRPUSH" if front else b"QLPUSH", encoded(name)
         option = b"CREATED" if expected else b"NOWAIT"
+
+        def commands(extended: bool) -> list[Command]:
+            if extended:
+                return [(verb, queue, *itertools.chain.from_iterable(pairs[done:]), option)]
+            return [(verb, queue, *pair) for pair in pairs[done : done + AT_A_TIME]]
+
         try:
             while done < len(pairs):
-                channel, extended = await attempts.channel()
-                left = pairs[done:]
-                if extended:
-                    flat = [word for pair in left for word in pair]
-                    commands: list[Command] = [(verb, queue, *flat, option)]
-                else:
-                    commands = [(verb, queue, *pair) for pair in left[:AT_A_TIME]]
-                for reply in await replies(channel, commands):
-                    count = len(left) if extended else 1
-                    if isinstance(reply, ConnectionLost):
-                        attempts.note_loss(channel)
-                        break
+                count = len(pairs) - done
+                for reply in await attempts.send(commands):
                     text = str(reply) if isinstance(reply, ServerError) else ""
                     if text.startswith(_DUPLICATE) and given:
-                        raise duplicate(name, left[0][0], attempts.lost)
+                        raise duplicate(name, pairs[done][0], attempts.lost)
                     if full := re.match(_FULL, text):
                         return done + int(full[1])
                     if text and not text.startswith(_DUPLICATE):
                         raise error_of(reply, name)
-                    done += count
+                    done += count if attempts.extended else 1
         except PressureError as error:
             error.accepted = done
             raise
@@ -160,35 +156,34 @@ class Commands:
         """
         attempts, queue = self._attempts(), encoded(name)
         options: list[Argument] = [b"TELL", *([b"CREATED"] if expected else ()), *((b"LIMIT", limit) if limit else ())]
-        while True:
-            channel, extended = await attempts.channel()
-            if limit and not extended:
-                raise no_limit(name)
+
+        def commands(extended: bool) -> list[Command]:
             if extended:
-                count = min(most, MOST)
-                commands: list[Command] = [
-                    (b"QRPOP", queue, b"EX", str(lease), b"WAIT", 0, b"COUNT", count, *options)
-                ]  # fmt: skip
-            else:
-                commands = [(b"QRPOP", queue, b"EX", math.ceil(lease))] * min(most, AT_A_TIME)
-            answers = await replies(channel, commands)
-            if extended and isinstance(answers[0], bytes):
+                return [(b"QRPOP", queue, b"EX", str(lease), b"WAIT", 0, b"COUNT", min(most, MOST), *options)]
+            if limit:
+                raise no_limit(name)
+            return [(b"QRPOP", queue, b"EX", math.ceil(lease))] * min(most, AT_A_TIME)
+
+        while True:
+            answers = await attempts.send(commands)
+            extended = attempts.extended
+            if extended and answers and isinstance(answers[0], bytes):
                 told, nothing = answers[0].split(), Popped()
                 nothing.wait = Wait("paused" if told[0] == b"paused" else "empty", created=b"created" in told)
                 nothing.dead = int(told[-1]) if told[-1].isdigit() else 0
                 return nothing
-            if extended and isinstance(answers[0], list):
+            if extended and answers and isinstance(answers[0], list):
                 answers = answers[0]
             arrived = [one for one in answers if isinstance(one, list)]
             events = Popped((one[0], one[1]) for one in arrived)
             events.attempts = [one[2] for one in arrived if extended]
             events.dead = sum(one for one in answers if isinstance(one, int))
-            errors = [one for one in answers if isinstance(one, Exception)]
-            if events or not errors:
+            if events:
                 return events
-            if not isinstance(errors[0], ConnectionLost):
+            if errors := [one for one in answers if isinstance(one, Exception)]:
                 raise error_of(errors[0], name)
-            attempts.note_loss(channel)
+            if attempts.complete:
+                return events
             if not lease:
                 raise OutcomeUnknownError(
                     f"the connection broke while an event of {name!r} was popped: it may be lost. A pop with a lease "
@@ -210,10 +205,10 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        command: Command = (b"QACK", encoded(name), event, *((b"REDO",) if redo else ()))
         if error:
-            command = (b"QFAIL", encoded(name), event, error)
-        settled, lost = await self._ask(name, command)
+            settled, lost = await self._ask(name, "QFAIL", event, error)
+        else:
+            settled, lost = await self._ask(name, "QACK", event, *((b"REDO",) if redo else ()))
         return bool(settled) or lost
 
     async def confirm(self, name: str, events: Sequence[bytes]) -> list[bool]:
@@ -226,12 +221,7 @@ class Commands:
         attempts, queue, left = self._attempts(), encoded(name), list(events)
         confirmed: list[bool] = []
         while left:
-            channel, _ = await attempts.channel()
-            some = left[:AT_A_TIME]
-            for reply in await replies(channel, [(b"QACK", queue, event) for event in some]):
-                if isinstance(reply, ConnectionLost):
-                    attempts.note_loss(channel)
-                    break
+            for reply in await attempts.send(lambda _: [(b"QACK", queue, event) for event in left[:AT_A_TIME]]):
                 if isinstance(reply, Exception):
                     raise error_of(reply, name)
                 confirmed.append(bool(reply))
@@ -253,23 +243,19 @@ class Commands:
             PressureError: The server refused, or cannot be reached. They come again when their leases end.
         """
         attempts, queue, left = self._attempts(), encoded(name), list(events)
+
+        def commands(extended: bool) -> list[Command]:
+            if not extended:  # the one that goes back last is the first in line
+                return [(b"QACK", queue, event, b"REDO") for event in reversed(left[-AT_A_TIME:])]
+            if errors is None:
+                return [(b"QRETURN", queue, *left)]
+            return [(b"QFAIL", queue, *itertools.chain.from_iterable(zip(left, errors, strict=False)))]
+
         while left:
-            channel, extended = await attempts.channel()
-            if extended:
-                count = len(left)
-                commands: list[Command] = [(b"QRETURN", queue, *left)]
-                if errors is not None:
-                    commands = [(b"QFAIL", queue, *itertools.chain.from_iterable(zip(left, errors, strict=False)))]
-            else:  # the one that goes back last is the first in line
-                count = 1
-                commands = [(b"QACK", queue, one, b"REDO") for one in reversed(left[-AT_A_TIME:])]
-            for reply in await replies(channel, commands):
-                if isinstance(reply, ConnectionLost):
-                    attempts.note_loss(channel)
-                    break
+            for reply in await attempts.send(commands):
                 if isinstance(reply, Exception):
                     raise error_of(reply, name)
-                del left[-count:]
+                del left[0 if attempts.extended else -1 :]
 
     async def extend(
         self, name: str, events: Sequence[bytes], seconds: float, connection: Connection | None = None
@@ -289,18 +275,11 @@ class Commands:
             ServerTooOldError: It is a released okq.
             PressureError: The server refused, or cannot be reached.
         """
-        connection, queue = connection or self.connection, encoded(name)
-        channel = await connection.connected()
-        commands = [(b"QEXTEND", queue, event, str(seconds)) for event in events]
-        outcomes = await replies(channel, commands)
-        for outcome in outcomes:
-            if isinstance(outcome, ServerTooOldError):
-                raise no_extend(name)
-            if isinstance(outcome, ConnectionLost):
-                raise ServerUnavailableError(str(outcome))
-            if isinstance(outcome, Exception):
-                raise error_of(outcome, name)
-        return [bool(outcome) for outcome in outcomes]
+        commands = [(b"QEXTEND", encoded(name), event, str(seconds)) for event in events]
+        try:
+            return [bool(outcome) for outcome in await self._once(name, commands, connection)]
+        except ServerTooOldError:
+            raise no_extend(name) from None
 
     async def extends(self) -> bool:
         """Whether the server extends claims, as ours do.
@@ -308,7 +287,7 @@ class Commands:
         Raises:
             PressureError: It cannot be reached.
         """
-        return (await self._attempts().channel())[1]
+        return self.server.is_extended(await self.connection.connected())
 
     async def is_paused(self, name: str, connection: Connection) -> bool:
         """Whether a queue of a server of ours is paused (QLOOK).
@@ -320,13 +299,8 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        channel = await connection.connected()
-        (reply,) = await replies(channel, [(b"QLOOK", encoded(name))])
-        if isinstance(reply, ConnectionLost):
-            raise ServerUnavailableError(str(reply))
-        if isinstance(reply, Exception):
-            raise error_of(reply, name)
-        return bool(reply[4])
+        (look,) = await self._once(name, [(b"QLOOK", encoded(name))], connection)
+        return bool(look[4])
 
     async def peek(self, name: str, newest: bool) -> Pair | None:
         """Return the event that is next, or the one that was put last (QRPEEK, QLPEEK).
@@ -334,7 +308,7 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        reply, _ = await self._ask(name, (b"QLPEEK" if newest else b"QRPEEK", encoded(name)))
+        reply, _ = await self._ask(name, "QLPEEK" if newest else "QRPEEK")
         return None if reply is None else (reply[0], reply[1])
 
     async def counts(self, name: str) -> Counts:
@@ -343,7 +317,7 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        reply, _ = await self._ask(name, (b"QSTATUS", encoded(name)))
+        reply, _ = await self._ask(name, "QSTATUS")
         if not (isinstance(reply, list) and reply and isinstance(reply[0], list) and len(reply[0]) >= 4):
             raise ServerError(
                 f"the server at {self.server.address} answers QSTATUS with {reply!r:.80}, which is not a list of counts"
@@ -351,17 +325,31 @@ class Commands:
             )
         return Counts(*(int(count) for count in reply[0][1:4]))
 
-    async def _ask(self, name: str, command: Command) -> tuple[Any, bool]:
-        """Send a command that may be carried out twice. Return the reply, and whether an earlier one was lost."""
-        attempts = self._attempts()
+    async def _once(self, name: str, commands: Sequence[Command], connection: Connection | None) -> list[Any]:
+        """Send commands together, on another connection than the usual one perhaps, and none of them again."""
+        answers = await replies(await (connection or self.connection).connected(), commands)
+        for answer in answers:
+            if isinstance(answer, ConnectionLost):
+                raise ServerUnavailableError(str(answer))
+            if isinstance(answer, Exception):
+                raise error_of(answer, name)
+        return answers
+
+    async def _ask(
+        self, name: str, verb: str, *arguments: Argument, ours: bool = False, again: bool = True
+    ) -> tuple[Any, bool]:
+        """Send a command, as `ask_ours` does. `ours`: only servers of ours have it."""
+        attempts, command = self._attempts(), (verb.encode(), encoded(name), *arguments)
         while True:
-            channel, _ = await attempts.channel()
-            (reply,) = await replies(channel, [command])
-            if not isinstance(reply, Exception):
-                return reply, attempts.lost
-            if not isinstance(reply, ConnectionLost):
-                raise error_of(reply, name)
-            attempts.note_loss(channel)
+            came = await attempts.send(lambda extended: [command] if extended or not ours else [])
+            if ours and not attempts.extended:
+                raise ServerTooOldError("")
+            if came and isinstance(came[0], Exception):
+                raise error_of(came[0], name)
+            if came:
+                return came[0], attempts.lost
+            if not again:
+                raise attempts.unknown(f"the connection broke during {verb} of the queue {name!r}")
 
     async def ask_ours(self, name: str, verb: str, *arguments: Argument, again: bool = True) -> tuple[Any, bool]:
         """Send a command that only servers of ours have. Return the reply, and whether an earlier one was lost.
@@ -377,23 +365,14 @@ class Commands:
             OutcomeUnknownError: The reply was lost, and the command must not be repeated.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts, command = self._attempts(), (verb.encode(), encoded(name), *arguments)
-        while True:
-            channel, extended = await attempts.channel()
-            reply = (await replies(channel, [command]))[0] if extended else ServerTooOldError("")
-            if isinstance(reply, ServerTooOldError):
-                raise ServerTooOldError(
-                    f"the okq server of the queue {name!r} has no {verb}: the released okq knows no "
-                    "bounds, no end and no pauses. Use apressure's server (apressure events serve), or EventQueue with "
-                    "the URL of the server's Redis (redis://…), which works on the same queue"
-                )
-            if not isinstance(reply, Exception):
-                return reply, attempts.lost
-            if not isinstance(reply, ConnectionLost):
-                raise error_of(reply, name)
-            attempts.note_loss(channel)
-            if not again:
-                raise attempts.unknown(f"the connection broke during {verb} of the queue {name!r}")
+        try:
+            return await self._ask(name, verb, *arguments, ours=True, again=again)
+        except ServerTooOldError:
+            raise ServerTooOldError(
+                f"the okq server of the queue {name!r} has no {verb}: the released okq knows no "
+                "bounds, no end and no pauses. Use apressure's server (apressure events serve), or EventQueue with "
+                "the URL of the server's Redis (redis://…), which works on the same queue"
+            ) from None
 
     def _attempts(self) -> Attempts:
         return Attempts(self.server, self.connection)

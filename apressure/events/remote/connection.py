@@ -9,7 +9,7 @@ import asyncio
 import functools
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from apressure import logs
@@ -17,7 +17,7 @@ from apressure.concurrency.settle import set_result_once
 from apressure.connection.server import Server
 from apressure.connection.settings import Settings
 from apressure.connection.wire import channel as channels
-from apressure.connection.wire.channel import Channel, RESPChannel
+from apressure.connection.wire.channel import Channel, ConnectionLost, RESPChannel
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.exceptions import (
@@ -87,16 +87,23 @@ class Attempts:
 
     Attributes:
         lost: A reply was lost, so what was sent may have been carried out.
+        complete: All replies of the latest try came.
+        extended: The latest try was for a server that has the commands of ours.
     """
 
     def __init__(self, server: OkqServer, connection: ReconnectingConnection) -> None:
         self.lost = False
+        self.complete = False
+        self.extended = False
         self._server = server
         self._connection = connection
         self._until = 0.0
 
-    async def channel(self) -> tuple[Channel, bool]:
-        """Return the channel for the next try, and whether its server has the commands of ours.
+    async def send(self, commands: Callable[[bool], Sequence[Command]]) -> list[Any]:
+        """Send commands together, and return the replies that came, in order; errors are among them.
+
+        Args:
+            commands: Returns them, told whether the server has the commands of ours.
 
         Raises:
             ClientClosedError: The client was closed meanwhile.
@@ -112,13 +119,15 @@ class Attempts:
             if self.lost:
                 raise self.unknown(str(error)) from None
             raise
-        return channel, self._server.is_extended(channel)
-
-    def note_loss(self, channel: Channel) -> None:
-        """A reply did not come: the connection is gone."""
-        self.lost = True
-        self._connection.node.invalidate(channel.address)
-        self._until = self._until or asyncio.get_running_loop().time() + self._server.settings.retry_timeout
+        self.extended = self._server.is_extended(channel)
+        answers = await replies(channel, commands(self.extended))
+        came = [answer for answer in answers if not isinstance(answer, ConnectionLost)]
+        self.complete = len(came) == len(answers)
+        if not self.complete:
+            self.lost = True
+            self._connection.node.invalidate(channel.address)
+            self._until = self._until or loop.time() + self._server.settings.retry_timeout
+        return came
 
     @staticmethod
     def unknown(reason: str) -> OutcomeUnknownError:

@@ -8,16 +8,16 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
-from apressure.core.consumer import QueueConsumer
+from apressure.core.consumer import ConsumerOptions, QueueConsumer
 from apressure.core.leases.clock import since_boot
 from apressure.core.prefetch import Chunk
 from apressure.core.waiting import EMPTY, Wait
 from apressure.events.remote.client import OkqClient
-from apressure.events.remote.delivery import Hand, RemoteEventDelivery, lease_of
+from apressure.events.remote.delivery import RemoteEventDelivery
 from apressure.events.remote.driver import OkqDriver
 from apressure.events.remote.errors import no_limit
+from apressure.events.remote.hand import RemoteHand
 from apressure.events.remote.notices import Misses, Notices
-from apressure.events.remote.renewing import Renewing
 from apressure.exceptions import QueueClosedError, ServerTooOldError
 
 T = TypeVar("T")
@@ -46,23 +46,19 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
         name: The name of the queue that the latest item is from; empty before the first one.
     """
 
-    hand: Hand
-    _renewing: Renewing
+    hand: RemoteHand
 
     def __init__(
         self,
         queues: Sequence[OkqDriver[Any]],
+        client: OkqClient,
         notices: Notices,
-        owned: OkqClient | None,
-        manual: bool,
-        delete: bool,
-        prefetch: int | None,
-        lease: float,
-        max_hold: float,
+        options: ConsumerOptions,
+        *,
+        owned: bool = False,
     ) -> None:
-        hand, client = Hand(self._failed), queues[0].client
-        blocks, timeout = [queue.blocks for queue in queues], client.settings.settle_timeout
-        super().__init__(self._check_queues, blocks, timeout, manual=manual, delete=delete, hand=hand)
+        hand = RemoteHand(client, ", ".join(queue.name for queue in queues), options)
+        super().__init__(queues, hand, Chunk(options.prefetch, MAX_PREFETCH), options, client.settings.settle_timeout)
         self.name = ""
         self._queues = queues
         self._not_drained = list(queues)
@@ -71,29 +67,24 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
         self._owned = owned
         self._notices = notices
         self._misses = Misses()
-        self._chunk = Chunk(prefetch, MAX_PREFETCH)
-        self._lease = lease
-        names = ", ".join(queue.name for queue in queues)
-        self._renewing = Renewing(client, hand, names, lease, max_hold, self._lost, self._return_paused)
-        self._extended = False
 
     async def _enter(self) -> None:
         async with contextlib.AsyncExitStack() as stack:  # if this fails, the client is closed
-            if self._owned is not None:
-                await stack.enter_async_context(self._owned)
+            if self._owned:
+                await stack.enter_async_context(self._client)
             self._check_queues()
-            self._extended = await self._client.commands.extends()
+            self.hand.extends = extends = await self._client.commands.extends()
             limited = next((queue for queue in self._queues if queue.max_attempts is not None), None)
-            if limited is not None and not self._extended:
+            if limited is not None and not extends:
                 raise no_limit(limited.name)
-            if self._delete and not self._extended:
+            if self._delete and not extends:
                 raise ServerTooOldError(
                     f"a consumer of the queue {self._queues[0].name!r} cannot delete it: the released okq knows no end "
                     "of a queue. Leave out delete=, or use apressure's server (apressure events serve)"
                 )
             await self._notices.hold()
             stack.pop_all()
-        if not self._extended:
+        if not extends:
             self._chunk.fixed = self._chunk.size  # the leases of those in the buffer would run out
         self._open()
 
@@ -102,61 +93,24 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
 
         Cancelled, that goes on, for up to `settle_timeout` seconds; then the cancellation is raised.
         """
-        inside = self._inside
+        was_open = self._state == "open"
         try:
             await super().end()
         finally:
-            if inside and self._owned is not None:
-                await self._owned.aclose()
+            if was_open and self._owned:
+                await self._client.aclose()
 
-    async def _return(self, unseen: list[RemoteEventDelivery[Any]], seen: list[RemoteEventDelivery[Any]]) -> None:
-        self._notices.release()
-        for one in (*seen, *unseen):
-            one.settled = True
-        for queue in self._queues:
-            for one in unseen:
-                if one.queue == queue.name:
-                    queue.seen.unseen(one.event)
-            # What the program has not seen goes back first: what goes back later comes before it.
-            for some in (unseen, seen):
-                # What has gone back by itself may be in the hands of others.
-                mine = [one for one in some if one.queue == queue.name and one.certain]
-                events, errors = [one.event for one in mine], [one.failure for one in mine] if some is seen else None
-                if mine:
-                    await self._client.step(self._client.commands.put_back(queue.name, events, errors))
-
-    def _return_paused(self, name: str) -> None:
-        """Give back what came from a queue that is paused now, and was not handed out: that was no attempt."""
-        prefetched = list(self._buffer)
-        unseen = [one for one in prefetched if one.queue == name]
-        self._buffer.clear()
-        self._buffer.extend(one for one in prefetched if one.queue != name)
-        for one in unseen:
-            self.hand.pop(one, None)
-        mine = [one.event for one in unseen if one.certain]
-        if mine:
-            self._client.soon(self._client.commands.put_back(name, mine))
-
-    def _check_queues(self) -> None:
-        for queue in self._queues:
-            queue.check()
+    async def _flush(self) -> None:
+        if acks := set().union(*(queue.seen.acks for queue in self._queues)):
+            await asyncio.wait(acks)
 
     def _begin(self) -> None:
         super()._begin()
         self._not_drained = self._not_drained or list(self._queues)  # what was in hand at the end may have gone back
 
-    async def _flush(self) -> None:
-        """Wait until acknowledgements have been answered."""
-        if self.hand.acks:
-            await asyncio.wait(self.hand.acks)
-
-    def _hand_out(self, delivery: RemoteEventDelivery[Any]) -> T:
-        self._renewing.progress += 1
+    def _hand_out(self, delivery: RemoteEventDelivery[Any], now: float) -> T:
         self.name = delivery.queue
-        if self._manual:
-            return delivery  # type: ignore[return-value]
-        self._current = delivery
-        return delivery.item  # type: ignore[no-any-return]
+        return super()._hand_out(delivery, now)
 
     async def _receive(self) -> None:
         """Fill the buffer, or take drained queues from those that are left. Once; it waits if there is nothing.
@@ -178,7 +132,7 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
                         raise
                 draining = True
                 continue
-            if self._buffer:
+            if self.hand.buffer:
                 self._misses = Misses()
                 return
             queue.check()
@@ -190,21 +144,19 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
 
     async def _pop(self, queue: OkqDriver[Any]) -> None:
         """Pop events into the buffer; those that come when the block has ended go back."""
-        sent = since_boot()
-        expected, limit = queue in self._created, queue.max_attempts or 0
-        events = await self._client.commands.pop(queue.name, self._chunk.size, self._lease, expected, limit)
+        lease = self.hand.term.seconds
+        until, expected, limit = since_boot() + lease, queue in self._created, queue.max_attempts or 0
+        events = await self._client.commands.pop(queue.name, self._chunk.size, lease, expected, limit)
         if events.wait.created:
             self._created.add(queue)
         queue.seen.popped(events)
-        if self._left:
+        if self._state == "left":
             await queue.put_back(events)
-            return
-        deliveries = [queue.delivery(one, sent + self._lease, self._notices, self.hand) for one in events]
-        self._buffer.extend(deliveries)
-        if self._extended:
-            self._renewing.arrived([(one, one) for one in deliveries], sent)
         else:
-            self.hand.update((one, one) for one in deliveries)
+            self.hand.took([queue.delivery(event, until, self._notices, self.hand) for event in events])
+
+    async def _leave(self) -> None:
+        self._notices.release()
 
     async def _delete_drained(self) -> None:
         for queue in self._queues:
@@ -216,31 +168,25 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
         """Whether nobody else has an event of a closed queue, which may come back."""
         await self._flush()
         counts = await self._client.commands.counts(queue.name)
-        mine = sum(one.queue == queue.name for one in self.hand)
+        mine = sum(one.queue == queue.name for one in self.hand.claims)
         return counts.total == counts.processing <= mine
 
     async def _assure(self, delivery: RemoteEventDelivery[Any]) -> None:
         """Extend the leases in hand; where that cannot be done, the event is in hand no more."""
-        if self._extended:
-            await self._renewing.assure()
+        if self.hand.extends:
+            await self.hand.assure()
         else:
-            self.hand.pop(delivery, None)
-            self._renewing.log_lost(delivery.lost("handed out"), [delivery])
+            self.hand.claims.pop(delivery, None)
+            self.hand.log_lost(delivery.lost("handed out"), [delivery])
 
 
 def consumer_of(
-    queues: Sequence[OkqDriver[Any]],
-    owned: OkqClient | None,
-    manual: bool,
-    delete: bool,
-    prefetch: int | None,
-    lease: float | None,
-    max_hold: float,
+    queues: Sequence[OkqDriver[Any]], options: ConsumerOptions, *, owned: bool = False
 ) -> RemoteEventConsumer[Any]:
     """Return a consumer of queues on one okq server: one connection is registered for all of them."""
-    notices = queues[0].waits
+    client, notices = queues[0].client, queues[0].waits
     if len(queues) > 1:
-        notices = Notices(queues[0].client.node, [queue.name for queue in queues])
+        notices = Notices(client.node, [queue.name for queue in queues])
         for queue in queues:
             queue.waits = notices  # they end together
-    return RemoteEventConsumer(queues, notices, owned, manual, delete, prefetch, lease_of(lease), max_hold)
+    return RemoteEventConsumer(queues, client, notices, options, owned=owned)

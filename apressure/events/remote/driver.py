@@ -16,13 +16,14 @@ from apressure import logs, validation
 from apressure.concurrency.handover import note_taken
 from apressure.connection.settings import MAX_NAME
 from apressure.core.counts import Counts
+from apressure.core.delivery import Hand
 from apressure.core.leases.clock import since_boot
 from apressure.core.waiting import Wait
 from apressure.events.driver import EventDriver
 from apressure.events.engine.answers import Status
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Pair, Popped, encoded
-from apressure.events.remote.delivery import DEFAULT_LEASE, Hand, RemoteEventDelivery, Seen, lease_of
+from apressure.events.remote.delivery import DEFAULT_LEASE, RemoteEventDelivery, Seen, lease_of
 from apressure.events.remote.notices import Misses, Notices
 from apressure.events.remote.ours import Ours
 from apressure.exceptions import PressureError, QueueClosedError, Role, ServerTooOldError
@@ -43,7 +44,10 @@ class OkqDriver(EventDriver[OkqClient, T]):
         waits: Operations wait here.
         counts: What the queue object has done so far.
         seen: How often each event was delivered.
+        lease_of: As for `RedisDriver`.
     """
+
+    lease_of = staticmethod(lease_of)
 
     def __init__(
         self, client: OkqClient, owns_client: bool, name: str, items: Items[T], max_attempts: int | None,
@@ -132,7 +136,7 @@ class OkqDriver(EventDriver[OkqClient, T]):
     async def receive(
         self, most: int, timeout: float | None, lease: float | None
     ) -> list[Any]:  # of RemoteEventDelivery, which has what an EventDelivery has
-        events, until = await self._take(most, timeout, lease_of(lease))
+        events, until = await self._take(most, timeout, self.lease_of(lease))
         return [self.delivery(event, until, self.waits) for event in events]
 
     async def get(self, most: int, timeout: float | None) -> list[T]:

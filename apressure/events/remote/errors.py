@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from apressure.core.errors import closed, missing
+from apressure.events.engine import answers
 from apressure.exceptions import (
-    DuplicateEventError,
     OutcomeUnknownError,
     PressureError,
-    QueueClosedError,
-    QueueDoesNotExistError,
     ServerError,
     ServerTooOldError,
     ServerUnavailableError,
@@ -42,11 +41,9 @@ def error_of(error: Exception, name: str) -> Exception:
         return error
     text = str(error)
     if text == "ERR queue closed":
-        return QueueClosedError(f"the queue {name!r} is closed", name=name)
+        return closed(name)
     if text == "ERR no such queue":
-        return QueueDoesNotExistError(
-            f"the queue {name!r} does not exist: create it first, or check the URL", name=name
-        )
+        return missing(name)
     if "may have been carried out" in text or text.startswith("ERR server-side:"):
         return OutcomeUnknownError(f"the okq server failed: {text}. The operation may have been carried out, or not")
     if text.startswith("ERR cannot reach"):
@@ -56,12 +53,10 @@ def error_of(error: Exception, name: str) -> Exception:
 
 def duplicate(name: str, event: bytes, lost: bool) -> PressureError:
     """Return the error for an id that is in use; `lost`: an earlier reply was lost."""
-    event_id = event.decode(errors="surrogateescape")
     if lost:
+        event_id = event.decode(errors="surrogateescape")
         return OutcomeUnknownError(
             f"the connection broke, and now the queue {name!r} has an event with the id {event_id!r}: this put, or one "
             "before it, put it there"
         )
-    return DuplicateEventError(
-        f"the queue {name!r} has an event with the id {event_id!r} already: nothing was put", name=name, id=event_id
-    )
+    return answers.duplicate(name, event)

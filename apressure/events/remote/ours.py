@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from apressure.connection.wire.command import Argument
+from apressure.core.errors import closed
 from apressure.events.engine.answers import Event, Status
 from apressure.events.remote.client import OkqClient
-from apressure.exceptions import QueueClosedError, QueueDoesNotExistError
+from apressure.exceptions import QueueDoesNotExistError
 
 
 class Ours:
@@ -55,7 +56,7 @@ class Ours:
         """Close the queue; `expected`: it must have been created."""
         done, lost = await self._change("QCLOSE", *([b"CREATED"] if expected else ()))
         if not done and not lost:
-            raise QueueClosedError(f"the queue {self._name!r} is closed", name=self._name)
+            raise closed(self._name)
 
     async def pause(self, pausing: bool, expected: bool = False) -> bool:  # noqa: ARG002
         """Pause the queue, or resume it. Return whether that is new; after a lost reply it counts as new."""

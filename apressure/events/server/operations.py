@@ -374,7 +374,7 @@ def _full(push: Push, letters: bytes) -> str:
 
 
 def _shown(queue: ServedQueue, pop: Pop, events: Sequence[Event], wait: Wait = EMPTY) -> Reply:
-    dead = queue.pops.take_dead() if pop.tell and pop.limit and (pop.most is not None or not events) else 0
+    dead = queue.pops.take_dead() if pop.tell and pop.limit and pop.most is not None else 0
     if pop.tell and not events:
         return f"{wait.reason}{' created' if wait.created else ''}{f' {dead}' if dead else ''}"
     show = _with_attempts if pop.tell else _pair

@@ -81,27 +81,17 @@ class Want(NamedTuple):
 
 
 class TaskSteps(StepSender):
-    """The steps of one queue of tasks.
+    """The steps of one queue of tasks. Its arguments and attributes are those of `StepSender`."""
 
-    Args:
-        client: The client whose connection they use.
-        name: The queue's name.
+    keys: TaskKeys
 
-    Attributes:
-        keys: The queue's keys.
-
-    Raises:
-        TypeError: The name is not a string.
-        ValueError: It is no valid name.
-    """
-
+    _keys = TaskKeys
     _room = "apressure.tasks.engine"
     _not_durable = NOT_DURABLE
     _changed = staticmethod(changed)
 
     def __init__(self, client: Client, name: str) -> None:
-        self.keys = TaskKeys(name)
-        super().__init__(client, name, self.keys.for_script, ())
+        super().__init__(client, name, ())
 
     def _read(self, reply: Any, token: bytes) -> Any:  # noqa: ARG002 (claims of tasks name their tokens)
         raw = reply.answer if isinstance(reply, DurabilityError) else reply

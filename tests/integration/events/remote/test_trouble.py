@@ -28,7 +28,7 @@ from apressure import (
     ServerUnavailableError,
 )
 from apressure.connection.wire.channel import ConnectionLost
-from apressure.events.remote import commands, notices
+from apressure.events.remote import connection, notices
 from apressure.events.server.settings import Address, Tls
 from apressure.testing.contract import drained
 from tests import processes
@@ -178,7 +178,7 @@ async def test_a_batch_whose_reply_was_lost_on_our_server(process: Process, url:
 async def test_lost_replies_about_a_queue_as_a_whole(
     open_ours: Open, monkeypatch: pytest.MonkeyPatch, verb: str, operation: Any, expected: Any
 ) -> None:
-    queue, replies, lost = await open_ours(), commands.replies, 0
+    queue, replies, lost = await open_ours(), connection.replies, 0
     if verb != "QCREATE":
         await queue.create()
     await queue.put(b"1")
@@ -191,7 +191,7 @@ async def test_lost_replies_about_a_queue_as_a_whole(
         lost += 1
         return [ConnectionLost("lost")]
 
-    monkeypatch.setattr(commands, "replies", losing)
+    monkeypatch.setattr(connection, "replies", losing)
     if expected is OutcomeUnknownError:
         await fails(OutcomeUnknownError, operation(queue), "the connection broke")
     else:

@@ -1,0 +1,23 @@
+"""The errors that steps of every kind of queue tell of."""
+
+from __future__ import annotations
+
+from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, ServerError
+
+
+def closed(name: str) -> QueueClosedError:
+    """The error for a queue that is closed."""
+    return QueueClosedError(f"the queue {name!r} is closed", name=name)
+
+
+def missing(name: str, what: str = "the URL") -> QueueDoesNotExistError:
+    """The error for a queue that does not exist; `what` may be wrong."""
+    return QueueDoesNotExistError(f"the queue {name!r} does not exist: create it first, or check {what}", name=name)
+
+
+def damaged(name: str, why: bytes) -> ServerError:
+    """The error for a queue with a value that is not a queue's."""
+    return ServerError(
+        f"the queue {name!r} is damaged: {why.decode(errors='replace')}; nothing was written. Correct the value with "
+        "redis-cli"
+    )
