@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Final
 
 QUICK: Final = 0.05
@@ -20,11 +21,15 @@ class Chunk:
     Attributes:
         fixed: As given.
         size: How many to ask for.
+        ask_below: The next chunk is asked for when so many or fewer of this one are left; -1 for when none are.
+        turn_at: When the event loop has to turn, or more has to be looked at, by the clock of the leases.
     """
 
     def __init__(self, fixed: int | None, most: int, *, one_by_one: bool = False) -> None:
         self.fixed = fixed
         self.size = fixed or 1
+        self.ask_below = -1
+        self.turn_at = math.inf
         self._most = most
         self._one_by_one = one_by_one
         self._asked = 0.0

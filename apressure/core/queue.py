@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, ove
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline, within
 from apressure.core.administration import Administration
-from apressure.core.consumer import Leased, QueueConsumer
+from apressure.core.consumer import QueueConsumer
+from apressure.core.delivery import LeasedDelivery
 from apressure.core.producer import QueueProducer
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import QueueClosedError, QueueEmptyError
@@ -18,7 +19,7 @@ from apressure.items import Items, Progress
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-D = TypeVar("D", bound=Leased)
+D = TypeVar("D", bound=LeasedDelivery[Any])
 
 
 class _Gets(Protocol[T_co]):

@@ -1,30 +1,25 @@
 """Consumers of a queue of events, as `async with` blocks: any number of them compete."""
 
-# ruff: noqa: SLF001 (a block is a part of the queue object that made it)
-
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from apressure.concurrency import background
-from apressure.concurrency.settle import set_result_once, wait_for_answer
-from apressure.core.consumer import QueueConsumer
+from apressure.core.fetching import FetchingConsumer
 from apressure.core.leases.clock import Clock, since_boot
 from apressure.core.prefetch import QUICK, Chunk
 from apressure.core.waiting import Wait
-from apressure.events.delivery import EventDelivery, Hand
-from apressure.events.engine.answers import Popped
+from apressure.events.core import Core
+from apressure.events.delivery import EventDelivery
+from apressure.events.engine.answers import Event, Popped
 from apressure.events.engine.batching import note_popped
 from apressure.events.engine.mending import Mender
 from apressure.events.engine.steps import Want
-from apressure.events.renewing import Renewing
-from apressure.exceptions import DurabilityError, PressureError
-
-if TYPE_CHECKING:
-    from apressure.events.queue import EventQueue
+from apressure.events.hand import EventHand
+from apressure.exceptions import PressureError
 
 T = TypeVar("T")
 
@@ -35,15 +30,15 @@ SIGN_OF_LIFE: Final = 10.0
 """Seconds between two signs of life of a registered consumer."""
 
 
-class EventConsumer(QueueConsumer[T, EventDelivery[Any]]):
+class EventConsumer(FetchingConsumer[T, EventDelivery[Any]]):
     """The consuming end of an `EventQueue`. Its block is registered, and mends what an okq that died has left."""
 
-    hand: Hand
-    _renewing: Renewing
+    hand: EventHand
+    _heartbeat = SIGN_OF_LIFE
 
     def __init__(
         self,
-        queue: EventQueue[Any],
+        queue: Core[Any],
         manual: bool,
         delete: bool,
         prefetch: int | None,
@@ -51,75 +46,64 @@ class EventConsumer(QueueConsumer[T, EventDelivery[Any]]):
         max_hold: float,
         clock: Clock = since_boot,
     ) -> None:
-        steps = queue._steps
-        hand = Hand(self._failed)
-        super().__init__(queue.check, [queue.blocks], steps.settle_timeout, manual=manual, delete=delete, hand=hand)
+        steps = queue.steps
+        hand, chunk = EventHand(queue.client.renewer, steps, lease, max_hold, clock), Chunk(prefetch, MAX_PREFETCH)
+        super().__init__([queue], hand, chunk, steps.settle_timeout, manual=manual, delete=delete)
+        chunk.turn_at = 0.0
         self._queue = queue
-        self._chunk = Chunk(prefetch, MAX_PREFETCH)
+        self._steps = steps
         self._series = steps.series()
-        self._renewing = Renewing(queue.client, steps, hand, lease, max_hold, self._lost, self._return_buffer, clock)
+        self._mender = Mender(steps)
         self._id = str(uuid.uuid4()).encode()
-        self._expected = queue._expected
+        self._expected = queue.expected
         self._ahead: asyncio.Future[Any] | None = None
-        self._turn_at = 0.0
 
     async def _enter(self) -> None:
-        queue = self._queue
-        queue.check()
-        await queue._steps.register(self._id)
-        self._open(background.start(self._stay_registered(), f"registering a consumer of {queue.name!r}"))
+        self._queue.check()
+        await self._steps.register(self._id)
+        self._open(background.start(self._stay_registered(), f"registering a consumer of {self._queue.name!r}"))
+
+    async def _beat(self) -> None:
+        await self._steps.register(self._id)
+        await self._mender.look()
 
     async def _give_back(self) -> PressureError | None:
         if self._ahead is not None:
             await asyncio.wait((self._ahead,))
         return await super()._give_back()
 
-    async def _return(self, unseen: list[EventDelivery[Any]], seen: list[EventDelivery[Any]]) -> None:
-        steps = self._queue._steps
-        try:
-            # What the program has not seen goes back first: what goes back later comes before it.
-            for how, some in (("unseen", unseen), ("fail", seen)):
-                if some:
-                    await steps.settle([one.failure if how == "fail" else one.claim for one in some], how)
-                    for one in some:
-                        one.settled = True
-        finally:
-            await steps.unregister(self._id)
+    async def _leave(self) -> None:
+        await self._steps.unregister(self._id)
 
     async def _delete_drained(self) -> None:
-        steps = self._queue._steps
-        status = await steps.status()
+        status = await self._steps.status()
         if status.closed and not (status.waiting or status.claimed):
-            await steps.delete()
+            await self._steps.delete()
+
+    async def _flush(self) -> None:
+        await asyncio.wait((self._queue.settler.flushed(),))
 
     async def _receive(self) -> None:
-        await self._queue._waits.until(self._step, None, self._queue.name)
+        await self._queue.waits.until(self._step, None, self._queue.name)
         size = self._chunk.size
-        self._ask_below = size // 2 if size >= READ_AHEAD else -1
+        self._chunk.ask_below = size // 2 if size >= READ_AHEAD else -1
 
     def _ask_ahead(self) -> bool:
-        now = self._renewing.clock()
-        if len(self._buffer) <= self._ask_below:
-            self._ask_below = -1
-            self._ahead = self._send_pop(self._chunk.adapt() // 2, b"", asyncio.get_running_loop().create_future())
-        elif now < self._turn_at:
+        now, chunk = self.hand.clock(), self._chunk
+        if len(self.hand.buffer) <= chunk.ask_below:
+            chunk.ask_below = -1
+            self._ahead = self._send(self._pop(chunk.adapt() // 2, b""))
+        elif now < chunk.turn_at:
             return False
-        self._turn_at = now + QUICK  # or nothing would leave until the buffer is empty
+        chunk.turn_at = now + QUICK  # or nothing would leave until the buffer is empty
         return True
-
-    def _hand_out(self, delivery: EventDelivery[Any]) -> T:
-        self._renewing.progress += 1
-        if self._manual:
-            return delivery  # type: ignore[return-value]
-        self._current = delivery
-        return delivery.item  # type: ignore[no-any-return]
 
     async def _step(self) -> Wait | None:
         """Ask for a chunk of events, without waiting for them."""
         if self._ahead is not None:
             ahead, self._ahead = self._ahead, None
             await self._answer_to(ahead)
-            if self._buffer:
+            if self.hand.buffer:
                 return None
         self._chunk.adapt()
         answer = await self.pop()
@@ -133,72 +117,49 @@ class EventConsumer(QueueConsumer[T, EventDelivery[Any]]):
 
         Cancelled while the step is on its way, the events are in the buffer when this ends.
         """
-        waits = self._queue._waits
-        done = self._send_pop(self._chunk.size, waits.take_turn(), asyncio.get_running_loop().create_future())
+        waits = self._queue.waits
+        done = self._send(self._pop(self._chunk.size, waits.take_turn()))
         try:
-            answer = await self._answer_to(done)
+            return await self._answer_to(done)  # type: ignore[no-any-return]
         except asyncio.CancelledError:
             if done.done() and isinstance(done.result(), Wait):
                 waits.drop(done.result())  # nobody waits here now
             raise
-        if isinstance(answer, Exception):
-            raise answer
-        if isinstance(answer, Wait):
-            self._expected = self._expected or answer.created
-        return answer  # type: ignore[no-any-return]
 
-    def _send_pop(self, most: int, place: bytes, done: asyncio.Future[Any]) -> asyncio.Future[Any]:
-        """Send a step that pops into the buffer; returns the future that gets its answer."""
-        queue = self._queue
-        sent = self._renewing.clock()
+    def _pop(self, most: int, place: bytes) -> Callable[[Callable[[Any], None]], object]:
+        """Return what sends a step that pops up to `most` events."""
+        lease, limit = int(self.hand.term.seconds * 1000), self._queue.max_attempts or 0
+        want = Want(lease, limit, self._expected, len(self.hand.claims), share=most > 1)
+        return lambda on_answer: self._steps.send_pop(self._series, most, want, place, on_answer)
 
-        def on_answer(answer: Any) -> None:
-            if isinstance(answer, Popped):
-                self._arrived(answer, sent)
-            elif isinstance(answer, Wait) and answer.reason == "paused":
-                self._return_buffer()
-            elif isinstance(answer, DurabilityError) and isinstance(answer.answer, Popped) and answer.answer.events:
-                queue._steps.give_back_soon(answer.answer.events)
-            set_result_once(done, answer)
+    def _messages(self, answer: Any) -> list[Event] | None:
+        if isinstance(answer, Wait) and answer.reason == "paused":
+            self.hand.give_back_unseen()
+        return answer.events if isinstance(answer, Popped) else None
 
-        lease, limit = int(self._renewing.term.seconds * 1000), queue.max_attempts or 0
-        want = Want(lease, limit, self._expected, len(self.hand), share=most > 1)
-        queue._steps.send_pop(self._series, most, want, place, on_answer)
-        return done
+    def _note(self, answer: Popped) -> None:
+        note_popped(self._steps, answer)
 
-    async def _answer_to(self, done: asyncio.Future[Any]) -> Any:
-        """Wait for the answer to a step; a cancellation comes out when it is there, or after `settle_timeout`."""
-        await wait_for_answer(done, None, self._queue._steps.settle_timeout)
-        return done.result()
+    def _deliveries(self, messages: Sequence[Event], until: float) -> list[EventDelivery[Any]]:
+        return self._queue.deliveries(messages, until, self.hand)
 
-    def _arrived(self, answer: Popped, sent: float) -> None:
-        queue = self._queue
-        note_popped(queue._steps, answer)
-        made = queue._steps, queue._settler, queue._items.decode
-        deliveries = [EventDelivery(*made, event, self.hand) for event in answer.events]
-        self._buffer.extend(deliveries)
-        self._renewing.arrived([(one.claim, one) for one in deliveries], sent)
-        if self._left:  # the block has ended meanwhile
-            self._return_buffer()
+    def _undo(self, messages: Sequence[Event]) -> object:
+        return self._steps.give_back_soon(messages)
 
-    def _return_buffer(self) -> None:
-        """Give back what was received and not handed out: that was no attempt."""
-        unseen = [one.claim for one in self._buffer if self.hand.pop(one.claim, None) is not None]
-        self._buffer.clear()
-        if unseen:
-            steps = self._queue._steps
-            steps.send_settle(steps.series(), "unseen", unseen, False, lambda _: None)
+    # For a consumer of several queues.
 
-    async def _flush(self) -> None:
-        """Wait until acknowledgements have been sent and answered."""
-        await asyncio.wait((self._queue._settler.flushed(),))
+    async def poll(self) -> EventDelivery[Any] | Wait | None:
+        """Return the next delivery, or why there is none; None if it is worth another look.
 
-    async def _stay_registered(self) -> None:
-        """Give signs of life, and mend what an okq has left when it died between two commands."""
-        steps = self._queue._steps
-        mender = Mender(steps)
-        while True:
-            await asyncio.sleep(SIGN_OF_LIFE)
-            with contextlib.suppress(PressureError):  # the next one may get through
-                await steps.register(self._id)
-                await mender.look()
+        Raises:
+            QueueClosedError: The queue is closed and drained.
+            PressureError, RuntimeError: As for the iteration.
+        """
+        self._begin()
+        if not self.hand.buffer and isinstance(answer := await self.pop(), Wait):
+            return answer
+        while self.hand.buffer:
+            if (delivery := await self._next_of_buffer()) is not None:
+                self._hand_out(delivery, self.hand.clock())
+                return delivery
+        return None  # dead letters were moved, or the lease has ended

@@ -13,6 +13,7 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
+from apressure.core.delivery import Hand
 from apressure.core.leases.arguments import lease_of
 from apressure.core.objects import Block, QueueObject
 from apressure.core.taking import Take, Taken
@@ -100,6 +101,35 @@ class Core(QueueObject[Client, Block], Identified[T, EventDelivery[T]], Generic[
             **self._steps.counts.fields(),
         )
 
+    # What its consumers need.
+
+    @property
+    def steps(self) -> EventSteps:
+        """Its steps."""
+        return self._steps
+
+    @property
+    def waits(self) -> EventWaits:
+        """Where its operations wait."""
+        return self._waits
+
+    @property
+    def settler(self) -> EventSettler:
+        """Settles its deliveries."""
+        return self._settler
+
+    @property
+    def expected(self) -> bool:
+        """Whether this object has created the queue."""
+        return self._expected
+
+    def deliveries(
+        self, events: Iterable[Event], until: float = 0.0, hand: Hand | None = None
+    ) -> list[EventDelivery[T]]:
+        """Return the deliveries of events whose leases last until then, by the clock of the consumer."""
+        made = self._steps, self._settler, self._items.decode
+        return [EventDelivery(*made, event, until, hand) for event in events]
+
     # How its operations end.
 
     def _end(self, error: PressureError) -> int:
@@ -168,8 +198,7 @@ class Core(QueueObject[Client, Block], Identified[T, EventDelivery[T]], Generic[
     # What is behind receiving and getting.
 
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[EventDelivery[T]]:
-        events = await self._pop(most, timeout, lease_of(lease))
-        return [EventDelivery(self._steps, self._settler, self._items.decode, event) for event in events]
+        return self.deliveries(await self._pop(most, timeout, lease_of(lease)))
 
     async def _get(self, most: int, timeout: float | None) -> list[T]:
         taken = await self._pop(most, timeout, 0)

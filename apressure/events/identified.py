@@ -6,13 +6,13 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from apressure.concurrency.deadline import within
-from apressure.core.consumer import Leased
+from apressure.core.delivery import LeasedDelivery
 from apressure.core.producer import QueueProducer
 from apressure.core.queue import Queue
 from apressure.events.ids import checked, new_id
 
 T = TypeVar("T")
-D = TypeVar("D", bound=Leased)
+D = TypeVar("D", bound=LeasedDelivery[Any])
 
 
 class Identified(Queue[T, D], Generic[T, D]):

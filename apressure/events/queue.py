@@ -150,4 +150,8 @@ class EventQueue(Core[T]):
             EventQueue(name, client=shared, codec=codec, max_attempts=max_attempts, keep_errors=keep_errors)
             for name in dict.fromkeys(names)
         ]
-        return EventConsumers(queues, shared if client is None else None, lease)
+        seconds, hold = lease_of(lease), max_hold_of(None)
+        consumers: dict[Core[Any], EventConsumer[Any]] = {
+            queue: EventConsumer(queue, True, False, 1, seconds, hold) for queue in queues
+        }
+        return EventConsumers(consumers, shared if client is None else None)

@@ -1,23 +1,19 @@
 """A consumer of several queues at once: the loop that okq's specification asks every consumer to write."""
 
-# ruff: noqa: SLF001 (it is a part of the queue objects that it reads)
-
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from apressure.connection.client import Client
 from apressure.core.waiting import Wait
 from apressure.events.consumer import EventConsumer
+from apressure.events.core import Core
 from apressure.events.delivery import EventDelivery
 from apressure.exceptions import QueueClosedError
-
-if TYPE_CHECKING:
-    from apressure.events.queue import EventQueue
 
 
 class EventConsumers:
@@ -27,12 +23,11 @@ class EventConsumers:
         name: The name of the queue that the latest delivery is from; empty before the first one.
     """
 
-    def __init__(self, queues: list[EventQueue[Any]], client: Client | None, lease: float | None) -> None:
+    def __init__(self, consumers: dict[Core[Any], EventConsumer[Any]], client: Client | None) -> None:
         self.name = ""
-        self._queues = queues
+        self._consumers = consumers
         self._client = client
-        self._consumers = {queue: queue._consumer(True, False, 1, lease, None) for queue in queues}
-        self._open: list[EventQueue[Any]] = []
+        self._open: list[Core[Any]] = []
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -43,7 +38,7 @@ class EventConsumers:
                 await stack.enter_async_context(queue)
                 await stack.enter_async_context(consumer)
             self._stack = stack.pop_all()
-        self._open = list(self._queues)
+        self._open = list(self._consumers)
         return self
 
     async def __aexit__(
@@ -65,45 +60,41 @@ class EventConsumers:
             PressureError, RuntimeError: As for a consumer of one queue.
         """
         while self._open:
-            noted = {queue: queue._waits.note() for queue in self._open}
-            blocked: dict[EventQueue[Any], Wait] = {}
+            noted = {queue: queue.waits.note() for queue in self._open}
+            blocked: dict[Core[Any], Wait] = {}
             try:
                 for queue in random.sample(self._open, len(self._open)):  # a busy queue must not starve the others
-                    consumer: EventConsumer[Any] = self._consumers[queue]
-                    consumer._begin()
-                    if not consumer._buffer:
-                        try:
-                            answer = await consumer.pop()
-                        except QueueClosedError:
-                            self._open.remove(queue)
-                            continue
-                        if isinstance(answer, Wait):
-                            blocked[queue] = answer
-                            continue
-                    while consumer._buffer:
-                        if (delivery := await consumer._next_of_buffer()) is not None:
-                            self.name = queue.name
-                            return consumer._hand_out(delivery)  # type: ignore[no-any-return]
-                    break  # dead letters were moved, or the lease has ended: look again
+                    try:
+                        answer = await self._consumers[queue].poll()
+                    except QueueClosedError:
+                        self._open.remove(queue)
+                        continue
+                    if isinstance(answer, Wait):
+                        blocked[queue] = answer
+                        continue
+                    if answer is not None:
+                        self.name = queue.name
+                        return answer
+                    break  # look again
                 else:
                     if blocked:
                         await self._park(blocked, noted)
                         blocked = {}
             finally:
                 for queue, wait in blocked.items():
-                    queue._waits.drop(wait)
+                    queue.waits.drop(wait)
         raise StopAsyncIteration
 
-    async def _park(self, blocked: dict[EventQueue[Any], Wait], noted: dict[EventQueue[Any], list[int]]) -> None:
+    async def _park(self, blocked: dict[Core[Any], Wait], noted: dict[Core[Any], list[int]]) -> None:
         """Wait until one of the queues may have something."""
-        parked = {queue: queue._waits.park(wait, noted[queue]) for queue, wait in blocked.items()}
+        parked = {queue: queue.waits.park(wait, noted[queue]) for queue, wait in blocked.items()}
         try:
             await asyncio.wait(parked.values(), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for queue, future in parked.items():
                 if not future.done():
                     future.cancel()
-                    queue._waits.hand_back("consumer")
+                    queue.waits.hand_back("consumer")
         for future in parked.values():
             if not future.cancelled():
                 future.result()

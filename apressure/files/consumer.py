@@ -1,21 +1,18 @@
 """The consumer of a queue in a directory, as an `async with` block."""
 
-# ruff: noqa: SLF001 (a block is a part of the queue object that made it)
-
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import math
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from apressure.core.consumer import QueueConsumer
+from apressure.core.prefetch import Chunk
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
-from apressure.files.delivery import FileDelivery, Hand
-from apressure.files.renewing import Renewing
-
-if TYPE_CHECKING:
-    from apressure.files.queue import FileQueue
+from apressure.files.administration import Administration
+from apressure.files.delivery import Access, FileDelivery
+from apressure.files.hand import FileHand
 
 T = TypeVar("T")
 
@@ -23,29 +20,29 @@ T = TypeVar("T")
 class FileConsumer(QueueConsumer[T, FileDelivery[Any]]):
     """The consuming end of a `FileQueue`. An acknowledgement is awaited: it deletes a file."""
 
-    hand: Hand
-    _renewing: Renewing
+    hand: FileHand
 
     def __init__(
-        self, queue: FileQueue[Any], manual: bool, delete: bool, prefetch: int, lease: float, max_hold: float
+        self,
+        queue: Administration[Any],
+        access: Access,
+        manual: bool,
+        delete: bool,
+        prefetch: int,
+        lease: float,
+        max_hold: float,
     ) -> None:
+        hand, chunk = FileHand(access, lease, max_hold, self._look_for_a_pause), Chunk(prefetch, prefetch)
         # The end of the block takes as long as the file system does.
-        hand, blocks, timeout = Hand(self._failed), [queue._consumers], math.inf
-        super().__init__(queue.check, blocks, timeout, manual=manual, delete=delete, hand=hand)
+        super().__init__([queue], hand, chunk, math.inf, manual=manual, delete=delete)
+        chunk.turn_at = 0.0  # each item has to be looked at: the queue may be paused
         self._queue = queue
-        self._prefetch = prefetch
-        self._renewing = Renewing(queue, hand, lease, max_hold, self._lost, self._look_for_a_pause)
-        self._turn_at = 0.0  # each item has to be looked at: the queue may be paused
+        self._store = access.store
+        self._access = access
 
     async def _enter(self) -> None:
         await self._queue.prepare()
         self._open()
-
-    async def _return(self, unseen: list[FileDelivery[Any]], seen: list[FileDelivery[Any]]) -> None:
-        both = (*unseen, *seen)
-        await self._renewing.give_back(both)
-        for one in both:
-            one.settled = True
 
     async def _delete_drained(self) -> None:
         seen = await self._queue.statistics()
@@ -58,58 +55,44 @@ class FileConsumer(QueueConsumer[T, FileDelivery[Any]]):
 
     async def _acknowledge(self) -> None:
         """Delete the current message. If that fails, this raises; where another try may succeed, it stays current."""
-        if self._current is not None and not self._current.settled:
+        current = self.hand.current
+        if current is not None and not current.settled:
             try:
-                await self._current.ack()
+                await current.ack()
             except LeaseLostError:
-                self._current = None
+                self.hand.current = None
                 raise
-        self._current = None
-
-    async def _flush(self) -> None:
-        """Each acknowledgement has been waited for."""
+        self.hand.current = None
 
     async def _receive(self) -> None:
-        queue, index = self._queue, self._queue._store.index
+        queue, index = self._queue, self._store.index
         try:
-            got = await queue._take(self._prefetch, None, self._renewing.term.seconds, lambda: not self.hand)
+            got = await queue.take(self._chunk.size, None, self.hand.term.seconds, lambda: not self.hand.claims)
         except QueueDoesNotExistError as error:
             if index.closed and not index.waiting:
                 # Another consumer may have deleted the drained queue before this one saw that it was closed.
                 raise QueueClosedError(f"the queue {queue.name!r} was drained, and deleted", name=queue.name) from error
             raise
-        if self._left:  # the block has ended meanwhile
-            await queue._receiver.undo(got)
+        if self._state == "left":  # the block has ended meanwhile
+            await self._access.receiver.undo(got)
             self._begin()
-        deliveries = [FileDelivery(queue, one, self.hand) for one in got]
-        self._buffer.extend(deliveries)
-        self._renewing.took([(one, one) for one in deliveries])
+        self.hand.took([FileDelivery(self._access, one, self.hand) for one in got])
 
     async def _next_of_buffer(self) -> FileDelivery[Any] | None:
-        await self._queue._breathe()
-        if self._queue._store.index.paused:
+        await self._queue.breathe()
+        if self._store.index.paused:
             await self._give_back_unseen()
-        return await super()._next_of_buffer() if self._buffer else None
-
-    def _hand_out(self, delivery: FileDelivery[Any]) -> T:
-        self._renewing.progress += 1
-        delivery.handed_out = True
-        if self._manual:
-            return delivery  # type: ignore[return-value]
-        self._current = delivery
-        return delivery.item  # type: ignore[no-any-return]
+        return await super()._next_of_buffer() if self.hand.buffer else None
 
     async def _look_for_a_pause(self) -> None:
         """Without notifications, and while the body is busy, the loop does not see a pause."""
-        if self._buffer:
-            with contextlib.suppress(PressureError), self._queue._operation():  # the next step of the loop raises it
-                await self._queue._store.refresh()
-                if self._queue._store.index.paused:
+        if self.hand.buffer:
+            with contextlib.suppress(PressureError), self._access.operation():  # the next step of the loop raises it
+                await self._store.refresh()
+                if self._store.index.paused:
                     await self._give_back_unseen()
 
     async def _give_back_unseen(self) -> None:
         """Give back what the loop has not asked for yet, as if it had not been received. If cancelled, it goes on."""
-        unseen = [one for one in self._buffer if self.hand.pop(one, None) is not None]
-        self._buffer.clear()
-        if unseen:
-            await asyncio.wait((self._renewing.give_back_soon(unseen),))
+        if answers := self.hand.give_back_unseen():
+            await asyncio.wait(answers)

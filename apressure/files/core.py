@@ -58,7 +58,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         self._receiver = Receiver(self._store)
         self._waits = Waits(self._store.look, self._store.attend)
         self._blocked = Blocked()
-        self._consumers: set[FileConsumer[Any]] = set()
+        self.blocks: set[FileConsumer[Any]] = set()
         self._running = 0
         self._breathed = 0.0
 
@@ -108,7 +108,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         else:
             self.check()
             try:
-                for consumer in [*self._consumers]:
+                for consumer in [*self.blocks]:
                     await consumer.end()
             finally:
                 self._closed = True
@@ -238,3 +238,6 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
             await asyncio.sleep(0)
             self._breathed = self._loop.time()
             self.check()
+
+    take, breathe = _take, _breathe
+    """What a consumer calls."""

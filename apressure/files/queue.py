@@ -11,7 +11,7 @@ from apressure.core.leases.arguments import max_hold_of
 from apressure.exceptions import StorageError
 from apressure.files.administration import Administration
 from apressure.files.consumer import FileConsumer
-from apressure.files.delivery import FileDelivery
+from apressure.files.delivery import Access, FileDelivery
 from apressure.files.options import FileQueueOptions, check_lease, settings_from
 from apressure.items import Items, Progress
 
@@ -81,6 +81,7 @@ class FileQueue(Administration[T]):
         settings = settings_from(path, options)
         super().__init__(settings)
         self._items: Items[T] = Items(self.name, codec_for(codec), settings.max_message_size)
+        self._access = Access(self._store, self._receiver, self._operation, self._items.decode)
 
     def _consumer(
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
@@ -88,7 +89,8 @@ class FileQueue(Administration[T]):
         if lease is not None:
             check_lease(lease, none=True)
         seconds = self._store.settings.lease if lease is None else lease
-        return FileConsumer(self, manual, delete, prefetch or _PREFETCH, seconds, max_hold_of(max_hold))
+        hold = max_hold_of(max_hold)
+        return FileConsumer(self, self._access, manual, delete, prefetch or _PREFETCH, seconds, hold)
 
     # What is behind puts.
 
@@ -120,7 +122,7 @@ class FileQueue(Administration[T]):
     # What is behind receiving and getting.
 
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[FileDelivery[T]]:
-        return [FileDelivery(self, got) for got in await self._take(most, timeout, lease)]
+        return [FileDelivery(self._access, got) for got in await self._take(most, timeout, lease)]
 
     async def _get(self, most: int, timeout: float | None) -> list[T]:
         while True:

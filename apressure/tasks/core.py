@@ -14,8 +14,10 @@ from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.core import objects
+from apressure.core.delivery import Hand
 from apressure.core.leases.arguments import lease_of
 from apressure.core.leases.clock import since_boot
+from apressure.core.leases.in_hand import ClaimHand
 from apressure.core.queue import Queue
 from apressure.core.taking import Take
 from apressure.core.waiting import Wait
@@ -23,8 +25,8 @@ from apressure.dead_letters import DeadLetter
 from apressure.exceptions import PressureError
 from apressure.items import Items, Progress
 from apressure.tasks.codec import UTF8Codec
-from apressure.tasks.delivery import Hand, TaskDelivery
-from apressure.tasks.engine.answers import Claim, Reserved, Status, raw, text
+from apressure.tasks.delivery import TaskDelivery
+from apressure.tasks.engine.answers import Claim, Reserved, Status, raw
 from apressure.tasks.engine.lanes import Put, PutLane, ReserveLane, TaskSettler
 from apressure.tasks.engine.steps import MAX_DELETED, MAX_TASKS, New, TaskSteps, Want
 from apressure.tasks.engine.waits import TaskWaits
@@ -32,7 +34,7 @@ from apressure.tasks.letters import Revived, failed, revived
 from apressure.tasks.nodes import processes
 from apressure.tasks.processor import NO_RESULT
 from apressure.tasks.statistics import TaskStatistics
-from apressure.tasks.task import Task, new_id
+from apressure.tasks.task import new_id
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -45,7 +47,7 @@ class Block(objects.Block, Protocol):
         hand: What it has in hand.
     """
 
-    hand: Hand
+    hand: ClaimHand[TaskDelivery[Any]]
 
 
 class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generic[T]):
@@ -150,14 +152,16 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
             self._listener = (await processes.listener_id()).encode(errors="surrogateescape")
         return self._listener
 
-    def delivery(self, reserved: Reserved, hand: Hand | None = None) -> TaskDelivery[T]:
-        """Return the delivery of a task that a step has reserved."""
-        return TaskDelivery(self, self._items, Task(self.client, text(reserved.id), reserved.fields), hand)
+    def deliveries(self, reserved: Iterable[Reserved], until: float, hand: Hand | None = None) -> list[TaskDelivery[T]]:
+        """Return the deliveries of tasks that a step has reserved, with leases that last until then."""
+        decode = self._items.decode
+        return [TaskDelivery(self, decode, task.claim, task.fields, until, hand) for task in reserved]
 
     def forget(self, claim: Claim) -> None:
         """A task that a consumer of this object has in hand was settled by a processor."""
         for block in self.blocks:
-            block.hand.pop(claim, None)
+            for delivery in [one for one in block.hand.claims if one.claim == claim]:
+                block.hand.claims.pop(delivery, None)
 
     async def until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
         """Try a step, wait while it says so, try again."""
@@ -227,10 +231,7 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[TaskDelivery[T]]:
         seconds = self.lease if lease is None else lease_of(lease)
         tasks, sent = await self._reserve(most, timeout, seconds)
-        deliveries = [self.delivery(one) for one in tasks]
-        for delivery in deliveries:
-            delivery.certain_until = sent + seconds
-        return deliveries
+        return self.deliveries(tasks, sent + seconds)
 
     async def _get(self, most: int, timeout: float | None) -> list[T]:
         while True:

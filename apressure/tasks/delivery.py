@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from apressure.core.leases.arguments import lease_of
+from apressure.core.delivery import BatchedDelivery, Hand
 from apressure.core.leases.clock import since_boot
-from apressure.core.leases.in_hand import InHand
-from apressure.items import Items
 from apressure.protocols import LONGEST_LEASE
-from apressure.tasks.engine.answers import Claim, raw
+from apressure.tasks.engine.answers import Claim
 from apressure.tasks.engine.keys import task_key
 from apressure.tasks.engine.steps import Change
 from apressure.tasks.engine.waits import channels_of
@@ -27,11 +24,10 @@ T = TypeVar("T")
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
-class TaskDelivery(Processor, Generic[T]):
+class TaskDelivery(Processor, BatchedDelivery[T]):
     """A task in hand: no other node gets it until its lease ends.
 
     Attributes:
-        task: The task, as it was when it was reserved.
         settled: Whether `ack`, `nack`, `complete` or `fail` has been called.
         cancel_requested: Whether somebody has asked to cancel it; renewals and `extend` find out.
         certain_until: Until when its lease certainly lasts, by `since_boot`.
@@ -39,55 +35,52 @@ class TaskDelivery(Processor, Generic[T]):
 
     Args:
         core: The queue.
-        items: Decodes its parameters, and encodes its result.
-        task: The task.
+        decode: Decodes its parameters.
+        claim: What names it on the server.
+        fields: All fields of its hash.
+        until: Until when its lease certainly lasts.
         in_hand: The consumer's deliveries; None for `receive`.
     """
 
-    def __init__(self, core: Core[Any], items: Items[Any], task: Task, in_hand: Hand | None = None) -> None:
-        super().__init__(core, task)
-        self.cancel_requested = task.cancel_requested
-        self.certain_until = 0.0
+    _acked = "completed"
+
+    _task: Task | None = None
+    _note_of_error: Mapping[str, str] = _NOTHING
+    _callbacks: dict[str, Callable[[], object]] | None = None
+    _on_renewed: Callable[[float], object] | None = None
+
+    def __init__(
+        self,
+        core: Core[Any],
+        decode: Callable[[bytes], T],
+        claim: Claim,
+        fields: Mapping[str, str],
+        until: float = 0.0,
+        in_hand: Hand | None = None,
+    ) -> None:
+        self.claim = claim
+        self.settled = False
+        self.cancel_requested = "cancel_requested" in fields
+        self._core = core
+        self._fields = fields
+        self.certain_until = until
         self.handed_out = False
-        self._items = items
+        self.failure = b""
+        self._decode = decode
         self._in_hand = in_hand
-        self._note: Mapping[str, str] = _NOTHING
-        self._error = b""
-        self._callbacks: dict[str, Callable[[], object]] | None = None
-        self._on_renewed: Callable[[float], object] | None = None
 
     def __repr__(self) -> str:
         return f"<TaskDelivery {self.id} of {self._core.name!r}, attempt {self.attempts}>"
 
     @property
-    def id(self) -> str:
-        """The task's id."""
-        return self.task.id
-
-    @property
     def raw(self) -> bytes:
         """The task's parameters, encoded."""
-        return raw(self.task.fields.get("parameters", ""))
-
-    @property
-    def item(self) -> T:
-        """The task's parameters.
-
-        Raises:
-            DecodeError: They cannot be decoded. The task is still in hand: settle it.
-        """
-        item: T = self._items.decode(self.raw)
-        return item
+        return self._fields.get("parameters", "").encode(errors="surrogateescape")
 
     @property
     def attempts(self) -> int:
         """How often nodes of apressure have reserved it, this time included."""
         return self.task.attempts
-
-    @property
-    def redelivered(self) -> bool:
-        """Whether it was reserved before, and neither completed nor failed."""
-        return self.attempts > 1
 
     @property
     def lease_left(self) -> float:
@@ -112,7 +105,7 @@ class TaskDelivery(Processor, Generic[T]):
     def renewed(self, until: float) -> None:
         """Note that the lease lasts until then at least, by `since_boot`. Called in any thread."""
         if until > self.certain_until:
-            self.certain_until = until
+            super().renewed(until)
             if self._on_renewed is not None:
                 asyncio.get_running_loop().call_soon(self._on_renewed, until)  # it may raise
 
@@ -145,42 +138,6 @@ class TaskDelivery(Processor, Generic[T]):
         if self._callbacks is not None and (callback := self._callbacks.pop(event, None)) is not None:
             asyncio.get_running_loop().call_soon(callback)  # it may raise
 
-    async def ack(self) -> None:
-        """Complete the task without a result.
-
-        Raises:
-            LeaseLostError, TaskDoesNotExistError, OutcomeUnknownError, RuntimeError: As for `complete`.
-
-        Cancelled, it waits for the outcome, then raises: the task is complete or in hand.
-        """
-        await self.complete()
-
-    def ack_soon(self) -> None:
-        """Complete the task without a result, with the next step that leaves. If that fails, the consumer says so.
-
-        Raises:
-            LeaseLostError: It is known already that the lease has ended.
-            RuntimeError: It was settled before.
-        """
-        self._begin("completed")
-        self._core.settler.soon(Change("complete", self.claim, NO_RESULT), self._acked)
-
-    async def nack(self, error: BaseException | str | None = None) -> None:
-        """Give the task back, first in line: it is tried again, unless it was tried `max_attempts` times.
-
-        Args:
-            error: Why it failed. It is kept, and the task fails with it if that was its last attempt.
-
-        Raises:
-            LeaseLostError, TaskDoesNotExistError, OutcomeUnknownError, RuntimeError: As for `complete`.
-            TypeError: The error is neither an exception nor a text. The task stays in hand.
-
-        Cancelled, it waits for the outcome, then raises: the task has gone back, or is in hand.
-        """
-        if error is not None:
-            self.note_error(error)
-        await self._settle(self.nacked, "given back")
-
     async def release(self) -> None:
         """Give the task back, first in line, as if it had not been reserved: this does not count as an attempt.
 
@@ -192,56 +149,28 @@ class TaskDelivery(Processor, Generic[T]):
         await self._settle(Change("unseen", self.claim), "given back")
 
     def note_error(self, error: BaseException | str) -> None:
-        """Keep the error of this attempt, however the task goes back."""
-        self._error, self._note = why(error, self.attempts)
+        self.failure, self._note_of_error = why(error, self.attempts)
 
     @property
     def nacked(self) -> Change:
         """The change that gives it back."""
-        return Change("nack", self.claim, self._error, self._note)
+        return Change("nack", self.claim, self.failure, self._note_of_error)
 
-    def excused(self) -> contextlib.AbstractContextManager[None]:
-        """Return a block in which its consumer is not taken for stuck: it waits for another queue."""
-        return contextlib.nullcontext() if self._in_hand is None else self._in_hand.excused()
+    @property
+    def _keeps_errors(self) -> bool:
+        return True
 
-    async def extend(self, seconds: float) -> None:
-        """Keep the task for at least `seconds` from now. The lease never gets shorter.
+    def _change(self, back: bool) -> Change:
+        return self.nacked if back else Change("complete", self.claim, NO_RESULT)
 
-        Raises:
-            LeaseLostError: The lease ended before.
-            RuntimeError: It was settled before.
-            TypeError, ValueError: `seconds` is invalid.
+    def _ack_soon(self) -> None:
+        self._core.settler.soon(Change("complete", self.claim, NO_RESULT), self._was_acked)
 
-        Cancelled, it is extended or not, and can be settled.
-        """
-        seconds = lease_of(seconds, "seconds")
-        if self.settled:
-            raise RuntimeError(f"the task {self.id} cannot be extended: it was settled before")
+    async def _extend(self, seconds: float) -> bool:
         sent = since_boot()
-        renewed = await self._core.steps.extend([self.claim], seconds)
-        if renewed.letters == "c":
+        letter = (await self._core.steps.extend([self.claim], seconds)).letters
+        if letter == "c":
             self.tell("cancel")
-        elif renewed.letters != "1" and not self.settled:
-            raise self._lost("extended")
-        self.renewed(sent + seconds)
-        if self._in_hand is not None:
-            self._in_hand.extended(seconds)
-
-    def _begin(self, what: str) -> None:
-        super()._begin(what)
-        if self._in_hand is not None and self._in_hand.pop(self.claim, None) is None:
-            raise self._lost(what)
-
-    def _reopen(self) -> None:
-        super()._reopen()
-        if self._in_hand is not None:
-            self._in_hand[self.claim] = self
-
-    def _acked(self, outcome: str | Exception) -> None:
-        error = outcome if isinstance(outcome, Exception) else self._refusal(outcome, "completed")
-        if error is not None and self._in_hand is not None:
-            self._in_hand.on_failure(error)
-
-
-class Hand(InHand[Claim, TaskDelivery[Any]]):
-    """A consumer's deliveries."""
+        if letter in "1c":
+            self.renewed(sent + seconds)
+        return letter in "1c"

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from apressure import dead_letters, logs, validation
-from apressure.exceptions import LeaseLostError, PressureError, TaskDoesNotExistError
+from apressure.core.delivery import Claimed
+from apressure.exceptions import PressureError, TaskDoesNotExistError
 from apressure.tasks.codec import TaskCodec
-from apressure.tasks.engine.answers import raw
+from apressure.tasks.engine.answers import raw, text
 from apressure.tasks.engine.steps import Change
 from apressure.tasks.nodes import processes
 from apressure.tasks.task import Task, whole
@@ -34,7 +35,7 @@ _encode: Final = TaskCodec().encode
 NO_RESULT: Final = _encode(None)
 
 
-class Processor:
+class Processor(Claimed):
     """Updates a task while it is processed; made by `TaskClient.processor`, also in another process than its listener.
 
     Only the reservation that the task was given with can update it: once the task was taken from its node, everything
@@ -45,17 +46,43 @@ class Processor:
         task: The task, reserved.
 
     Attributes:
-        task: As given.
+        claim: What names the reservation on the server.
         settled: Whether the task has been completed, failed or given back here.
         logged_reason: Why the task fails, for the log; empty to keep that to the task.
     """
 
+    _noun = "task"
+    _gone = "its lease has ended and another node gets it, or it has ended"
+    _endings = "settled"
+    _done = "1"
+
+    logged_reason = ""
+
+    _task: Task | None
+    _fields: Mapping[str, str]
+
     def __init__(self, core: Core[Any], task: Task) -> None:
-        self.task = task
         self.claim = task.claim
         self.settled = False
-        self.logged_reason = ""
         self._core = core
+        self._fields = task.fields
+        self._task = task
+
+    @property
+    def task(self) -> Task:
+        """The task, as it was when it was reserved."""
+        if self._task is None:
+            self._task = Task(self._core.client, self.id, self._fields)
+        return self._task
+
+    @property
+    def id(self) -> str:
+        """The task's id."""
+        return text(self.claim.id)
+
+    @property
+    def _queue_name(self) -> str:
+        return self._core.name
 
     async def start(self, pid: int | None = None) -> Any:
         """Note that a process of this host starts the task (specification: Task Started).
@@ -77,7 +104,7 @@ class Processor:
         pid = os.getpid() if pid is None else validation.whole(pid, "pid")
         began = processes.started_at(pid)
         fields = {} if began is None else {"process_started": f"{began:.2f}"}
-        await self._change(Change("start", self.claim, b"%d" % pid, fields), "started")
+        await self._note(Change("start", self.claim, b"%d" % pid, fields), "started")
         return self.task.parameters
 
     async def progress(
@@ -106,7 +133,7 @@ class Processor:
         if message is not None:
             validation.text(message, "message").encode()
             noted["progress_message"] = message
-        await self._change(Change("progress", self.claim, b"", noted), "updated")
+        await self._note(Change("progress", self.claim, b"", noted), "updated")
 
     async def complete(self, result: Any = None, *, fields: Mapping[str, str] | None = None) -> None:
         """End the task with a result (specification: Task Completed Successfully).
@@ -140,33 +167,23 @@ class Processor:
 
         Cancelled, it waits for the outcome, then raises: the task has failed or goes on.
         """
-        text, noted = why(error, self.task.attempts)
-        await self._settle(Change("fail", self.claim, text, {**noted, **checked_fields(fields)}), "failed")
+        reason, noted = why(error, self.task.attempts)
+        await self._settle(Change("fail", self.claim, reason, {**noted, **checked_fields(fields)}), "failed")
 
     async def _settle(self, change: Change, what: str) -> None:
-        self._begin(what)
-        try:
-            await self._change(change, what)
-        except (LeaseLostError, TaskDoesNotExistError):
-            raise
-        except Exception:
-            self._reopen()  # another try may succeed
-            raise
+        await super()._settle(change, what)
         self._core.forget(self.claim)
 
-    def _begin(self, what: str) -> None:
-        if self.settled:
-            raise RuntimeError(f"the task {self.task.id} cannot be {what}: it was settled before")
-        self.settled = True
+    async def _note(self, change: Change, what: str) -> None:
+        if (outcome := await self._make(change)) != self._done:
+            raise self._refusal(outcome, what)
 
-    def _reopen(self) -> None:
-        self.settled = False
-
-    async def _change(self, change: Change, what: str) -> None:
+    async def _make(self, change: Change) -> str:
         self._core.check()
-        if (error := self._refusal(await self._core.settler.settle(change), what)) is not None:
-            raise error
-        self.note_dead(change)
+        outcome = await self._core.settler.settle(change)
+        if outcome == self._done:
+            self.note_dead(change)
+        return outcome
 
     def note_dead(self, change: Change) -> None:
         """Count and log the task as a dead letter if this change has made it one: it failed, or was tried too often."""
@@ -178,20 +195,10 @@ class Processor:
             parameters = raw(task.fields.get("parameters", ""))
             logs.dead_letter("TaskQueue", core.name, task.id, task.attempts, parameters, reason=self.logged_reason)
 
-    def _refusal(self, letter: str, what: str) -> PressureError | None:
-        """Return the error that a letter of `lua/settle.lua` stands for; None if the change was made."""
-        if letter == "-":
-            return TaskDoesNotExistError(f"the task {self.task.id} was not {what}: it was deleted", id=self.task.id)
-        return None if letter == "1" else self._lost(what)
-
-    def _lost(self, what: str) -> LeaseLostError:
-        name = self._core.name
-        return LeaseLostError(
-            f"the task {self.task.id} of {name!r} was not {what}: its lease has ended and another node gets it, or "
-            "it has ended",
-            name=name,
-            role="consumer",
-        )
+    def _refusal(self, outcome: str, what: str) -> PressureError:
+        if outcome == "-":
+            return TaskDoesNotExistError(f"the task {self.id} was not {what}: it was deleted", id=self.id)
+        return self.lost(what)
 
 
 def checked_fields(fields: Mapping[str, str] | None) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from apressure import validation
 from apressure.exceptions import TaskDoesNotExistError, TaskFailedError, TaskUnfinishedError
 from apressure.tasks.codec import decoded
-from apressure.tasks.engine.answers import Claim, Fields, raw
+from apressure.tasks.engine.answers import Claim, raw
 from apressure.tasks.engine.keys import task_key
 from apressure.tasks.engine.steps import load
 from apressure.tasks.engine.waits import POLL, channels_of
@@ -37,9 +37,9 @@ class Task:
 
     __slots__ = ("_client", "fields", "id")
 
-    def __init__(self, client: Client, task_id: str, fields: Fields) -> None:
+    def __init__(self, client: Client, task_id: str, fields: Mapping[str, str]) -> None:
         self.id = task_id
-        self.fields: Mapping[str, str] = MappingProxyType(fields)
+        self.fields = MappingProxyType(fields)
         self._client = client
 
     def __repr__(self) -> str:

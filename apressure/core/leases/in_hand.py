@@ -1,166 +1,95 @@
-"""Keeps the leases of what a consumer has in hand renewed, each delivery under a lease of its own.
+"""What a consumer has in hand, each delivery under a lease of its own, and how the leases are kept renewed.
 
 The client's `Renewer` does that in its thread: also while the event loop is blocked.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure import logs
+from apressure.core.delivery import LeasedDelivery
 from apressure.core.driver import Connection, Renewer
+from apressure.core.failures import Failures
 from apressure.core.leases.clock import Clock, Term, since_boot
-from apressure.core.leases.renewal import Renewal, Standstill
+from apressure.core.leases.renewal import Renewal
 from apressure.exceptions import LeaseLostError
 
-
-class Leased(Protocol):
-    """A delivery under a lease.
-
-    Attributes:
-        certain_until: Until when its lease has certainly not ended, by the clock of its consumer.
-    """
-
-    certain_until: float
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def attempts(self) -> int: ...
-    @property
-    def raw(self) -> bytes: ...
+D = TypeVar("D", bound=LeasedDelivery[Any])
 
 
-K = TypeVar("K", bound=Hashable)
-D = TypeVar("D", bound=Leased)
-
-
-class InHand(dict[K, D]):
-    """A consumer's deliveries that are neither settled nor lost, in order, by their claims.
+class ClaimHand(ABC, Generic[D]):
+    """What a consumer has in hand. The leases are renewed, those of what was prefetched included.
 
     Args:
-        on_failure: Called when an acknowledgement that nobody waits for has failed.
-
-    Attributes:
-        on_failure: As given.
-        standstill: For how long the consumer has made no progress; None before it renews anything.
-    """
-
-    def __init__(self, on_failure: Callable[[Exception], None]) -> None:
-        super().__init__()
-        self.on_failure = on_failure
-        self.standstill: Standstill | None = None
-
-    def excused(self) -> contextlib.AbstractContextManager[None]:
-        """Return a block in which the consumer is not stuck; see `protocols.Excusable`."""
-        return contextlib.nullcontext() if self.standstill is None else self.standstill.excuse()
-
-    def extended(self, seconds: float) -> None:
-        """The program has extended a lease: until then, the consumer is not stuck."""
-        if self.standstill is not None:
-            self.standstill.extend(seconds)
-
-
-class LeasesInHand(ABC, Generic[K, D]):
-    """Renews the leases of everything that a consumer has in hand, what was prefetched included.
-
-    Args:
-        hand: The deliveries in hand, by their claims.
         renewer: The client's.
         keys: The KEYS of the script that renews.
-        what: What the deliveries are, for the log and for errors.
-        name: The queue's name, or several, for the same.
+        name: The queue's name, or several, for the log and for errors.
         seconds: How long the leases last.
         max_hold: Seconds without progress after which they are given up.
-        on_lost: Called with an error and the deliveries that were lost, on the event loop.
         clock: Returns seconds, also those for which the machine was suspended.
 
     Attributes:
         kind: The kind of the queue, for the log.
+        claims: The deliveries that are neither settled nor lost, in order; each one is its own key.
+        buffer: What has come and was not handed out, in order. What is not among the claims is lost.
+        current: The delivery whose item the program has; None if it settles deliveries itself.
+        failures: What the program does not know yet.
         name: As given.
         token: Not used: each delivery has a lease of its own.
         term: How long the leases last.
         clock: As given.
         progress: Counts deliveries that were handed out.
+        handed_at: When the latest one was, by the clock.
     """
 
     token = b""
     kind: ClassVar[str]
 
+    _noun: ClassVar[str]
+    """What the deliveries are, for the log and for errors."""
+
     def __init__(
         self,
-        hand: InHand[K, D],
         renewer: Renewer,
         keys: tuple[bytes, ...],
-        what: str,
         name: str,
         seconds: float,
         max_hold: float,
-        on_lost: Callable[[LeaseLostError, list[D]], None],
         clock: Clock = since_boot,
     ) -> None:
+        self.claims: dict[D, D] = {}
+        self.buffer: deque[D] = deque()
+        self.current: D | None = None
+        self.failures = Failures()
+        self.name = name
         self.term = Term(seconds, clock)
         self.clock = clock
         self.progress = 0
-        self._hand = hand
+        self.handed_at = 0.0
         self._renewer = renewer
-        self.name = name
-        self._what = what
-        self._on_lost = on_lost
-        self._renewal = Renewal(self, renewer, keys, self._renew, what, name, max_hold)
-        hand.standstill = self._renewal.standstill
+        self._renewal = Renewal(self, renewer, keys, self._renew, self._noun, name, max_hold)
 
-    @property
-    def renewable(self) -> bool:
-        """Whether there is something to renew."""
-        return bool(self._hand)
+    # What a kind of queue does in its own way.
 
-    @property
-    def in_hand(self) -> bool:
-        """Whether the program may be busy with something."""
-        return bool(self._hand)
+    @abstractmethod
+    def send_back(self, unseen: Sequence[D], seen: Sequence[D]) -> Sequence[asyncio.Future[Any]]:
+        """Send steps that give back what the program has not seen, which was no attempt, and what it has.
 
-    def note_task(self) -> None:
-        """Note the current task of the event loop, which iterates, for the log."""
-        self._renewal.note_task()
+        What goes back later comes before it, so what the program has seen is first in line.
 
-    def arrived(self, deliveries: Sequence[tuple[K, D]], sent: float) -> None:
-        """Take deliveries in hand, by their claims, that a step has claimed which was sent then, by the clock."""
-        until = sent + self.term.seconds
-        for _, delivery in deliveries:
-            delivery.certain_until = until
-        self.took(deliveries)
+        Returns:
+            Futures of their answers, which may be errors.
+        """
 
-    def took(self, deliveries: Sequence[tuple[K, D]]) -> None:
-        """Take deliveries in hand, by their claims, that know until when their leases last."""
-        begin = not self._hand
-        self._hand.update(deliveries)
-        if self._hand and (begin or self._renewal not in self._renewer):
-            self._renewal.begin()
-
-    def certain(self, delivery: D) -> bool:
-        """Whether its lease has certainly not ended."""
-        return self.clock() < delivery.certain_until
-
-    def end(self) -> None:
-        """Renew nothing any more."""
-        self._renewal.end()
-
-    def renew(self) -> None:
-        """Renew the leases over the client's own connection. Called on the event loop."""
-        if self._hand:
-            self._renew(b"", self.term.milliseconds, lambda _: None, None)
-
-    def give_up(self, error: LeaseLostError) -> None:
-        """Give back everything in hand; the consumer raises the error. Called on the event loop."""
-        lost = list(self._hand.values())
-        self._hand.clear()
-        if lost:
-            self._give_back(lost)
-            self._tell(error, lost)
+    @abstractmethod
+    async def assure(self) -> None:
+        """Renew all leases now, since some may have ended; what others have got is in hand no more."""
 
     @abstractmethod
     def _renew(
@@ -172,24 +101,91 @@ class LeasesInHand(ABC, Generic[K, D]):
     ) -> None:
         """Send a step that renews the leases. Called in any thread, on the event loop of the connection."""
 
-    @abstractmethod
-    def _give_back(self, lost: list[D]) -> None:
-        """Send a step that gives back these deliveries."""
+    # What comes and goes.
 
-    def _renewed(self, outcomes: Iterable[tuple[K, bool]], until: float) -> None:
+    def took(self, deliveries: Sequence[D]) -> None:
+        """Take deliveries in hand that know until when their leases last."""
+        begin = not self.claims
+        self.buffer.extend(deliveries)
+        self.claims.update(zip(deliveries, deliveries, strict=True))
+        if self.claims and (begin or self._renewal not in self._renewer):
+            self._renewal.begin()
+
+    def give_back_unseen(self) -> Sequence[asyncio.Future[Any]]:
+        """Give back what was received and not handed out; returns futures of the answers."""
+        unseen = [delivery for delivery in self.buffer if self.claims.pop(delivery, None) is not None]
+        self.buffer.clear()
+        return self.send_back(unseen, ()) if unseen else ()
+
+    def surrender(self) -> tuple[list[D], list[D]]:
+        """Return what the program has not seen, and what it has: from now on, nothing is in hand."""
+        unseen, seen = _unseen_and_seen(self.claims)
+        self.claims.clear()
+        self.buffer.clear()
+        self.current = None
+        return unseen, seen
+
+    def certain(self, delivery: D) -> bool:
+        """Whether its lease has certainly not ended."""
+        return self.clock() < delivery.certain_until
+
+    def failed(self, error: Exception) -> None:
+        """An acknowledgement that nobody waits for has failed: the next iteration says so."""
+        self.failures.note(error)
+        self.failures.tell(error)
+
+    # How the leases are renewed.
+
+    @property
+    def renewable(self) -> bool:
+        """Whether there is something to renew."""
+        return bool(self.claims)
+
+    in_hand = renewable
+    """Whether the program may be busy with something."""
+
+    def note_task(self) -> None:
+        """Note the current task of the event loop, which iterates, for the log."""
+        self._renewal.note_task()
+
+    def excused(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block in which the consumer is not stuck; see `protocols.Excusable`."""
+        return self._renewal.standstill.excuse()
+
+    def extended(self, seconds: float) -> None:
+        """The program has extended a lease: until then, the consumer is not stuck."""
+        self._renewal.standstill.extend(seconds)
+
+    def end(self) -> None:
+        """Renew nothing any more."""
+        self._renewal.end()
+
+    def renew(self) -> None:
+        """Renew the leases over the client's own connection. Called on the event loop."""
+        if self.claims:
+            self._renew(b"", self.term.milliseconds, lambda _: None, None)
+
+    def give_up(self, error: LeaseLostError) -> None:
+        """Give back everything in hand; the consumer raises the error. Called on the event loop."""
+        lost = list(self.claims)
+        self.claims.clear()
+        if lost:
+            self.send_back(*_unseen_and_seen(lost))
+            self._tell(error, lost)
+
+    def _renewed(self, deliveries: Iterable[D], outcomes: Iterable[bool], until: float) -> None:
         """Note which leases last until then, and which have ended. Called on the event loop."""
         lost = []
-        for claim, renewed in outcomes:
-            delivery = self._hand.get(claim)
-            if delivery is None:
+        for delivery, renewed in zip(deliveries, outcomes, strict=False):
+            if delivery not in self.claims:
                 continue  # it was settled meanwhile
-            if not renewed:
-                del self._hand[claim]
+            if renewed:
+                delivery.renewed(until)
+            else:
+                del self.claims[delivery]
                 lost.append(delivery)
-            elif until > delivery.certain_until:
-                delivery.certain_until = until
         if lost:
-            text = f"the lease of {len(lost)} {self._what} of the queue {self.name!r} ended, and other clients get them"
+            text = f"the lease of {len(lost)} {self._noun} of the queue {self.name!r} ended, and other clients get them"
             error = LeaseLostError(text, name=self.name, role="consumer")
             self.log_lost(error, lost)
             self._tell(error, lost)
@@ -197,16 +193,35 @@ class LeasesInHand(ABC, Generic[K, D]):
     def log_lost(self, error: LeaseLostError, lost: Iterable[D]) -> None:
         """Log each delivery that others get."""
         for one in lost:
-            logs.lease_lost(
-                self.kind, self.name, 1, error, delivery=one.id, attempts=one.attempts, message=one.raw
-            )  # fmt: skip
+            logs.lease_lost(self.kind, self.name, 1, error, delivery=one.id, attempts=one.attempts, message=one.raw)
 
-    def _tell(self, error: LeaseLostError, lost: list[D]) -> None:
-        self._on_lost(error, lost)
+    def _tell(self, error: LeaseLostError, lost: Sequence[D]) -> None:
+        """Deliveries were lost to others, or given up: the program may have some of them in hand."""
+        if self.current in lost:
+            self.failures.note(error)
+            self.current = None
+        if any(one.handed_out for one in lost):
+            self.failures.tell(error)
+
+
+def _unseen_and_seen(deliveries: Iterable[D]) -> tuple[list[D], list[D]]:
+    unseen: list[D] = []
+    seen: list[D] = []
+    for delivery in deliveries:
+        (seen if delivery.handed_out else unseen).append(delivery)
+    return unseen, seen
 
 
 class Extends(Protocol):
-    """The steps that renew leases."""
+    """The steps that renew leases.
+
+    Attributes:
+        name: The queue's name.
+        script_keys: The KEYS of a script.
+    """
+
+    name: str
+    script_keys: tuple[bytes, ...]
 
     def send_extend(
         self, claims: Sequence[Any], lease: int, on_answer: Callable[[Any], None], connection: Connection | None = None
@@ -217,40 +232,27 @@ class Extends(Protocol):
         """Have claims last for at least so many seconds; returns the answer."""
 
 
-class ExtendedInHand(LeasesInHand[K, D]):
-    """Renews the leases of all that a consumer has in hand by one step. Its answer says whether the queue is paused.
+class ExtendedHand(ClaimHand[D]):
+    """A hand whose leases are renewed by one step. Its answer says whether the queue is paused.
 
     Args:
-        hand, renewer, keys, what, name, seconds, max_hold, on_lost, clock: As for `LeasesInHand`.
+        renewer, seconds, max_hold, clock: As for `ClaimHand`.
         steps: The steps that renew leases.
-        on_paused: Called on the event loop when a renewal finds the queue paused.
     """
 
-    def __init__(
-        self,
-        hand: InHand[K, D],
-        renewer: Renewer,
-        keys: tuple[bytes, ...],
-        what: str,
-        name: str,
-        seconds: float,
-        max_hold: float,
-        on_lost: Callable[[LeaseLostError, list[D]], None],
-        clock: Clock,
-        steps: Extends,
-        on_paused: Callable[[], None],
-    ) -> None:
-        super().__init__(hand, renewer, keys, what, name, seconds, max_hold, on_lost, clock)
+    def __init__(self, renewer: Renewer, steps: Extends, seconds: float, max_hold: float, clock: Clock) -> None:
+        super().__init__(renewer, steps.script_keys, steps.name, seconds, max_hold, clock)
         self._extends = steps
-        self._on_paused = on_paused
+
+    @abstractmethod
+    def _outcomes(self, answer: Any) -> Iterable[bool]:
+        """Return which leases were renewed."""
 
     async def assure(self) -> None:
-        """Renew all leases now, since some may have ended; what others have got is in hand no more."""
-        claims = list(self._hand)
-        until = self.clock() + self.term.seconds
-        answer = await self._extends.extend(claims, self.term.seconds)
-        self._confirm(claims, answer, until)
-        self._react(claims, answer, until)
+        due, until = list(self.claims), self.clock() + self.term.seconds
+        answer = await self._extends.extend(_claims(due), self.term.seconds)
+        self._confirm(due, answer, until)
+        self._react(due, answer, until)
 
     def _renew(
         self,
@@ -259,30 +261,29 @@ class ExtendedInHand(LeasesInHand[K, D]):
         on_answer: Callable[[Any], None],
         connection: Connection | None,
     ) -> None:
-        claims = self._due()
-        until = self.clock() + milliseconds / 1000
+        due, until = self._due(), self.clock() + milliseconds / 1000
 
         def answered(answer: Any) -> None:
             if not isinstance(answer, Exception):
-                self._confirm(claims, answer, until)
-                self._renewer.call_home(lambda: self._react(claims, answer, until))
+                self._confirm(due, answer, until)
+                self._renewer.call_home(lambda: self._react(due, answer, until))
             on_answer(answer)
 
-        self._extends.send_extend(claims, milliseconds, answered, connection)
+        self._extends.send_extend(_claims(due), milliseconds, answered, connection)
 
-    def _due(self) -> list[K]:
-        """Return the claims to renew. Called in any thread."""
-        return list(self._hand)
+    def _due(self) -> list[D]:
+        """Return what to renew. Called in any thread."""
+        return list(self.claims)
 
-    def _confirm(self, claims: Sequence[K], answer: Any, until: float) -> None:
+    def _confirm(self, due: Sequence[D], answer: Any, until: float) -> None:
         """Note until when leases last that were renewed. Called in any thread."""
 
-    @abstractmethod
-    def _outcomes(self, claims: Sequence[K], answer: Any) -> Iterable[tuple[K, bool]]:
-        """Return which of the claims were renewed. Called on the event loop."""
-
-    def _react(self, claims: Sequence[K], answer: Any, until: float) -> None:
+    def _react(self, due: Sequence[D], answer: Any, until: float) -> None:
         """Act on what a renewal has found. Called on the event loop."""
-        self._renewed(self._outcomes(claims, answer), until)
+        self._renewed(due, self._outcomes(answer), until)
         if answer.paused:
-            self._on_paused()
+            self.give_back_unseen()
+
+
+def _claims(deliveries: Iterable[Any]) -> list[Any]:
+    return [delivery.claim for delivery in deliveries]

@@ -1,27 +1,23 @@
 """Consumers of queues on an okq server, as `async with` blocks: what the specification asks every consumer to write."""
 
-# ruff: noqa: SLF001 (a block is a part of the queue objects that it reads)
-
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from apressure.core.consumer import QueueConsumer
 from apressure.core.leases.clock import since_boot
 from apressure.core.prefetch import Chunk
 from apressure.events.remote.client import OkqClient
-from apressure.events.remote.delivery import Hand, RemoteEventDelivery
+from apressure.events.remote.core import RemoteCore
+from apressure.events.remote.delivery import RemoteEventDelivery
 from apressure.events.remote.errors import no_limit
+from apressure.events.remote.hand import RemoteHand
 from apressure.events.remote.notices import Misses, Notices
-from apressure.events.remote.renewing import Renewing
 from apressure.exceptions import QueueClosedError, ServerTooOldError
-
-if TYPE_CHECKING:
-    from apressure.events.remote.queue import RemoteEventQueue
 
 T = TypeVar("T")
 
@@ -49,54 +45,49 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
         name: The name of the queue that the latest item is from; empty before the first one.
     """
 
-    hand: Hand
-    _renewing: Renewing
+    hand: RemoteHand
 
     def __init__(
         self,
-        queues: Sequence[RemoteEventQueue[Any]],
+        queues: Sequence[RemoteCore[Any]],
+        client: OkqClient,
         notices: Notices,
-        owned: OkqClient | None,
+        owned: bool,
         manual: bool,
         delete: bool,
         prefetch: int | None,
         lease: float,
         max_hold: float,
     ) -> None:
-        hand, client = Hand(self._failed), queues[0]._client
-        blocks, timeout = [queue.blocks for queue in queues], client.settings.settle_timeout
-        super().__init__(self._check_queues, blocks, timeout, manual=manual, delete=delete, hand=hand)
+        hand = RemoteHand(client, ", ".join(queue.name for queue in queues), lease, max_hold)
+        chunk, timeout = Chunk(prefetch, MAX_PREFETCH), client.settings.settle_timeout
+        super().__init__(queues, hand, chunk, timeout, manual=manual, delete=delete)
         self.name = ""
         self._queues = queues
         self._not_drained = list(queues)
-        self._created = {queue for queue in queues if queue._expected}
+        self._created = {queue for queue in queues if queue.expected}
         self._client = client
         self._owned = owned
         self._notices = notices
         self._misses = Misses()
-        self._chunk = Chunk(prefetch, MAX_PREFETCH)
-        self._lease = lease
-        names = ", ".join(queue.name for queue in queues)
-        self._renewing = Renewing(client, hand, names, lease, max_hold, self._lost, self._return_paused)
-        self._extended = False
 
     async def _enter(self) -> None:
         async with contextlib.AsyncExitStack() as stack:  # if this fails, the client is closed
-            if self._owned is not None:
-                await stack.enter_async_context(self._owned)
+            if self._owned:
+                await stack.enter_async_context(self._client)
             self._check_queues()
-            self._extended = await self._client.commands.extends()
+            self.hand.extends = extends = await self._client.commands.extends()
             limited = next((queue for queue in self._queues if queue.max_attempts is not None), None)
-            if limited is not None and not self._extended:
+            if limited is not None and not extends:
                 raise no_limit(limited.name)
-            if self._delete and not self._extended:
+            if self._delete and not extends:
                 raise ServerTooOldError(
                     f"a consumer of the queue {self._queues[0].name!r} cannot delete it: the released okq knows no end "
                     "of a queue. Leave out delete=, or use apressure's server (apressure events serve)"
                 )
             await self._notices.hold()
             stack.pop_all()
-        if not self._extended:
+        if not extends:
             self._chunk.fixed = self._chunk.size  # the leases of those in the buffer would run out
         self._open()
 
@@ -105,61 +96,24 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
 
         Cancelled, that goes on, for up to `settle_timeout` seconds; then the cancellation is raised.
         """
-        inside = self._inside
+        was_open = self._state == "open"
         try:
             await super().end()
         finally:
-            if inside and self._owned is not None:
-                await self._owned.aclose()
+            if was_open and self._owned:
+                await self._client.aclose()
 
-    async def _return(self, unseen: list[RemoteEventDelivery[Any]], seen: list[RemoteEventDelivery[Any]]) -> None:
-        self._notices.release()
-        for one in (*seen, *unseen):
-            one.settled = True
-        for queue in self._queues:
-            for one in unseen:
-                if one.queue == queue.name:
-                    queue._seen.unseen(one.event)
-            # What the program has not seen goes back first: what goes back later comes before it.
-            for some in (unseen, seen):
-                # What has gone back by itself may be in the hands of others.
-                mine = [one for one in some if one.queue == queue.name and one.certain]
-                events, errors = [one.event for one in mine], [one.failure for one in mine] if some is seen else None
-                if mine:
-                    await self._client.step(self._client.commands.put_back(queue.name, events, errors))
-
-    def _return_paused(self, name: str) -> None:
-        """Give back what came from a queue that is paused now, and was not handed out: that was no attempt."""
-        prefetched = list(self._buffer)
-        unseen = [one for one in prefetched if one.queue == name]
-        self._buffer.clear()
-        self._buffer.extend(one for one in prefetched if one.queue != name)
-        for one in unseen:
-            self.hand.pop(one, None)
-        mine = [one.event for one in unseen if one.certain]
-        if mine:
-            self._client.soon(self._client.commands.put_back(name, mine))
-
-    def _check_queues(self) -> None:
-        for queue in self._queues:
-            queue.check()
+    async def _flush(self) -> None:
+        if acks := set().union(*(queue.acks for queue in self._queues)):
+            await asyncio.wait(acks)
 
     def _begin(self) -> None:
         super()._begin()
         self._not_drained = self._not_drained or list(self._queues)  # what was in hand at the end may have gone back
 
-    async def _flush(self) -> None:
-        """Wait until acknowledgements have been answered."""
-        if self.hand.acks:
-            await asyncio.wait(self.hand.acks)
-
-    def _hand_out(self, delivery: RemoteEventDelivery[Any]) -> T:
-        self._renewing.progress += 1
+    def _hand_out(self, delivery: RemoteEventDelivery[Any], now: float) -> T:
         self.name = delivery.queue
-        if self._manual:
-            return delivery  # type: ignore[return-value]
-        self._current = delivery
-        return delivery.item  # type: ignore[no-any-return]
+        return super()._hand_out(delivery, now)
 
     async def _receive(self) -> None:
         """Fill the buffer, or take drained queues from those that are left. Once; it waits if there is nothing.
@@ -181,50 +135,46 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
                         raise
                 draining = True
                 continue
-            if self._buffer:
+            if self.hand.buffer:
                 self._misses = Misses()
                 return
             queue.check()
         self._chunk.waited()
         began = loop.time()
-        await self._queues[0]._wait(self._notices.park(generation), _DRAINING if draining else None)
+        await self._queues[0].wait(self._notices.park(generation), _DRAINING if draining else None)
         await self._misses.note(loop.time() - began)
 
-    async def _pop(self, queue: RemoteEventQueue[Any]) -> None:
+    async def _pop(self, queue: RemoteCore[Any]) -> None:
         """Pop events into the buffer; those that come when the block has ended go back."""
-        sent = since_boot()
-        expected, limit = queue in self._created, queue.max_attempts or 0
-        events = await self._client.commands.pop(queue.name, self._chunk.size, self._lease, expected, limit)
+        lease = self.hand.term.seconds
+        until, expected, limit = since_boot() + lease, queue in self._created, queue.max_attempts or 0
+        events = await self._client.commands.pop(queue.name, self._chunk.size, lease, expected, limit)
         if events.wait.created:
             self._created.add(queue)
-        queue._seen.popped(events)
-        if self._left:
-            await queue._put_back(events)
-            return
-        deliveries = [queue._delivery(one, sent + self._lease, self._notices, self.hand) for one in events]
-        self._buffer.extend(deliveries)
-        if self._extended:
-            self._renewing.arrived([(one, one) for one in deliveries], sent)
+        queue.popped(events)
+        if self._state == "left":
+            await queue.put_back(events)
         else:
-            self.hand.update((one, one) for one in deliveries)
+            self.hand.took([queue.delivery(event, until, self._notices, self.hand) for event in events])
+
+    async def _leave(self) -> None:
+        self._notices.release()
 
     async def _delete_drained(self) -> None:
         for queue in self._queues:
-            look = await queue._look()
-            if look.closed and not (look.waiting or look.claimed):
-                await self._client.step(queue._ours.delete())
+            await queue.delete_drained()
 
-    async def _is_drained(self, queue: RemoteEventQueue[Any]) -> bool:
+    async def _is_drained(self, queue: RemoteCore[Any]) -> bool:
         """Whether nobody else has an event of a closed queue, which may come back."""
         await self._flush()
         counts = await self._client.commands.counts(queue.name)
-        mine = sum(one.queue == queue.name for one in self.hand)
+        mine = sum(one.queue == queue.name for one in self.hand.claims)
         return counts.total == counts.processing <= mine
 
     async def _assure(self, delivery: RemoteEventDelivery[Any]) -> None:
         """Extend the leases in hand; where that cannot be done, the event is in hand no more."""
-        if self._extended:
-            await self._renewing.assure()
+        if self.hand.extends:
+            await self.hand.assure()
         else:
-            self.hand.pop(delivery, None)
-            self._renewing.log_lost(delivery.lost("handed out"), [delivery])
+            self.hand.claims.pop(delivery, None)
+            self.hand.log_lost(delivery.lost("handed out"), [delivery])

@@ -18,6 +18,7 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.handover import note_taken
 from apressure.connection.settings import MAX_NAME
 from apressure.core import counts as done
+from apressure.core.delivery import Hand
 from apressure.core.leases.clock import since_boot
 from apressure.core.objects import Block, QueueObject
 from apressure.core.waiting import Wait
@@ -28,7 +29,7 @@ from apressure.events.identified import Identified
 from apressure.events.ids import new_id
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Counts, Pair, Popped, encoded
-from apressure.events.remote.delivery import DEFAULT_LEASE, Hand, RemoteEventDelivery, Seen, lease_of
+from apressure.events.remote.delivery import DEFAULT_LEASE, RemoteEventDelivery, Seen, lease_of
 from apressure.events.remote.notices import Misses, Notices
 from apressure.events.remote.ours import Look, Ours
 from apressure.events.remote.statistics import RemoteEventStatistics
@@ -193,8 +194,30 @@ class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDeliver
                 raise outcome.error(self.name)
             failures += 1
             pause = _LOOKS.pause(failures)
-            await self._wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
+            await self.wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
         return outcome
+
+    # What its consumers need.
+
+    @property
+    def expected(self) -> bool:
+        """Whether this object has created the queue."""
+        return self._expected
+
+    @property
+    def acks(self) -> set[asyncio.Task[bool | Exception]]:
+        """Acknowledgements under way that nobody waits for."""
+        return self._seen.acks
+
+    def popped(self, events: Popped) -> None:
+        """Note that events were popped."""
+        self._seen.popped(events)
+
+    async def delete_drained(self) -> None:
+        """Delete the queue if it is closed, and has nothing left."""
+        look = await self._look()
+        if look.closed and not (look.waiting or look.claimed):
+            await self._client.step(self._ours.delete())
 
     async def _counts(self) -> Counts:
         self.check()
@@ -253,13 +276,13 @@ class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDeliver
             expected = True  # it has a bound
             pause = _LOOKS.pause(failures)
             with self._blocked.by("full"):
-                await self._wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
+                await self.wait(loop.create_future(), pause if remaining is None else min(pause, remaining))
 
     # What is behind receiving and getting.
 
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[RemoteEventDelivery[T]]:
         events, until = await self._take(most, timeout, lease_of(lease))
-        return [self._delivery(event, until, self._notices) for event in events]
+        return [self.delivery(event, until, self._notices) for event in events]
 
     async def _get(self, most: int, timeout: float | None) -> list[T]:
         while True:
@@ -278,7 +301,7 @@ class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDeliver
     async def _confirm(self, events: list[Pair], taken: int) -> list[Pair]:
         """Acknowledge the first events, and give back the others. Return those that were acknowledged."""
         if events[taken:]:
-            await self._put_back(events[taken:])
+            await self.put_back(events[taken:])
         confirmed = await self._client.commands.confirm(self.name, [event for event, _ in events[:taken]])
         return [event for event, done in zip(events, confirmed, strict=False) if done]
 
@@ -291,9 +314,7 @@ class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDeliver
         event = await self._client.commands.peek(self.name, newest)
         return None if event is None else event[1]
 
-    def _delivery(
-        self, event: Pair, until: float, notices: Notices, hand: Hand | None = None
-    ) -> RemoteEventDelivery[T]:
+    def delivery(self, event: Pair, until: float, notices: Notices, hand: Hand | None = None) -> RemoteEventDelivery[T]:
         decode, seen = self._items.decode, self._seen
         delivery = RemoteEventDelivery(self._client, self.name, event, decode, seen, until, notices, hand)
         if delivery.redelivered:
@@ -303,11 +324,11 @@ class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDeliver
     async def _pop(self, most: int, lease: float, expected: bool) -> Popped:
         """Pop events, without waiting. Cancelled, nothing was taken, or it goes back."""
         popping = self._client.commands.pop(self.name, most, lease, expected, self.max_attempts or 0)
-        events = await self._client.step(popping, self._put_back)
-        self._seen.popped(events)
+        events = await self._client.step(popping, self.put_back)
+        self.popped(events)
         return events
 
-    async def _put_back(self, events: Sequence[Pair]) -> None:
+    async def put_back(self, events: Sequence[Pair]) -> None:
         with contextlib.suppress(PressureError):  # they come again when their leases end
             await self._client.commands.put_back(self.name, [event for event, _ in events])
 
@@ -336,7 +357,7 @@ class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDeliver
             if remaining is not None and remaining <= 0:
                 raise events.wait.error(self.name)
             with self._blocked.by("paused" if events.wait.reason == "paused" else "empty"):
-                woken = await self._wait(self._notices.park(generation), remaining)
+                woken = await self.wait(self._notices.park(generation), remaining)
             if not woken:
                 raise events.wait.error(self.name)
             await misses.note(loop.time() - began)
@@ -350,7 +371,7 @@ class RemoteCore(QueueObject[OkqClient, Block], Identified[T, RemoteEventDeliver
         finally:
             self._busy[role] -= 1
 
-    async def _wait(self, future: asyncio.Future[None], seconds: float | None) -> bool:
+    async def wait(self, future: asyncio.Future[None], seconds: float | None) -> bool:
         """Wait for a future, that `unblock` and `aclose` end, for so many seconds. Return whether it is done."""
         self._waiting.add(future)
         try:

@@ -7,17 +7,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from apressure import dead_letters
 from apressure.core.counts import Counts
-from apressure.core.delivery import LeasedDelivery
+from apressure.core.delivery import BatchedDelivery, Hand
 from apressure.core.leases import arguments
 from apressure.core.leases.clock import since_boot
-from apressure.core.leases.in_hand import InHand
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Popped
 from apressure.events.remote.errors import no_extend
 from apressure.events.remote.notices import Notices
-from apressure.exceptions import LeaseLostError
 
 T = TypeVar("T")
 
@@ -43,10 +40,12 @@ class Seen:
 
     Attributes:
         keep_errors: As given.
+        acks: Acknowledgements under way that nobody waits for.
     """
 
     def __init__(self, counts: Counts, keep_errors: bool) -> None:
         self.keep_errors = keep_errors
+        self.acks: set[asyncio.Task[bool | Exception]] = set()
         self._done = counts
         self._counts: OrderedDict[bytes, int] = OrderedDict()
 
@@ -80,7 +79,7 @@ class Seen:
         self._counts.pop(event, None)
 
 
-class RemoteEventDelivery(LeasedDelivery[T]):
+class RemoteEventDelivery(BatchedDelivery[T]):
     """An event in flight: no other consumer gets it until its lease ends.
 
     okq knows a claim by the event's id alone. So `ack` after the end of the lease acknowledges the event even if
@@ -94,11 +93,13 @@ class RemoteEventDelivery(LeasedDelivery[T]):
         settled: Whether `ack` or `nack` has been called.
     """
 
-    __slots__ = ("_client", "_notices", "_seen", "event", "failure", "queue")
+    __slots__ = ("_client", "_notices", "_seen", "attempts", "event", "queue", "raw")
+
+    raw: bytes
+    attempts: int
 
     _noun = "event"
-
-    _in_hand: Hand | None
+    _gone = "its lease has ended, and another client got it, or gets it again"
 
     def __init__(
         self,
@@ -114,9 +115,9 @@ class RemoteEventDelivery(LeasedDelivery[T]):
         self.queue = queue
         self.event, self.raw = event
         self.attempts = seen.delivered(self.event)
-        self.settled = False
-        self.failure = b""  # why this attempt failed, as it is kept
-        self.certain_until = until  # the lease has certainly not ended before that, by the clock `since_boot`
+        self.settled = self.handed_out = False
+        self.failure = b""
+        self.certain_until = until  # by the clock `since_boot`
         self._client = client
         self._decode = decode
         self._seen = seen
@@ -129,147 +130,58 @@ class RemoteEventDelivery(LeasedDelivery[T]):
         return self.event.decode(errors="surrogateescape")
 
     @property
-    def claim(self) -> RemoteEventDelivery[T]:
-        """What names it in its consumer's hand: itself."""
-        return self
-
-    @property
     def certain(self) -> bool:
         """Whether its lease has certainly not ended."""
         return since_boot() < self.certain_until
 
-    async def ack(self) -> None:
-        """Acknowledge the event: it never comes again (specification: QACK).
+    def forget(self) -> None:
+        """It goes back, and the program has not seen it."""
+        self._seen.unseen(self.event)
 
-        Raises:
-            LeaseLostError: The event is not in the queue: its lease ended, and another consumer has acknowledged it.
-            OutcomeUnknownError: The connection broke and could not be restored in time.
-            RuntimeError: It was settled before.
+    @property
+    def _queue_name(self) -> str:
+        return self.queue
 
-        Cancelled, it waits for the outcome, then raises: the event is acknowledged or in flight.
-        """
-        self._begin("acknowledged")
-        await self._settle(redo=False)
-
-    def note_error(self, error: BaseException | str) -> None:
-        """Keep why this attempt failed, however the event goes back: a dead letter shows its latest error.
-
-        Without `max_attempts` it is dropped.
-
-        Raises:
-            TypeError: The error is neither an exception nor a text.
-        """
-        text = dead_letters.encode(error)
-        if self._seen.keep_errors:
-            self.failure = text
-
-    async def nack(self, error: BaseException | str | None = None) -> None:
-        """Give the event back, first in line (specification: QACK with REDO; with an error, QFAIL of our servers).
-
-        Args:
-            error: Why; see `EventQueue.dead_letters`. None keeps no error of this attempt.
-
-        Raises:
-            LeaseLostError: Its lease has ended, so it has gone back by itself.
-            OutcomeUnknownError, RuntimeError: As for `ack`.
-            TypeError: The error is neither an exception nor a text. The event stays in flight.
-
-        Cancelled, it waits for the outcome, then raises: the event is given back or in flight.
-        """
-        if error is not None:
-            self.note_error(error)
-        self._begin("given back")
-        if not self.certain:
-            raise self.lost("given back")
-        await self._settle(redo=True)
-
-    def ack_soon(self) -> None:
-        """Acknowledge the event without waiting. If that fails, the consumer says so.
-
-        Raises:
-            RuntimeError: It was settled before.
-        """
-        self._begin("acknowledged")
-        task = self._client.soon(self._client.commands.settle(self.queue, self.event, redo=False))
-        task.add_done_callback(self._acked)
-        if self._in_hand is not None:
-            self._in_hand.acks.add(task)
-
-    async def extend(self, seconds: float) -> None:
-        """Keep the event in flight for at least `seconds` from now. The lease never gets shorter.
-
-        Raises:
-            ServerTooOldError: The server is a released okq, which cannot do that.
-            LeaseLostError: The lease ended before.
-            RuntimeError: It was settled before.
-            TypeError, ValueError: `seconds` is invalid.
-
-        Cancelled, it is extended or not, and can be settled.
-        """
-        seconds = lease_of(seconds, "seconds")
-        self._check("extended")
-        commands = self._client.commands
-        if not await commands.extends():
-            raise no_extend(self.queue)
-        if not self.certain:
-            raise self.lost("extended")
-        sent = since_boot()
-        (extended,) = await self._client.step(commands.extend(self.queue, [self.event], seconds))
-        if extended:
-            self.certain_until = max(self.certain_until, sent + seconds)
-        elif not self.settled:
-            raise self.lost("extended")
-        if self._in_hand is not None:
-            self._in_hand.extended(seconds)
-
-    def lost(self, what: str) -> LeaseLostError:
-        """Return the error for an event whose lease has ended."""
-        return LeaseLostError(
-            f"the event {self.id} of {self.queue!r} was not {what}: its lease has ended, and another client got it, or "
-            "gets it again",
-            name=self.queue,
-            role="consumer",
-        )
-
-    async def _settle(self, redo: bool) -> None:
-        try:
-            error = self.failure if redo else b""
-            done = await self._client.step(self._client.commands.settle(self.queue, self.event, redo, error))
-        except Exception:
-            self.settled = False  # another try may succeed
-            if self._in_hand is not None:
-                self._in_hand[self] = self
-            raise
-        if not done:
-            raise self.lost("given back" if redo else "acknowledged")
-        if redo:
-            self._notices.wake()
-        else:
-            self._seen.acknowledged(self.event)
+    @property
+    def _keeps_errors(self) -> bool:
+        return self._seen.keep_errors
 
     def _begin(self, what: str) -> None:
         self._check(what)
         self.settled = True
         if self._in_hand is not None:
-            self._in_hand.pop(self, None)
+            self._in_hand.claims.pop(self, None)  # what has gone back may be acknowledged all the same
 
-    def _acked(self, task: asyncio.Task[bool | Exception]) -> None:
-        if self._in_hand is not None:
-            self._in_hand.acks.discard(task)
-        outcome = task.result()
+    async def _make(self, change: bool) -> bool:
+        if change and not self.certain:
+            return False
+        error = self.failure if change else b""
+        done = await self._client.step(self._client.commands.settle(self.queue, self.event, change, error))
+        if done and change:
+            self._notices.wake()
+        elif done:
+            self._seen.acknowledged(self.event)
+        return done
+
+    def _ack_soon(self) -> None:
+        task = self._client.soon(self._client.commands.settle(self.queue, self.event, redo=False))
+        self._seen.acks.add(task)
+        task.add_done_callback(lambda task: self._was_acked(task.result()))
+        task.add_done_callback(self._seen.acks.discard)
+
+    def _was_acked(self, outcome: Any) -> None:
         if outcome is True:
             self._seen.acknowledged(self.event)
-        elif self._in_hand is not None:
-            self._in_hand.on_failure(outcome if isinstance(outcome, Exception) else self.lost("acknowledged"))
+        super()._was_acked(outcome)
 
-
-class Hand(InHand[RemoteEventDelivery[Any], RemoteEventDelivery[Any]]):
-    """A consumer's deliveries.
-
-    Attributes:
-        acks: Acknowledgements under way that nobody waits for.
-    """
-
-    def __init__(self, on_failure: Callable[[Exception], None]) -> None:
-        super().__init__(on_failure)
-        self.acks: set[asyncio.Task[bool | Exception]] = set()
+    async def _extend(self, seconds: float) -> bool:
+        commands = self._client.commands
+        if not await commands.extends():
+            raise no_extend(self.queue)
+        if not self.certain:
+            return False
+        sent = since_boot()
+        (extended,) = await self._client.step(commands.extend(self.queue, [self.event], seconds))
+        if extended:
+            self.renewed(sent + seconds)
+        return extended

@@ -83,7 +83,7 @@ class RemoteEventQueue(RemoteCore[T]):
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
     ) -> RemoteEventConsumer[Any]:
         seconds, hold = lease_of(lease), max_hold_of(max_hold)
-        return RemoteEventConsumer([self], self._notices, None, manual, delete, prefetch, seconds, hold)
+        return RemoteEventConsumer([self], self._client, self._notices, False, manual, delete, prefetch, seconds, hold)
 
     @classmethod
     def consume(
@@ -112,7 +112,7 @@ class RemoteEventQueue(RemoteCore[T]):
             RemoteCore.__init__(queue, client, False, name, codec, max_attempts, keep_errors)
             queues.append(queue)
         notices = Notices(client.node, [queue.name for queue in queues])
-        return RemoteEventConsumer(queues, notices, client, True, False, 1, seconds, max_hold_of(None))
+        return RemoteEventConsumer(queues, client, notices, True, True, False, 1, seconds, max_hold_of(None))
 
 
 def _client_of(options: ClientOptions) -> OkqClient:

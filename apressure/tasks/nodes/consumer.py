@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from apressure.concurrency import background
-from apressure.concurrency.settle import set_result_once, wait_for_answer
-from apressure.core.consumer import QueueConsumer
+from apressure.core.fetching import FetchingConsumer
 from apressure.core.leases.clock import Clock, since_boot
 from apressure.core.prefetch import QUICK, Chunk
 from apressure.core.waiting import Wait
-from apressure.exceptions import DurabilityError, PressureError
+from apressure.exceptions import PressureError
 from apressure.protocols import DEFAULT_MAX_HOLD
-from apressure.tasks.delivery import Hand, TaskDelivery
-from apressure.tasks.engine.answers import Reservation
+from apressure.tasks.delivery import TaskDelivery
+from apressure.tasks.engine.answers import Reservation, Reserved
 from apressure.tasks.engine.lanes import note_reserved
-from apressure.tasks.engine.steps import Change
+from apressure.tasks.nodes.hand import TaskHand
 from apressure.tasks.nodes.orphans import Orphans
-from apressure.tasks.nodes.renewing import Renewing
 from apressure.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -41,11 +40,11 @@ PATIENCE: Final = QUICK
 """Seconds: what was reserved and is not asked for within this time goes back. No task waits behind a long one."""
 
 
-class TaskConsumer(QueueConsumer[T, TaskDelivery[Any]]):
+class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
     """The consuming end of a `TaskQueue`: it takes over the tasks of this host's dead listeners, too."""
 
-    hand: Hand
-    _renewing: Renewing
+    hand: TaskHand
+    _heartbeat = SIGN_OF_LIFE
 
     def __init__(
         self,
@@ -57,20 +56,16 @@ class TaskConsumer(QueueConsumer[T, TaskDelivery[Any]]):
         max_hold: float | None,
         clock: Clock = since_boot,
     ) -> None:
-        timeout = queue.steps.settle_timeout
-        hand = Hand(self._failed)
-        super().__init__(queue.check, [queue.blocks], timeout, manual=manual, delete=delete, hand=hand)
-        self._queue = queue
-        self._chunk = Chunk(prefetch, MAX_PREFETCH, one_by_one=True)
-        self._timer: asyncio.TimerHandle | None = None
-        self._series = queue.steps.series()
-        self._renewing = Renewing(
-            queue, hand, lease, max_hold or DEFAULT_MAX_HOLD, self._lost, self._give_back_unseen, clock,
-            patient=prefetch is not None,
-        )  # fmt: skip
-        self._orphans = Orphans(queue)
+        hand = TaskHand(queue, lease, max_hold or DEFAULT_MAX_HOLD, clock, patient=prefetch is not None)
         if max_hold is None:
-            self._renewing.excuse()
+            hand.excuse()
+        chunk, timeout = Chunk(prefetch, MAX_PREFETCH, one_by_one=True), queue.steps.settle_timeout
+        super().__init__([queue], hand, chunk, timeout, manual=manual, delete=delete)
+        self._queue = queue
+        self._timer: asyncio.TimerHandle | None = None
+        self._looked_at = 0
+        self._series = queue.steps.series()
+        self._orphans = Orphans(queue)
         self._block = secrets.token_hex(8).encode()
         self._listener = b""
         self._expected = queue.expected
@@ -79,7 +74,7 @@ class TaskConsumer(QueueConsumer[T, TaskDelivery[Any]]):
         queue = self._queue
         queue.check()
         self._listener = await queue.listener()
-        await queue.steps.register(self._listener, self._block, STALE)
+        await self._register()
         self._open(background.start(self._stay_registered(), f"registering a listener of {queue.name!r}"))
         try:
             await self._orphans.claim()
@@ -87,50 +82,34 @@ class TaskConsumer(QueueConsumer[T, TaskDelivery[Any]]):
             await self.end()
             raise
 
-    async def _return(self, unseen: list[TaskDelivery[Any]], seen: list[TaskDelivery[Any]]) -> None:
-        steps = self._queue.steps
-        # What goes back later comes before it: what the program has not seen goes back first.
-        changes = [Change("unseen", one.claim) for one in reversed(unseen)]
-        changes += [one.nacked for one in reversed(seen)]
-        try:
-            if changes:
-                letters = await steps.settle(changes, self._queue.result_ttl)
-                for one in (*unseen, *seen):
-                    one.settled = True
-                for one, letter in zip(reversed(seen), letters[len(unseen) :], strict=True):
-                    if letter == "1":
-                        one.note_dead(one.nacked)
-        finally:
-            await steps.unregister(self._listener, self._block)
+    async def _stay_registered(self) -> None:
+        with contextlib.suppress(PressureError):
+            await self._orphans.find()
+            await self._orphans.claim()
+        await super()._stay_registered()
+
+    async def _beat(self) -> None:
+        await self._register()
+        await self._orphans.claim()
+
+    async def _register(self) -> None:
+        await self._queue.steps.register(self._listener, self._block, STALE)
+
+    async def _leave(self) -> None:
+        await self._queue.steps.unregister(self._listener, self._block)
 
     async def _delete_drained(self) -> None:
         status = await self._queue.steps.status()
         if status.closed and not (status.waiting or status.scheduled or status.leased):
             await self._queue.delete()
 
+    async def _flush(self) -> None:
+        await asyncio.wait((self._queue.settler.flushed(),))
+
     async def _receive(self) -> None:
         await self._queue.until(self._step, None)
-
-    def _hand_out(self, delivery: TaskDelivery[Any]) -> T:
-        self._renewing.handed_out(delivery)
-        if self._buffer and self._chunk.fixed is None and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._look_for_slowness)
-        if self._manual:
-            return self._shown(delivery)
-        self._current = delivery
-        return delivery.item  # type: ignore[no-any-return]
-
-    def _shown(self, delivery: TaskDelivery[Any]) -> T:
-        return delivery  # type: ignore[return-value]
-
-    def _look_for_slowness(self) -> None:
-        """Give back what was reserved ahead, if the program is busy with something else for long."""
-        self._timer = None
-        if self._renewing.seconds_since_handed_out >= PATIENCE:
-            self._chunk.size = 1
-            self._give_back_unseen()
-        elif self._buffer:
-            self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._look_for_slowness)
+        if self._chunk.fixed is None and self._timer is None and len(self.hand.buffer) > 1:
+            self._look_soon(self.hand.progress + 1)
 
     async def _step(self) -> Wait | None:
         """Reserve tasks into the buffer, without waiting for them: one step.
@@ -138,61 +117,39 @@ class TaskConsumer(QueueConsumer[T, TaskDelivery[Any]]):
         Cancelled while the step is on its way, the tasks are in the buffer when this ends.
         """
         queue, most = self._queue, self._chunk.adapt()
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        sent = self._renewing.clock()
-
-        def on_answer(answer: Any) -> None:
-            if isinstance(answer, Reservation):
-                self._arrived(answer, sent)
-            elif isinstance(answer, DurabilityError) and isinstance(answer.answer, Reservation) and answer.answer.tasks:
-                queue.steps.give_back_soon(answer.answer.tasks)
-            set_result_once(done, answer)
-
-        want = queue.want(self._renewing.term.seconds, self._listener, self._expected, len(self.hand))
-        queue.steps.send_reserve(self._series, most, want, on_answer)
-        await wait_for_answer(done, None, queue.steps.settle_timeout)
-        answer = done.result()
-        if isinstance(answer, Exception):
-            raise answer
+        want = queue.want(self.hand.term.seconds, self._listener, self._expected, len(self.hand.claims))
+        done = self._send(lambda on_answer: queue.steps.send_reserve(self._series, most, want, on_answer))
+        answer = await self._answer_to(done)
         if isinstance(answer, Wait):
-            self._expected = self._expected or answer.created
             self._chunk.waited()
             return answer
         return None
 
-    def _arrived(self, answer: Reservation, sent: float) -> None:
-        queue = self._queue
-        note_reserved(queue.steps, answer)
-        deliveries = [queue.delivery(reserved, self.hand) for reserved in answer.tasks]
-        self._buffer.extend(deliveries)
-        self._renewing.arrived([(one.claim, one) for one in deliveries], sent)
-        if self._left:  # the block has ended meanwhile
-            self._give_back_unseen()
+    def _look_soon(self, progress: int) -> None:
+        """Look again after `PATIENCE`: has the program got more than so many by then?"""
+        self._looked_at = progress
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._look_for_slowness)
 
-    def _give_back_unseen(self) -> None:
-        """Give back what the program has not seen."""
-        unseen = list(self._buffer)
-        self._buffer.clear()
-        for one in unseen:
-            self.hand.pop(one.claim, None)
-        if unseen:
-            changes = [Change("unseen", one.claim) for one in reversed(unseen)]
-            self._queue.steps.send_settle(changes, 0, lambda _: None)
+    def _look_for_slowness(self) -> None:
+        """Give back what was reserved ahead, if the program is busy with something else for long."""
+        self._timer = None
+        if self.hand.progress <= self._looked_at:
+            self._chunk.size = 1
+            self.hand.give_back_unseen()
+        elif self.hand.buffer:
+            self._look_soon(self.hand.progress)
 
-    async def _flush(self) -> None:
-        """Wait until completions have been sent and answered."""
-        await asyncio.wait((self._queue.settler.flushed(),))
+    def _messages(self, answer: Any) -> list[Reserved] | None:
+        return answer.tasks if isinstance(answer, Reservation) else None
 
-    async def _stay_registered(self) -> None:
-        """Give signs of life, and take over tasks of listeners of this host that give none."""
-        with contextlib.suppress(PressureError):
-            await self._orphans.find()
-            await self._orphans.claim()
-        while True:
-            await asyncio.sleep(SIGN_OF_LIFE)
-            with contextlib.suppress(PressureError):  # the next one may get through
-                await self._queue.steps.register(self._listener, self._block, STALE)
-                await self._orphans.claim()
+    def _note(self, answer: Reservation) -> None:
+        note_reserved(self._queue.steps, answer)
+
+    def _deliveries(self, messages: Sequence[Reserved], until: float) -> list[TaskDelivery[Any]]:
+        return self._queue.deliveries(messages, until, self.hand)
+
+    def _undo(self, messages: Sequence[Reserved]) -> object:
+        return self._queue.steps.give_back_soon(messages)
 
 
 class Listener(TaskConsumer[Task]):
@@ -209,9 +166,10 @@ class Listener(TaskConsumer[Task]):
 
         Cancelled while it waits, nothing is lost: the end of the block gives back what was reserved.
         """
-        if not (self._inside or self._left):
+        if self._state == "new":
             await self.__aenter__()
         return await super().__anext__()
 
-    def _shown(self, delivery: TaskDelivery[Any]) -> Task:
+    def _hand_out(self, delivery: TaskDelivery[Any], now: float) -> Task:
+        super()._hand_out(delivery, now)
         return delivery.task

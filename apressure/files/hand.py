@@ -1,79 +1,63 @@
-"""Keeps the leases of a consumer's messages renewed: a timer on the event loop renames their files."""
-
-# ruff: noqa: SLF001 (it is a part of the queue object whose messages they are)
+"""What a consumer of a directory has in hand. A timer on the event loop renames the files: that renews their leases."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from apressure.concurrency import background
 from apressure.core.driver import Connection
-from apressure.core.leases.in_hand import LeasesInHand
+from apressure.core.leases.in_hand import ClaimHand
 from apressure.core.leases.timer import Timer
 from apressure.exceptions import LeaseLostError, PressureError
-from apressure.files.delivery import FileDelivery, Hand
-
-if TYPE_CHECKING:
-    from apressure.files.queue import FileQueue
+from apressure.files.delivery import Access, FileDelivery
 
 logger = logging.getLogger("apressure")
 
 
-class Renewing(LeasesInHand[FileDelivery[Any], FileDelivery[Any]]):
-    """Renews the leases of all messages that a consumer has in hand.
+class FileHand(ClaimHand[FileDelivery[Any]]):
+    """The messages that a consumer has in hand.
 
     A name of a file says when its lease ends, by the time of day, which all processes know. When to renew is told by
     the core's clock, which nobody sets.
 
     Args:
-        queue: The queue object.
-        hand: What the consumer has in hand.
-        seconds: As for `LeasesInHand`.
-        max_hold: As for `LeasesInHand`.
-        on_lost: As for `LeasesInHand`.
+        access: What deliveries use of the queue object.
+        seconds, max_hold: As for `ClaimHand`.
         look: Awaited before each renewal.
     """
 
     kind = "FileQueue"
+    _noun = "messages"
 
-    def __init__(
-        self,
-        queue: FileQueue[Any],
-        hand: Hand,
-        seconds: float,
-        max_hold: float,
-        on_lost: Callable[[LeaseLostError, list[FileDelivery[Any]]], None],
-        look: Callable[[], Awaitable[None]],
-    ) -> None:
-        super().__init__(hand, Timer(), (), "messages", queue.name, seconds, max_hold, on_lost)
-        self.clock = queue._store.time
-        self._queue = queue
+    def __init__(self, access: Access, seconds: float, max_hold: float, look: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(Timer(), (), access.store.settings.name, seconds, max_hold)
+        self.clock = access.store.time
+        self._access = access
         self._look = look
         self._renaming = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
 
-    async def assure(self) -> None:
-        """Renew all leases now; what others have got is in hand no more."""
-        for delivery in [*self._hand]:
-            await self._extend(delivery)
-
-    def give_back_soon(self, deliveries: Iterable[FileDelivery[Any]]) -> asyncio.Task[None]:
+    def send_back(
+        self, unseen: Sequence[FileDelivery[Any]], seen: Sequence[FileDelivery[Any]]
+    ) -> list[asyncio.Future[Any]]:
         """Give deliveries back, first in line, in a task that ends though others are cancelled."""
-        return background.start(self.give_back(deliveries), f"giving back messages of the queue {self.name!r}")
+        name = f"giving back messages of the queue {self.name!r}"
+        return [background.start(self._give_back([*unseen, *seen]), name)]
 
-    async def give_back(self, deliveries: Iterable[FileDelivery[Any]]) -> None:
+    async def _give_back(self, deliveries: Sequence[FileDelivery[Any]]) -> None:
         """Give deliveries back, first in line, but those that were settled. What goes back already does so first."""
         async with self._renaming:  # or a renewal could rename them meanwhile
             back = [one.given_back() for one in deliveries if not one.settled]
             if back:
-                with self._queue._operation():
-                    await self._queue._receiver.give_back(back)
+                with self._access.operation():
+                    await self._access.receiver.give_back(back)
 
-    def _give_back(self, lost: list[FileDelivery[Any]]) -> None:
-        self.give_back_soon(lost)
+    async def assure(self) -> None:
+        for delivery in list(self.claims):
+            await self._extend(delivery)
 
     def _renew(
         self,
@@ -88,7 +72,7 @@ class Renewing(LeasesInHand[FileDelivery[Any], FileDelivery[Any]]):
 
     async def _renew_all(self) -> None:
         await self._look()
-        for delivery in [*self._hand]:
+        for delivery in list(self.claims):
             try:
                 await self._extend(delivery)
             except PressureError as error:
@@ -98,9 +82,9 @@ class Renewing(LeasesInHand[FileDelivery[Any], FileDelivery[Any]]):
         """Renew the lease of a delivery, unless the program has extended it for longer, or settled it."""
         seconds = self.term.seconds
         async with self._renaming:
-            if delivery not in self._hand or delivery.settled or delivery.certain_until - self.clock() > seconds:
+            if delivery not in self.claims or delivery.settled or delivery.certain_until - self.clock() > seconds:
                 return
             try:
                 await delivery.renew(seconds)
             except LeaseLostError:
-                self._renewed([(delivery, False)], 0.0)
+                self._renewed([delivery], [False], 0.0)
