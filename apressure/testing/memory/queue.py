@@ -13,6 +13,7 @@ from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
+from apressure.core.delivery import Hand
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.leases.timer import Timer
 from apressure.core.objects import Block, QueueObject, SharedClient
@@ -26,7 +27,7 @@ from apressure.dead_letters import DeadLetter
 from apressure.exceptions import PressureError
 from apressure.items import Items, Progress
 from apressure.testing.memory.consumer import MemoryConsumer
-from apressure.testing.memory.delivery import Hand, MemoryDelivery
+from apressure.testing.memory.delivery import MemoryDelivery
 from apressure.testing.memory.driver import MemoryDriver
 from apressure.testing.memory.server import MemoryServer
 from apressure.testing.memory.stored import MOST, Status, Taken, Want
@@ -243,10 +244,11 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
     ) -> MemoryConsumer[Any]:
         want = self._want(lease_of(lease))
-        return MemoryConsumer(self, self._driver, want, self._delivery, manual, delete, prefetch, max_hold_of(max_hold))
+        driver, renewer, hold = self._driver, self.client.renewer, max_hold_of(max_hold)
+        return MemoryConsumer(self, renewer, driver, want, self._delivery, manual, delete, prefetch, hold)
 
-    def _delivery(self, taken: Taken, in_hand: Hand | None = None) -> MemoryDelivery[T]:
-        return MemoryDelivery(self._driver, self._items.decode, taken, in_hand)
+    def _delivery(self, taken: Taken, until: float = 0.0, in_hand: Hand | None = None) -> MemoryDelivery[T]:
+        return MemoryDelivery(self._driver, self._items.decode, taken, until, in_hand)
 
     def _want(self, lease: float) -> Want:
         return Want(int(lease * 1000), self.max_attempts or 0, self._expected)
