@@ -91,7 +91,7 @@ class Renewer:
             self._begin()
         if not self._here and self._server.settings.max_connections is not None:
             self._reserve(self._server.node_of(renewal.keys))
-        if time.monotonic() + renewal.pause() < self._wake_at:
+        if time.monotonic() + renewal.schedule.pause() < self._wake_at:
             self._wake()
 
     def discard(self, renewal: Renewal) -> None:

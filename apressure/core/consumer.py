@@ -7,7 +7,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from apressure import logs
 from apressure.concurrency import background
@@ -35,6 +35,24 @@ class Consumed(Protocol):
         """Raise if it cannot be used."""
 
 
+class ConsumerOptions(NamedTuple):
+    """What a program says of a consumer, checked.
+
+    Attributes:
+        manual: The program gets deliveries, and settles them.
+        delete: Delete the queue when it is drained.
+        prefetch: How many deliveries to ask for at a time; None to adapt to how quick the program is.
+        lease: Seconds.
+        max_hold: Seconds without progress after which leases are given up.
+    """
+
+    manual: bool
+    delete: bool
+    prefetch: int | None
+    lease: float
+    max_hold: float
+
+
 class QueueConsumer(ABC, Generic[T, D]):
     """A consuming end of a queue, at-least-once, as an `async with` block; made by `consumer` of the queue.
 
@@ -59,9 +77,8 @@ class QueueConsumer(ABC, Generic[T, D]):
         queues: The queue objects that it consumes from.
         hand: What it has in hand.
         chunk: How many deliveries it asks for at a time.
+        options: What the program says.
         settle_timeout: Seconds for which the end of the block goes on after a cancellation.
-        manual: The program gets deliveries, and settles them.
-        delete: Delete the queue when it is drained.
 
     Attributes:
         hand: As given.
@@ -75,17 +92,15 @@ class QueueConsumer(ABC, Generic[T, D]):
         queues: Sequence[Consumed],
         hand: ClaimHand[D],
         chunk: Chunk,
+        options: ConsumerOptions,
         settle_timeout: float,
-        *,
-        manual: bool,
-        delete: bool,
     ) -> None:
         self.hand = hand
         self._sources = queues
         self._chunk = chunk
         self._settle_timeout = settle_timeout
-        self._manual = manual
-        self._delete = delete
+        self._manual = options.manual
+        self._delete = options.delete
         self._state: Literal["new", "open", "ending", "left"] = "new"
         self._registration: asyncio.Task[None] | None = None
         self._iterating = IteratingTask()

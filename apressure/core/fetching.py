@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure.concurrency.settle import set_result_once, wait_for_answer
-from apressure.core.consumer import QueueConsumer
+from apressure.core.consumer import Consumed, ConsumerOptions, QueueConsumer
 from apressure.core.delivery import LeasedDelivery
+from apressure.core.driver import OnAnswer
+from apressure.core.leases.in_hand import ClaimHand
+from apressure.core.prefetch import Chunk
+from apressure.core.settling import Settler
 from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, PressureError
 
@@ -18,17 +22,42 @@ T = TypeVar("T")
 D = TypeVar("D", bound=LeasedDelivery[Any])
 
 
+class Fetched(Consumed, Protocol):
+    """A queue object on a Redis server, as its consumers see it."""
+
+    @property
+    def expected(self) -> bool:
+        """Whether this object has created the queue."""
+
+    @property
+    def steps(self) -> Any:
+        """The queue's steps."""
+
+    @property
+    def settler(self) -> Settler[Any, Any]:
+        """Settles its deliveries."""
+
+    def deliveries(self, messages: Iterable[Any], until: float, hand: Any) -> list[Any]:
+        """Return the deliveries of messages whose leases last until then, by the clock of the hand."""
+
+
 class FetchingConsumer(QueueConsumer[T, D], Generic[T, D]):
     """A consumer whose deliveries come by steps, which are answered by a callback.
 
-    Its arguments and attributes are those of `QueueConsumer`. A kind of queue sets `_expected`: the queue must have
-    been created.
+    Args:
+        queue: The queue object.
+        hand, chunk, options: As for `QueueConsumer`.
     """
 
     _heartbeat: ClassVar[float]
     """Seconds between two signs of life."""
 
-    _expected: bool
+    def __init__(self, queue: Fetched, hand: ClaimHand[D], chunk: Chunk, options: ConsumerOptions) -> None:
+        self._steps = queue.steps
+        super().__init__([queue], hand, chunk, options, self._steps.settle_timeout)
+        self._fetched = queue
+        self._series = self._steps.series()
+        self._expected = queue.expected
 
     @abstractmethod
     async def _beat(self) -> None:
@@ -39,18 +68,13 @@ class FetchingConsumer(QueueConsumer[T, D], Generic[T, D]):
         """Return the messages that a step has claimed; None if its answer tells of something else."""
 
     @abstractmethod
-    def _deliveries(self, messages: Sequence[Any], until: float) -> list[D]:
-        """Return the deliveries of messages whose leases last until then, by the clock of the hand."""
-
-    @abstractmethod
     def _note(self, answer: Any) -> None:
         """Count and log what a step has done."""
 
-    @abstractmethod
-    def _undo(self, messages: Sequence[Any]) -> object:
-        """Send a step that gives back messages that nobody has seen."""
+    async def _flush(self) -> None:
+        await asyncio.wait((self._fetched.settler.flushed(),))
 
-    def _send(self, step: Callable[[Callable[[Any], None]], object]) -> asyncio.Future[Any]:
+    def _send(self, step: Callable[[OnAnswer], object]) -> asyncio.Future[Any]:
         """Send a step that claims messages; what it brings is in the buffer when the future has its answer."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         until = self.hand.clock() + self.hand.term.seconds
@@ -58,28 +82,31 @@ class FetchingConsumer(QueueConsumer[T, D], Generic[T, D]):
         def on_answer(answer: Any) -> None:
             if (messages := self._messages(answer)) is not None:
                 self._note(answer)
-                self.hand.took(self._deliveries(messages, until))
+                self.hand.took(self._fetched.deliveries(messages, until, self.hand))
                 if self._state == "left":  # the block has ended meanwhile
                     self.hand.give_back_unseen()
+            elif isinstance(answer, Wait) and answer.reason == "paused":
+                self.hand.give_back_unseen()  # this client had asked in advance
             elif isinstance(answer, DurabilityError) and (messages := self._messages(answer.answer)):
-                self._undo(messages)
+                self._steps.give_back_soon(messages)
             set_result_once(done, answer)
 
         step(on_answer)
         return done
 
     async def _answer_to(self, done: asyncio.Future[Any]) -> Any:
-        """Wait for the answer to a step; an error is raised.
-
-        A cancellation comes out when the answer is there, or after `settle_timeout`.
-        """
-        await wait_for_answer(done, None, self._settle_timeout)
+        """Return the answer to a step; an error is raised. Cancelled, it does what `_wait_for` does."""
+        await self._wait_for(done)
         answer = done.result()
         if isinstance(answer, Exception):
             raise answer
         if isinstance(answer, Wait):
             self._expected = self._expected or answer.created
         return answer
+
+    async def _wait_for(self, done: asyncio.Future[Any]) -> None:
+        """Wait until a step was answered; a cancellation comes out then, or after `settle_timeout`."""
+        await wait_for_answer(done, None, self._settle_timeout)
 
     async def _stay_registered(self) -> None:
         """Give signs of life, until this is cancelled."""

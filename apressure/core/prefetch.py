@@ -25,7 +25,7 @@ class Chunk:
         turn_at: When the event loop has to turn, or more has to be looked at, by the clock of the leases.
     """
 
-    def __init__(self, fixed: int | None, most: int, *, one_by_one: bool = False) -> None:
+    def __init__(self, fixed: int | None, most: int = 1, *, one_by_one: bool = False) -> None:
         self.fixed = fixed
         self.size = fixed or 1
         self.ask_below = -1

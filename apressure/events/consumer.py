@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from apressure.concurrency import background
+from apressure.core.consumer import ConsumerOptions
+from apressure.core.driver import OnAnswer
 from apressure.core.fetching import FetchingConsumer
-from apressure.core.leases.clock import Clock, since_boot
 from apressure.core.prefetch import QUICK, Chunk
 from apressure.core.waiting import Wait
 from apressure.events.core import Core
@@ -36,26 +37,13 @@ class EventConsumer(FetchingConsumer[T, EventDelivery[Any]]):
     hand: EventHand
     _heartbeat = SIGN_OF_LIFE
 
-    def __init__(
-        self,
-        queue: Core[Any],
-        manual: bool,
-        delete: bool,
-        prefetch: int | None,
-        lease: float,
-        max_hold: float,
-        clock: Clock = since_boot,
-    ) -> None:
-        steps = queue.steps
-        hand, chunk = EventHand(queue.client.renewer, steps, lease, max_hold, clock), Chunk(prefetch, MAX_PREFETCH)
-        super().__init__([queue], hand, chunk, steps.settle_timeout, manual=manual, delete=delete)
+    def __init__(self, queue: Core[Any], options: ConsumerOptions) -> None:
+        hand, chunk = EventHand(queue.client.renewer, queue.steps, options), Chunk(options.prefetch, MAX_PREFETCH)
+        super().__init__(queue, hand, chunk, options)
         chunk.turn_at = 0.0
         self._queue = queue
-        self._steps = steps
-        self._series = steps.series()
-        self._mender = Mender(steps)
+        self._mender = Mender(queue.steps)
         self._id = str(uuid.uuid4()).encode()
-        self._expected = queue.expected
         self._ahead: asyncio.Future[Any] | None = None
 
     async def _enter(self) -> None:
@@ -80,9 +68,6 @@ class EventConsumer(FetchingConsumer[T, EventDelivery[Any]]):
         if status.closed and not (status.waiting or status.claimed):
             await self._steps.delete()
 
-    async def _flush(self) -> None:
-        await asyncio.wait((self._queue.settler.flushed(),))
-
     async def _receive(self) -> None:
         await self._queue.waits.until(self._step, None, self._queue.name)
         size = self._chunk.size
@@ -102,7 +87,7 @@ class EventConsumer(FetchingConsumer[T, EventDelivery[Any]]):
         """Ask for a chunk of events, without waiting for them."""
         if self._ahead is not None:
             ahead, self._ahead = self._ahead, None
-            await self._answer_to(ahead)
+            await self._wait_for(ahead)  # what it could not do, the next step tells
             if self.hand.buffer:
                 return None
         self._chunk.adapt()
@@ -126,25 +111,17 @@ class EventConsumer(FetchingConsumer[T, EventDelivery[Any]]):
                 waits.drop(done.result())  # nobody waits here now
             raise
 
-    def _pop(self, most: int, place: bytes) -> Callable[[Callable[[Any], None]], object]:
+    def _pop(self, most: int, place: bytes) -> Callable[[OnAnswer], object]:
         """Return what sends a step that pops up to `most` events."""
         lease, limit = int(self.hand.term.seconds * 1000), self._queue.max_attempts or 0
         want = Want(lease, limit, self._expected, len(self.hand.claims), share=most > 1)
         return lambda on_answer: self._steps.send_pop(self._series, most, want, place, on_answer)
 
     def _messages(self, answer: Any) -> list[Event] | None:
-        if isinstance(answer, Wait) and answer.reason == "paused":
-            self.hand.give_back_unseen()
         return answer.events if isinstance(answer, Popped) else None
 
     def _note(self, answer: Popped) -> None:
         note_popped(self._steps, answer)
-
-    def _deliveries(self, messages: Sequence[Event], until: float) -> list[EventDelivery[Any]]:
-        return self._queue.deliveries(messages, until, self.hand)
-
-    def _undo(self, messages: Sequence[Event]) -> object:
-        return self._steps.give_back_soon(messages)
 
     # For a consumer of several queues.
 

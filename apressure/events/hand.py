@@ -8,12 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from apressure.concurrency.settle import set_result_once
-from apressure.core.driver import Renewer
-from apressure.core.leases.clock import Clock
 from apressure.core.leases.in_hand import ExtendedHand
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.answers import Extended
-from apressure.events.engine.steps import EventSteps
 
 
 class EventHand(ExtendedHand[EventDelivery[Any]]):
@@ -21,10 +18,6 @@ class EventHand(ExtendedHand[EventDelivery[Any]]):
 
     kind = "EventQueue"
     _noun = "events"
-
-    def __init__(self, renewer: Renewer, steps: EventSteps, seconds: float, max_hold: float, clock: Clock) -> None:
-        super().__init__(renewer, steps, seconds, max_hold, clock)
-        self._steps = steps
 
     def send_back(
         self, unseen: Sequence[EventDelivery[Any]], seen: Sequence[EventDelivery[Any]]

@@ -8,6 +8,7 @@ from apressure import validation
 from apressure.codecs import Codec, UntypedCodec
 from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
+from apressure.core.consumer import ConsumerOptions
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.events.consumer import EventConsumer
 from apressure.events.core import Core
@@ -102,7 +103,7 @@ class EventQueue(Core[T]):
     def _consumer(
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
     ) -> EventConsumer[Any]:
-        return EventConsumer(self, manual, delete, prefetch, lease_of(lease), max_hold_of(max_hold))
+        return EventConsumer(self, ConsumerOptions(manual, delete, prefetch, lease_of(lease), max_hold_of(max_hold)))
 
     async def mover(self, destination: Any) -> Mover:
         """Return what moves events from here to another `EventQueue` of the same server; for `pipe`.
@@ -150,8 +151,6 @@ class EventQueue(Core[T]):
             EventQueue(name, client=shared, codec=codec, max_attempts=max_attempts, keep_errors=keep_errors)
             for name in dict.fromkeys(names)
         ]
-        seconds, hold = lease_of(lease), max_hold_of(None)
-        consumers: dict[Core[Any], EventConsumer[Any]] = {
-            queue: EventConsumer(queue, True, False, 1, seconds, hold) for queue in queues
-        }
+        wanted = ConsumerOptions(True, False, 1, lease_of(lease), max_hold_of(None))
+        consumers: dict[Core[Any], EventConsumer[Any]] = {queue: EventConsumer(queue, wanted) for queue in queues}
         return EventConsumers(consumers, shared if client is None else None)

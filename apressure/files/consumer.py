@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from apressure.core.consumer import QueueConsumer
+from apressure.core.consumer import ConsumerOptions, QueueConsumer
 from apressure.core.prefetch import Chunk
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.files.administration import Administration
@@ -16,25 +16,18 @@ from apressure.files.hand import FileHand
 
 T = TypeVar("T")
 
+_PREFETCH: Final = 1
+"""A message that waits in a consumer's hands could be in another's."""
+
 
 class FileConsumer(QueueConsumer[T, FileDelivery[Any]]):
     """The consuming end of a `FileQueue`. An acknowledgement is awaited: it deletes a file."""
 
     hand: FileHand
 
-    def __init__(
-        self,
-        queue: Administration[Any],
-        access: Access,
-        manual: bool,
-        delete: bool,
-        prefetch: int,
-        lease: float,
-        max_hold: float,
-    ) -> None:
-        hand, chunk = FileHand(access, lease, max_hold, self._look_for_a_pause), Chunk(prefetch, prefetch)
-        # The end of the block takes as long as the file system does.
-        super().__init__([queue], hand, chunk, math.inf, manual=manual, delete=delete)
+    def __init__(self, queue: Administration[Any], access: Access, options: ConsumerOptions) -> None:
+        hand, chunk = FileHand(access, options, self._look_for_a_pause), Chunk(options.prefetch or _PREFETCH)
+        super().__init__([queue], hand, chunk, options, math.inf)  # its end takes as long as the file system does
         chunk.turn_at = 0.0  # each item has to be looked at: the queue may be paused
         self._queue = queue
         self._store = access.store

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import ClassVar, Final, Generic, Self, TypeVar
 
 from apressure import validation
 from apressure.concurrency.blocked import Blocked, Cause
 from apressure.concurrency.lifetime import LoopBound
+from apressure.core.objects import Block
 from apressure.core.queue import Queue
 from apressure.core.waiting import Wait
 from apressure.exceptions import (
@@ -30,9 +31,6 @@ from apressure.files.receiving import Got, Receiver
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.store import Store
 from apressure.files.waits import Line, Waits
-
-if TYPE_CHECKING:
-    from apressure.files.consumer import FileConsumer
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -58,7 +56,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         self._receiver = Receiver(self._store)
         self._waits = Waits(self._store.look, self._store.attend)
         self._blocked = Blocked()
-        self.blocks: set[FileConsumer[Any]] = set()
+        self.blocks: set[Block] = set()
         self._running = 0
         self._breathed = 0.0
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from apressure.concurrency import background
-from apressure.core.driver import Connection
-from apressure.core.leases.in_hand import ClaimHand
+from apressure.core.driver import Connection, OnAnswer
+from apressure.core.leases.in_hand import ClaimHand, Options
 from apressure.core.leases.timer import Timer
 from apressure.exceptions import LeaseLostError, PressureError
 from apressure.files.delivery import Access, FileDelivery
@@ -25,15 +25,15 @@ class FileHand(ClaimHand[FileDelivery[Any]]):
 
     Args:
         access: What deliveries use of the queue object.
-        seconds, max_hold: As for `ClaimHand`.
+        options: As for `ClaimHand`.
         look: Awaited before each renewal.
     """
 
     kind = "FileQueue"
     _noun = "messages"
 
-    def __init__(self, access: Access, seconds: float, max_hold: float, look: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(Timer(), (), access.store.settings.name, seconds, max_hold)
+    def __init__(self, access: Access, options: Options, look: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(Timer(), (), access.store.settings.name, options)
         self.clock = access.store.time
         self._access = access
         self._look = look
@@ -59,13 +59,7 @@ class FileHand(ClaimHand[FileDelivery[Any]]):
         for delivery in list(self.claims):
             await self._extend(delivery)
 
-    def _renew(
-        self,
-        token: bytes,  # noqa: ARG002
-        milliseconds: int,  # noqa: ARG002
-        on_answer: Callable[[Any], None],  # noqa: ARG002
-        connection: Connection | None,  # noqa: ARG002
-    ) -> None:
+    def _renew(self, milliseconds: int, on_answer: OnAnswer, connection: Connection | None) -> None:  # noqa: ARG002
         if self._running is None or self._running.done():  # a disk may be slow
             name = f"renewing a consumer's leases in the queue {self.name!r}"
             self._running = background.start(self._renew_all(), name)

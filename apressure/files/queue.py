@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import Any, ClassVar, Final, Literal, TypeVar, Unpack, overload
+from typing import Any, ClassVar, Literal, TypeVar, Unpack, overload
 
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.handover import note_taken
+from apressure.core.consumer import ConsumerOptions
 from apressure.core.leases.arguments import max_hold_of
 from apressure.exceptions import StorageError
 from apressure.files.administration import Administration
@@ -18,9 +19,6 @@ from apressure.items import Items, Progress
 T = TypeVar("T")
 
 Path = str | PurePath
-
-_PREFETCH: Final = 1
-"""A message that waits in a consumer's hands could be in another's."""
 
 
 class FileQueue(Administration[T]):
@@ -89,8 +87,8 @@ class FileQueue(Administration[T]):
         if lease is not None:
             check_lease(lease, none=True)
         seconds = self._store.settings.lease if lease is None else lease
-        hold = max_hold_of(max_hold)
-        return FileConsumer(self, self._access, manual, delete, prefetch or _PREFETCH, seconds, hold)
+        options = ConsumerOptions(manual, delete, prefetch, seconds, max_hold_of(max_hold))
+        return FileConsumer(self, self._access, options)
 
     # What is behind puts.
 

@@ -8,7 +8,8 @@ from apressure import validation
 from apressure.codecs import Codec
 from apressure.connection.client import Client
 from apressure.connection.settings import OtherOptions
-from apressure.core.leases.arguments import lease_of
+from apressure.core.consumer import ConsumerOptions
+from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.tasks.engine.steps import queue_names
 from apressure.tasks.nodes.consumer import Listener
 from apressure.tasks.options import DEFAULT_RESULT_TTL, refuse_unfit, ttl_of
@@ -82,12 +83,12 @@ class TaskClient(Client):
             max_attempts: How often a task is tried at most; None for no limit.
             on_orphan: As for `TaskQueue`.
         """
-        if max_hold is not None:
-            validation.seconds(max_hold, "max_hold", above=True, none=True)
+        hold = max_hold_of(max_hold)
         queue = self._queue_named(name)
         if max_attempts is not None or on_orphan != "retry":
             queue = self.queue(name, max_attempts=max_attempts, on_orphan=on_orphan)
-        return Listener(queue, True, False, None, lease_of(lease), max_hold)
+        options = ConsumerOptions(True, False, None, lease_of(lease), hold)
+        return Listener(queue, options, limited=max_hold is not None)
 
     def processor(self, task: Task) -> Processor:
         """Return what updates a task while it is processed.

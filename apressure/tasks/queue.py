@@ -12,7 +12,8 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
-from apressure.core.leases.arguments import lease_of
+from apressure.core.consumer import ConsumerOptions
+from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.tasks.codec import TaskCodec
 from apressure.tasks.contents import Contents
 from apressure.tasks.engine.lanes import Put
@@ -191,6 +192,6 @@ class TaskQueue(Contents[T]):
     def _consumer(
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
     ) -> TaskConsumer[Any]:
-        if max_hold is not None:
-            validation.seconds(max_hold, "max_hold", above=True, none=True)
-        return TaskConsumer(self, manual, delete, prefetch, self.lease if lease is None else lease_of(lease), max_hold)
+        seconds = self.lease if lease is None else lease_of(lease)
+        options = ConsumerOptions(manual, delete, prefetch, seconds, max_hold_of(max_hold))
+        return TaskConsumer(self, options, limited=max_hold is not None)

@@ -9,18 +9,32 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure import logs
 from apressure.core.delivery import LeasedDelivery
-from apressure.core.driver import Connection, Renewer
+from apressure.core.driver import Connection, OnAnswer, Renewer
 from apressure.core.failures import Failures
 from apressure.core.leases.clock import Clock, Term, since_boot
 from apressure.core.leases.renewal import Renewal
 from apressure.exceptions import LeaseLostError
 
 D = TypeVar("D", bound=LeasedDelivery[Any])
+
+
+class Options(Protocol):
+    """What a program says of leases.
+
+    Attributes:
+        lease: How long they last, in seconds.
+        max_hold: Seconds without progress after which they are given up.
+    """
+
+    @property
+    def lease(self) -> float: ...
+    @property
+    def max_hold(self) -> float: ...
 
 
 class ClaimHand(ABC, Generic[D]):
@@ -30,9 +44,7 @@ class ClaimHand(ABC, Generic[D]):
         renewer: The client's.
         keys: The KEYS of the script that renews.
         name: The queue's name, or several, for the log and for errors.
-        seconds: How long the leases last.
-        max_hold: Seconds without progress after which they are given up.
-        clock: Returns seconds, also those for which the machine was suspended.
+        options: How long the leases last, and after how much time without progress they are given up.
 
     Attributes:
         kind: The kind of the queue, for the log.
@@ -43,7 +55,7 @@ class ClaimHand(ABC, Generic[D]):
         name: As given.
         token: Not used: each delivery has a lease of its own.
         term: How long the leases last.
-        clock: As given.
+        clock: Returns seconds, also those for which the machine was suspended; see `LeasedDelivery.certain_until`.
         progress: Counts deliveries that were handed out.
         handed_at: When the latest one was, by the clock.
     """
@@ -59,21 +71,21 @@ class ClaimHand(ABC, Generic[D]):
         renewer: Renewer,
         keys: tuple[bytes, ...],
         name: str,
-        seconds: float,
-        max_hold: float,
-        clock: Clock = since_boot,
+        options: Options,
     ) -> None:
         self.claims: dict[D, D] = {}
         self.buffer: deque[D] = deque()
         self.current: D | None = None
         self.failures = Failures()
         self.name = name
-        self.term = Term(seconds, clock)
-        self.clock = clock
+        self.term = Term(options.lease, since_boot)
+        self.clock: Clock = since_boot
         self.progress = 0
         self.handed_at = 0.0
         self._renewer = renewer
-        self._renewal = Renewal(self, renewer, keys, self._renew, self._noun, name, max_hold)
+        self._renewal = Renewal(
+            self, renewer, keys, lambda _, *step: self._renew(*step), self._noun, name, options.max_hold
+        )
 
     # What a kind of queue does in its own way.
 
@@ -92,13 +104,7 @@ class ClaimHand(ABC, Generic[D]):
         """Renew all leases now, since some may have ended; what others have got is in hand no more."""
 
     @abstractmethod
-    def _renew(
-        self,
-        token: bytes,
-        milliseconds: int,
-        on_answer: Callable[[Any], None],
-        connection: Connection | None,
-    ) -> None:
+    def _renew(self, milliseconds: int, on_answer: OnAnswer, connection: Connection | None) -> None:
         """Send a step that renews the leases. Called in any thread, on the event loop of the connection."""
 
     # What comes and goes.
@@ -163,7 +169,7 @@ class ClaimHand(ABC, Generic[D]):
     def renew(self) -> None:
         """Renew the leases over the client's own connection. Called on the event loop."""
         if self.claims:
-            self._renew(b"", self.term.milliseconds, lambda _: None, None)
+            self._renew(self.term.milliseconds, lambda _: None, None)
 
     def give_up(self, error: LeaseLostError) -> None:
         """Give back everything in hand; the consumer raises the error. Called on the event loop."""
@@ -212,37 +218,17 @@ def _unseen_and_seen(deliveries: Iterable[D]) -> tuple[list[D], list[D]]:
     return unseen, seen
 
 
-class Extends(Protocol):
-    """The steps that renew leases.
-
-    Attributes:
-        name: The queue's name.
-        script_keys: The KEYS of a script.
-    """
-
-    name: str
-    script_keys: tuple[bytes, ...]
-
-    def send_extend(
-        self, claims: Sequence[Any], lease: int, on_answer: Callable[[Any], None], connection: Connection | None = None
-    ) -> object:
-        """Have claims last at least so many milliseconds."""
-
-    async def extend(self, claims: Sequence[Any], lease: float) -> Any:
-        """Have claims last for at least so many seconds; returns the answer."""
-
-
 class ExtendedHand(ClaimHand[D]):
     """A hand whose leases are renewed by one step. Its answer says whether the queue is paused.
 
     Args:
-        renewer, seconds, max_hold, clock: As for `ClaimHand`.
-        steps: The steps that renew leases.
+        renewer, options: As for `ClaimHand`.
+        steps: The queue's steps: `send_extend` and `extend` renew leases.
     """
 
-    def __init__(self, renewer: Renewer, steps: Extends, seconds: float, max_hold: float, clock: Clock) -> None:
-        super().__init__(renewer, steps.script_keys, steps.name, seconds, max_hold, clock)
-        self._extends = steps
+    def __init__(self, renewer: Renewer, steps: Any, options: Options) -> None:
+        super().__init__(renewer, steps.script_keys, steps.name, options)
+        self._steps = steps
 
     @abstractmethod
     def _outcomes(self, answer: Any) -> Iterable[bool]:
@@ -250,17 +236,11 @@ class ExtendedHand(ClaimHand[D]):
 
     async def assure(self) -> None:
         due, until = list(self.claims), self.clock() + self.term.seconds
-        answer = await self._extends.extend(_claims(due), self.term.seconds)
+        answer = await self._steps.extend(_claims(due), self.term.seconds)
         self._confirm(due, answer, until)
         self._react(due, answer, until)
 
-    def _renew(
-        self,
-        token: bytes,  # noqa: ARG002
-        milliseconds: int,
-        on_answer: Callable[[Any], None],
-        connection: Connection | None,
-    ) -> None:
+    def _renew(self, milliseconds: int, on_answer: OnAnswer, connection: Connection | None) -> None:
         due, until = self._due(), self.clock() + milliseconds / 1000
 
         def answered(answer: Any) -> None:
@@ -269,7 +249,7 @@ class ExtendedHand(ClaimHand[D]):
                 self._renewer.call_home(lambda: self._react(due, answer, until))
             on_answer(answer)
 
-        self._extends.send_extend(_claims(due), milliseconds, answered, connection)
+        self._steps.send_extend(_claims(due), milliseconds, answered, connection)
 
     def _due(self) -> list[D]:
         """Return what to renew. Called in any thread."""

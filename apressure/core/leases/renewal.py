@@ -120,6 +120,54 @@ class Standstill:
         return self._lease.progress != self._progress
 
 
+class Schedule:
+    """When a lease has to be renewed, and whether that came too late.
+
+    Args:
+        lease: The lease.
+        renewer: Counts renewals that came too late.
+        name: The queue's name.
+
+    Attributes:
+        name: As given.
+    """
+
+    def __init__(self, lease: Held, renewer: Renewer, name: str) -> None:
+        self.name = name
+        self._lease = lease
+        self._renewer = renewer
+        self._earliest = 0.0  # by the clock of the term
+        self._due: float | None = None  # when the renewal under way had to begin
+
+    def begin(self) -> None:
+        """The lease has just been taken, or renewed."""
+        self._due = None
+        self.postpone(self._lease.term.seconds / 3)
+
+    def postpone(self, seconds: float) -> None:
+        """Renew it no earlier than in so many seconds."""
+        self._earliest = self._lease.term.clock() + seconds
+
+    def pause(self) -> float:
+        """Return in how many seconds the lease has to be renewed; acknowledgements and receives renew it, too."""
+        term = self._lease.term
+        return max(self._earliest, term.certain_until - term.seconds * 2 / 3) - term.clock()
+
+    def note_due(self) -> None:
+        """Note when the lease had to be renewed, unless an earlier try has noted it."""
+        if self._due is None:
+            self._due = self._lease.term.clock() + self.pause()
+
+    def renewed(self) -> None:
+        """The lease is renewed: count it if that is more than a third of the lease too late."""
+        term, due = self._lease.term, self._due
+        self.begin()
+        if due is not None:
+            due = max(due, term.certain_until - term.seconds * 2 / 3)  # another step may have renewed it meanwhile
+            if term.clock() - due > term.seconds / 3:
+                self._renewer.late[self.name] += 1
+
+
 class Renewal:
     """Renews a lease.
 
@@ -136,6 +184,7 @@ class Renewal:
     Attributes:
         keys: As given.
         standstill: For how long there has been no progress.
+        schedule: When the lease has to be renewed.
     """
 
     def __init__(
@@ -154,12 +203,10 @@ class Renewal:
         self._task: weakref.ref[asyncio.Task[Any]] | None = None
         self._lease = lease
         self._renewer = renewer
-        self._name = name
+        self.schedule = Schedule(lease, renewer, name)
         self._what = what
         self._step = step
         self._on_paused = on_paused
-        self._earliest = 0.0  # by the clock of the term
-        self._due: float | None = None  # when the renewal under way had to begin
         self._pending = False
         self._stuck = False
         self._ended = False
@@ -173,9 +220,7 @@ class Renewal:
         """Renew the lease from now on, if that has not begun before. It has just been taken, or renewed."""
         if self._ended:
             return  # messages have come after the lease was left
-        term = self._lease.term
-        self._earliest = term.clock() + term.seconds / 3
-        self._due = None
+        self.schedule.begin()
         self._stuck = False
         self._renewer.add(self)
 
@@ -183,11 +228,6 @@ class Renewal:
         """Renew the lease never again."""
         self._ended = True
         self._renewer.discard(self)
-
-    def pause(self) -> float:
-        """Return in how many seconds the lease has to be renewed; acknowledgements and receives renew it, too."""
-        term = self._lease.term
-        return max(self._earliest, term.certain_until - term.seconds * 2 / 3) - term.clock()
 
     def look(self) -> float:
         """Return in how many seconds to look again; 0 or less if the lease has to be renewed now."""
@@ -198,7 +238,7 @@ class Renewal:
             self.standstill.end()
         if self._stuck or self._pending or not self._lease.renewable:
             return min(third, RETRY)
-        pause = self.pause()
+        pause = self.schedule.pause()
         if pause <= 0:
             return 0.0
         # Not for each lease at its very moment: the thread looks at all of them, and there may be a thousand.
@@ -208,18 +248,17 @@ class Renewal:
         """Renew the lease over this connection. Called in the renewer's thread."""
         term = self._lease.term
         milliseconds = term.milliseconds
-        self._note_due()
+        self.schedule.note_due()
         confirm = term.sent(milliseconds)
         self._pending = True
 
         def on_answer(answer: Any) -> None:
             self._pending = False
             if isinstance(answer, Exception):
-                self._earliest = term.clock() + min(RETRY, term.seconds / 3)
+                self.schedule.postpone(min(RETRY, term.seconds / 3))
                 self._renewer.failed(self, answer)
             else:
-                self._earliest = term.clock() + term.seconds / 3
-                self._note_lateness()
+                self.schedule.renewed()
                 confirm()
                 if answer == _PAUSED and self._on_paused is not None:
                     self._renewer.call_home(self._on_paused)
@@ -229,24 +268,9 @@ class Renewal:
     def renew_here(self) -> None:
         """Renew the lease over the client's own connection. Called on the event loop."""
         self._pending = False
-        self._note_due()
-        self._note_lateness()
-        self._earliest = self._lease.term.clock() + self._lease.term.seconds / 3
+        self.schedule.note_due()
+        self.schedule.renewed()
         self._lease.renew()
-
-    def _note_due(self) -> None:
-        """Note when the lease had to be renewed, unless an earlier try has noted it."""
-        if self._due is None:
-            self._due = self._lease.term.clock() + self.pause()
-
-    def _note_lateness(self) -> None:
-        """The lease is renewed: count it if that is more than a third of the lease too late."""
-        term, due = self._lease.term, self._due
-        self._due = None
-        if due is not None:
-            due = max(due, term.certain_until - term.seconds * 2 / 3)  # another step may have renewed it meanwhile
-            if term.clock() - due > term.seconds / 3:
-                self._renewer.late[self._name] += 1
 
     def _watch(self) -> None:
         """End the lease if there has been no progress for too long."""
@@ -257,9 +281,9 @@ class Renewal:
         logger.error(
             "the lease on %s of the queue %r ends: for %g seconds (max_hold) nothing was handed out or "
             "settled, and a handler is busy, or the event loop is blocked\n%s",
-            self._what, self._name, self.standstill.most,
+            self._what, self.schedule.name, self.standstill.most,
             stacks(self._renewer.home, self._renewer.home_thread, None if self._task is None else self._task()),
-            extra={"event": "handler_stuck", "queue": self._name, "seconds": self.standstill.most},
+            extra={"event": "handler_stuck", "queue": self.schedule.name, "seconds": self.standstill.most},
         )  # fmt: skip
         self._renewer.call_home(self._give_up)
 
@@ -273,9 +297,9 @@ class Renewal:
         self.end()
         self._lease.give_up(
             LeaseLostError(
-                f"the lease on {self._what} of the queue {self._name!r} was given up: for "
+                f"the lease on {self._what} of the queue {self.schedule.name!r} was given up: for "
                 f"{self.standstill.most:g} seconds (max_hold) nothing was handed out or settled",
-                name=self._name,
+                name=self.schedule.name,
                 role="producer" if self._what == "the producer role" else "consumer",
             )
         )

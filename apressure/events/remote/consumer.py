@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
-from apressure.core.consumer import QueueConsumer
+from apressure.core.consumer import ConsumerOptions, QueueConsumer
 from apressure.core.leases.clock import since_boot
 from apressure.core.prefetch import Chunk
 from apressure.events.remote.client import OkqClient
@@ -52,16 +52,15 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
         queues: Sequence[RemoteCore[Any]],
         client: OkqClient,
         notices: Notices,
-        owned: bool,
-        manual: bool,
-        delete: bool,
-        prefetch: int | None,
-        lease: float,
-        max_hold: float,
+        options: ConsumerOptions,
+        *,
+        owned: bool = False,
     ) -> None:
-        hand = RemoteHand(client, ", ".join(queue.name for queue in queues), lease, max_hold)
-        chunk, timeout = Chunk(prefetch, MAX_PREFETCH), client.settings.settle_timeout
-        super().__init__(queues, hand, chunk, timeout, manual=manual, delete=delete)
+        hand, chunk = (
+            RemoteHand(client, ", ".join(queue.name for queue in queues), options),
+            Chunk(options.prefetch, MAX_PREFETCH),
+        )
+        super().__init__(queues, hand, chunk, options, client.settings.settle_timeout)
         self.name = ""
         self._queues = queues
         self._not_drained = list(queues)

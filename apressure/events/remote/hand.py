@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from apressure.concurrency import background
-from apressure.core.driver import Connection
-from apressure.core.leases.in_hand import ClaimHand
+from apressure.core.driver import Connection, OnAnswer
+from apressure.core.leases.in_hand import ClaimHand, Options
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.delivery import RemoteEventDelivery
 from apressure.exceptions import PressureError
@@ -23,7 +23,7 @@ class RemoteHand(ClaimHand[RemoteEventDelivery[Any]]):
 
     Args:
         client: The client.
-        name, seconds, max_hold: As for `ClaimHand`.
+        name, options: As for `ClaimHand`.
 
     Attributes:
         extends: The server renews leases: it is one of ours.
@@ -32,8 +32,8 @@ class RemoteHand(ClaimHand[RemoteEventDelivery[Any]]):
     kind = "RemoteEventQueue"
     _noun = "events"
 
-    def __init__(self, client: OkqClient, name: str, seconds: float, max_hold: float) -> None:
-        super().__init__(client.renewer, (), name, seconds, max_hold)
+    def __init__(self, client: OkqClient, name: str, options: Options) -> None:
+        super().__init__(client.renewer, (), name, options)
         self.extends = False
         self._client = client
 
@@ -78,16 +78,10 @@ class RemoteHand(ClaimHand[RemoteEventDelivery[Any]]):
             extending = self._client.commands.extend(name, [one.event for one in deliveries], self.term.seconds)
             self._renewed(deliveries, await self._client.step(extending), until)
 
-    def _renew(
-        self,
-        token: bytes,  # noqa: ARG002
-        milliseconds: int,
-        on_answer: Callable[[Any], None],
-        connection: Connection | None,
-    ) -> None:
+    def _renew(self, milliseconds: int, on_answer: OnAnswer, connection: Connection | None) -> None:
         background.start(self._extend(milliseconds / 1000, on_answer, connection), "renewing leases of events")
 
-    async def _extend(self, seconds: float, on_answer: Callable[[Any], None], connection: Connection | None) -> None:
+    async def _extend(self, seconds: float, on_answer: OnAnswer, connection: Connection | None) -> None:
         until, commands = self.clock() + seconds, self._client.commands
         try:
             for name, deliveries in _by_queue(list(self.claims)):

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 
 from apressure.codecs import Codec, UntypedCodec
 from apressure.connection.settings import ClientOptions
+from apressure.core.consumer import ConsumerOptions
 from apressure.core.leases.arguments import max_hold_of
 from apressure.events.remote.address import is_okq, settings_of
 from apressure.events.remote.client import OkqClient
@@ -82,8 +83,8 @@ class RemoteEventQueue(RemoteCore[T]):
     def _consumer(
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
     ) -> RemoteEventConsumer[Any]:
-        seconds, hold = lease_of(lease), max_hold_of(max_hold)
-        return RemoteEventConsumer([self], self._client, self._notices, False, manual, delete, prefetch, seconds, hold)
+        options = ConsumerOptions(manual, delete, prefetch, lease_of(lease), max_hold_of(max_hold))
+        return RemoteEventConsumer([self], self._client, self._notices, options)
 
     @classmethod
     def consume(
@@ -104,7 +105,7 @@ class RemoteEventQueue(RemoteCore[T]):
         """
         if not names:
             raise TypeError("consume needs the name of at least one queue")
-        seconds = lease_of(lease)
+        wanted = ConsumerOptions(True, False, 1, lease_of(lease), max_hold_of(None))
         client = _client_of(options)
         queues: list[RemoteEventQueue[Any]] = []
         for name in dict.fromkeys(names):
@@ -112,7 +113,7 @@ class RemoteEventQueue(RemoteCore[T]):
             RemoteCore.__init__(queue, client, False, name, codec, max_attempts, keep_errors)
             queues.append(queue)
         notices = Notices(client.node, [queue.name for queue in queues])
-        return RemoteEventConsumer(queues, client, notices, True, True, False, 1, seconds, max_hold_of(None))
+        return RemoteEventConsumer(queues, client, notices, wanted, owned=True)
 
 
 def _client_of(options: ClientOptions) -> OkqClient:

@@ -5,25 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from apressure.concurrency import background
+from apressure.core.consumer import ConsumerOptions
 from apressure.core.fetching import FetchingConsumer
-from apressure.core.leases.clock import Clock, since_boot
 from apressure.core.prefetch import QUICK, Chunk
 from apressure.core.waiting import Wait
 from apressure.exceptions import PressureError
-from apressure.protocols import DEFAULT_MAX_HOLD
+from apressure.tasks.core import Core
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.engine.answers import Reservation, Reserved
 from apressure.tasks.engine.lanes import note_reserved
 from apressure.tasks.nodes.hand import TaskHand
 from apressure.tasks.nodes.orphans import Orphans
 from apressure.tasks.task import Task
-
-if TYPE_CHECKING:
-    from apressure.tasks.queue import TaskQueue
 
 T = TypeVar("T")
 
@@ -41,34 +37,26 @@ PATIENCE: Final = QUICK
 
 
 class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
-    """The consuming end of a `TaskQueue`: it takes over the tasks of this host's dead listeners, too."""
+    """The consuming end of a `TaskQueue`: it takes over the tasks of this host's dead listeners, too.
+
+    Args:
+        queue: The queue object.
+        options: What the program says.
+        limited: It said `max_hold`. Otherwise a turn of the event loop is progress enough.
+    """
 
     hand: TaskHand
     _heartbeat = SIGN_OF_LIFE
 
-    def __init__(
-        self,
-        queue: TaskQueue[Any],
-        manual: bool,
-        delete: bool,
-        prefetch: int | None,
-        lease: float,
-        max_hold: float | None,
-        clock: Clock = since_boot,
-    ) -> None:
-        hand = TaskHand(queue, lease, max_hold or DEFAULT_MAX_HOLD, clock, patient=prefetch is not None)
-        if max_hold is None:
-            hand.excuse()
-        chunk, timeout = Chunk(prefetch, MAX_PREFETCH, one_by_one=True), queue.steps.settle_timeout
-        super().__init__([queue], hand, chunk, timeout, manual=manual, delete=delete)
+    def __init__(self, queue: Core[Any], options: ConsumerOptions, *, limited: bool = False) -> None:
+        chunk = Chunk(options.prefetch, MAX_PREFETCH, one_by_one=True)
+        super().__init__(queue, TaskHand(queue, options, limited=limited), chunk, options)
         self._queue = queue
         self._timer: asyncio.TimerHandle | None = None
         self._looked_at = 0
-        self._series = queue.steps.series()
         self._orphans = Orphans(queue)
         self._block = secrets.token_hex(8).encode()
         self._listener = b""
-        self._expected = queue.expected
 
     async def _enter(self) -> None:
         queue = self._queue
@@ -102,9 +90,6 @@ class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
         status = await self._queue.steps.status()
         if status.closed and not (status.waiting or status.scheduled or status.leased):
             await self._queue.delete()
-
-    async def _flush(self) -> None:
-        await asyncio.wait((self._queue.settler.flushed(),))
 
     async def _receive(self) -> None:
         await self._queue.until(self._step, None)
@@ -144,12 +129,6 @@ class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
 
     def _note(self, answer: Reservation) -> None:
         note_reserved(self._queue.steps, answer)
-
-    def _deliveries(self, messages: Sequence[Reserved], until: float) -> list[TaskDelivery[Any]]:
-        return self._queue.deliveries(messages, until, self.hand)
-
-    def _undo(self, messages: Sequence[Reserved]) -> object:
-        return self._queue.steps.give_back_soon(messages)
 
 
 class Listener(TaskConsumer[Task]):

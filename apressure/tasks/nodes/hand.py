@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from apressure.concurrency.settle import set_result_once
-from apressure.core.leases.clock import Clock
+from apressure.core.consumer import ConsumerOptions
 from apressure.core.leases.in_hand import ExtendedHand
 from apressure.exceptions import LeaseLostError
 from apressure.tasks.core import Core
@@ -21,21 +21,19 @@ class TaskHand(ExtendedHand[TaskDelivery[Any]]):
 
     Args:
         core: The queue.
-        seconds, max_hold, clock: As for `ClaimHand`.
-        patient: Renew the leases of tasks that were reserved ahead for as long as it takes.
+        options: As for `ClaimHand`. With a number for `prefetch`, leases of tasks that were reserved ahead are renewed
+            for as long as it takes.
+        limited: Otherwise a turn of the event loop is progress enough.
     """
 
     kind = "TaskQueue"
     _noun = "tasks"
 
-    def __init__(self, core: Core[Any], seconds: float, max_hold: float, clock: Clock, *, patient: bool) -> None:
-        super().__init__(core.client.renewer, core.steps, seconds, max_hold, clock)
+    def __init__(self, core: Core[Any], options: ConsumerOptions, *, limited: bool) -> None:
+        super().__init__(core.client.renewer, core.steps, options)
         self._core = core
-        self._patient = patient
-
-    def excuse(self) -> None:
-        """Take a turn of the event loop for progress from now on."""
-        self._renewal.standstill.excused += 1
+        self._patient = options.prefetch is not None
+        self._renewal.standstill.excused += not limited
 
     def send_back(
         self, unseen: Sequence[TaskDelivery[Any]], seen: Sequence[TaskDelivery[Any]]
@@ -52,7 +50,7 @@ class TaskHand(ExtendedHand[TaskDelivery[Any]]):
             set_result_once(done, answer)
 
         if changes:
-            self._core.steps.send_settle(changes, self._core.result_ttl, on_answer)
+            self._steps.send_settle(changes, self._core.result_ttl, on_answer)
         return [done] if changes else []
 
     def _due(self) -> list[TaskDelivery[Any]]:

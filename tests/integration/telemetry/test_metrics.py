@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from apressure import AsyncQueue, Client, EventQueue, FileQueue, QueueFullError, TaskClient, TaskQueue, pipe, serve
 from apressure.cli.app import run
-from apressure.core.leases.renewal import Renewal
+from apressure.core.leases.renewal import Schedule
 from apressure.embedded import EmbeddedServer
 from apressure.tasks import Runner
 from apressure.telemetry import Metrics
@@ -350,18 +350,18 @@ async def test_every_kind_of_queue_counts_blocked_seconds(
 async def test_a_renewal_that_comes_late_is_counted(open_queue: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = await open_queue()
     await queue.put(b"x")
-    due = Renewal._note_due
+    due = Schedule.note_due
 
-    def long_ago(renewal: Renewal) -> None:
-        due(renewal)
-        assert renewal._due is not None
-        renewal._due -= 5.0
-        renewal._lease.term._certain_until[0] -= 5.0  # type: ignore[attr-defined]
+    def long_ago(schedule: Schedule) -> None:
+        due(schedule)
+        assert schedule._due is not None
+        schedule._due -= 5.0
+        schedule._lease.term._certain_until[0] -= 5.0  # type: ignore[attr-defined]
 
     async with queue.consumer(lease=0.6) as consumer:
         await anext(consumer)
         assert (await queue.statistics()).late_renewals == 0
-        monkeypatch.setattr(Renewal, "_note_due", long_ago)
+        monkeypatch.setattr(Schedule, "note_due", long_ago)
         async with asyncio.timeout(60):
             while not (await queue.statistics()).late_renewals:
                 await asyncio.sleep(0.02)
