@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
-from apressure.core.consumer import Consumed
+from apressure.core.consumer import ConsumerOptions
 from apressure.core.driver import Renewer
-from apressure.core.fetching import FetchingConsumer
+from apressure.core.fetching import Fetched, FetchingConsumer
+from apressure.core.leases.clock import Term
 from apressure.core.leases.in_hand import ExtendedHand
 from apressure.core.prefetch import Chunk
 from apressure.core.waiting import Wait
@@ -20,24 +21,26 @@ T = TypeVar("T")
 
 _MOST_PREFETCHED: Final = 100
 
-Make = Callable[[Taken, float, Any], MemoryDelivery[Any]]
-"""Makes a delivery whose lease lasts until then, in this hand."""
-
 
 class MemoryHand(ExtendedHand[MemoryDelivery[Any]]):
-    """What a consumer has in hand."""
+    """What a consumer has in hand. Its leases end by the clock of the server."""
 
     kind = "MemoryQueue"
     _noun = "messages"
 
-    _extends: MemoryDriver
+    _steps: MemoryDriver
+
+    def __init__(self, renewer: Renewer, steps: MemoryDriver, options: ConsumerOptions) -> None:
+        super().__init__(renewer, steps, options)
+        self.clock = steps.connection.now
+        self.term = Term(options.lease, self.clock)
 
     def send_back(
         self, unseen: Sequence[MemoryDelivery[Any]], seen: Sequence[MemoryDelivery[Any]]
     ) -> list[asyncio.Future[Any]]:
-        driver = self._extends
         changes = [Change(delivery.claim, False, delivery.failure) for delivery in seen]
-        return [driver.put_back([delivery.taken for delivery in unseen]), driver.start(driver.queue.settle, changes)]
+        unused = [delivery.taken for delivery in unseen]
+        return [self._steps.give_back_soon(unused), self._steps.start(self._steps.queue.settle, changes)]
 
     def _outcomes(self, answer: Extended) -> list[bool]:
         return answer.outcomes
@@ -47,43 +50,35 @@ class MemoryConsumer(FetchingConsumer[T, MemoryDelivery[Any]]):
     """The consuming end of a `MemoryQueue`."""
 
     hand: MemoryHand
+    _steps: MemoryDriver
 
-    def __init__(
-        self, queue: Consumed, renewer: Renewer, driver: MemoryDriver, want: Want, make: Make, manual: bool,
-        delete: bool, prefetch: int | None, max_hold: float,
-    ) -> None:  # fmt: skip
-        hand = MemoryHand(renewer, driver, want.lease / 1000, max_hold, driver.connection.now)
-        chunk = Chunk(prefetch, _MOST_PREFETCHED)
-        super().__init__([queue], hand, chunk, driver.settle_timeout, manual=manual, delete=delete)
-        self._driver = driver
-        self._want = want
-        self._make = make
-        self._expected = want.expected
+    def __init__(self, queue: Fetched, renewer: Renewer, limit: int, options: ConsumerOptions) -> None:
+        super().__init__(
+            queue, MemoryHand(renewer, queue.steps, options), Chunk(options.prefetch, _MOST_PREFETCHED), options
+        )
+        self._want = Want(int(options.lease * 1000), limit, self._expected)
 
     async def _enter(self) -> None:
         self._check_queues()
         self._open()
 
     async def _beat(self) -> None:
-        """The server knows by its leases who is alive."""
-
-    async def _flush(self) -> None:
-        await asyncio.wait((self._driver.settler.flushed(),))
+        """The server knows by the leases who is alive."""
 
     async def _delete_drained(self) -> None:
-        status: Status = await self._driver.ask(self._driver.queue.look)
+        status: Status = await self._steps.ask(self._steps.queue.look)
         if status.closed and not (status.waiting or status.claimed):
-            await self._driver.delete()
+            await self._steps.delete()
 
     async def _receive(self) -> None:
-        await self._driver.waits.until(self._step, None, self._driver.name)
+        await self._steps.waits.until(self._step, None, self._steps.name)
 
     async def _step(self) -> Wait | None:
         """Take a chunk into the buffer. Cancelled while the step is on its way, it is there when this ends."""
         want = self._want._replace(expected=self._expected, in_hand=len(self.hand.claims))
-        most, driver = self._chunk.adapt(), self._driver
+        most, steps = self._chunk.adapt(), self._steps
         answer = await self._answer_to(
-            self._send(lambda on_answer: driver.send(on_answer, driver.queue.take, most, want))
+            self._send(lambda on_answer: steps.send(on_answer, steps.queue.take, most, want))
         )
         if not isinstance(answer, Wait):
             return None
@@ -94,10 +89,4 @@ class MemoryConsumer(FetchingConsumer[T, MemoryDelivery[Any]]):
         return answer.taken if isinstance(answer, Popped) else None
 
     def _note(self, answer: Popped) -> None:
-        self._driver.note(answer)
-
-    def _deliveries(self, messages: Sequence[Taken], until: float) -> list[MemoryDelivery[Any]]:
-        return [self._make(taken, until, self.hand) for taken in messages]
-
-    def _undo(self, messages: Sequence[Taken]) -> object:
-        return self._driver.put_back(messages)
+        self._steps.note(answer)

@@ -85,7 +85,7 @@ class TakeLane(taking.TakeLane[Want, Taken]):
         self._steps.note(answer)
 
     def _return(self, step: int, messages: Sequence[Taken]) -> asyncio.Future[Any]:  # noqa: ARG002
-        return self._steps.put_back(messages)  # type: ignore[no-any-return]
+        return self._steps.give_back_soon(messages)  # type: ignore[no-any-return]
 
 
 class MemorySettler(Settler[Change, bool]):
@@ -164,7 +164,7 @@ class MemoryDriver:
         self.send(functools.partial(set_result_once, done), work, *arguments)
         return done
 
-    def put_back(self, messages: Sequence[Taken]) -> asyncio.Future[Any]:
+    def give_back_soon(self, messages: Sequence[Taken]) -> asyncio.Future[Any]:
         """Send a step that puts back what nobody has seen."""
         return self.start(self.queue.put_back, messages)
 
