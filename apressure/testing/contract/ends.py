@@ -122,24 +122,22 @@ async def _moments(
         queue, owner = await open_queue(), await open_queue()
         await queue.create(bound)
         await owner.put_many(ITEMS[:items])
-        ended = acted = False
+        ending: list[asyncio.Task[bool]] = []
 
-        async def act(_: object, owner: Any = owner) -> None:
-            nonlocal acted, ended
-            if not acted:
-                acted = True
-                with contextlib.suppress(QueueInUseError):  # an AsyncQueue's consumer keeps it
-                    await getattr(owner, end)(timeout=0.05)
-                    ended = True
+        async def act(_: object = None, owner: Any = owner, ending: list[asyncio.Task[bool]] = ending) -> None:
+            if not ending:
+                ending.append(asyncio.ensure_future(_end(owner, end)))
+            await asyncio.wait(ending)
 
         interrupted = Interrupted(operation(queue), number, act)
         task = asyncio.ensure_future(result_of(interrupted))
         await asyncio.wait((task,), timeout=_WAITS)
         if not task.done():
-            await act(None)
-            if not ended:
+            await act()
+            if not ending[0].result():
                 task.cancel()
         outcome = await in_time(task)
+        ended = bool(ending) and ending[0].result()
         yield Moment(owner, outcome, ended)
         await queue.aclose()
         with contextlib.suppress(QueueDoesNotExistError):
@@ -147,6 +145,15 @@ async def _moments(
         await owner.aclose()
         if not interrupted.reached:
             return
+
+
+async def _end(owner: Any, how: str) -> bool:
+    """Close or delete a queue. False if a role keeps it: that of an `AsyncQueue`'s consumer."""
+    try:
+        await getattr(owner, how)(timeout=0.05)
+    except QueueInUseError:
+        return False
+    return True
 
 
 def _verb(verb: str) -> Operation:

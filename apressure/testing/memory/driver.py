@@ -85,9 +85,7 @@ class TakeLane(taking.TakeLane[Want, Taken]):
         self._steps.note(answer)
 
     def _return(self, step: int, messages: Sequence[Taken]) -> asyncio.Future[Any]:  # noqa: ARG002
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._steps.send(functools.partial(set_result_once, done), self._steps.queue.put_back, messages)
-        return done
+        return self._steps.give_back_soon(messages)  # type: ignore[no-any-return]
 
 
 class MemorySettler(Settler[Change, bool]):
@@ -125,9 +123,11 @@ class MemoryDriver:
         puts, takes: Its lanes.
         settler: Settles its deliveries.
         settle_timeout: Seconds for which a cancelled caller waits for the outcome.
+        script_keys: None: no step is a script.
     """
 
     settle_timeout = 5.0
+    script_keys: tuple[bytes, ...] = ()
 
     def __init__(self, server: MemoryServer, name: str) -> None:
         self.name = name
@@ -157,6 +157,16 @@ class MemoryDriver:
         step = Step(self.queue, functools.partial(work, *arguments), on_answer)
         self.connection.send(step)
         return step
+
+    def start(self, work: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        """Send a step; returns a future of its answer, which may be an error."""
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.send(functools.partial(set_result_once, done), work, *arguments)
+        return done
+
+    def give_back_soon(self, messages: Sequence[Taken]) -> asyncio.Future[Any]:
+        """Send a step that puts back what nobody has seen."""
+        return self.start(self.queue.put_back, messages)
 
     async def ask(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Send a step and return its answer."""

@@ -13,6 +13,8 @@ from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
+from apressure.core.consumer import ConsumerOptions
+from apressure.core.delivery import Hand
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.leases.timer import Timer
 from apressure.core.objects import Block, QueueObject, SharedClient
@@ -26,8 +28,8 @@ from apressure.dead_letters import DeadLetter
 from apressure.exceptions import PressureError
 from apressure.items import Items, Progress
 from apressure.testing.memory.consumer import MemoryConsumer
-from apressure.testing.memory.delivery import Hand, MemoryDelivery
-from apressure.testing.memory.driver import MemoryDriver
+from apressure.testing.memory.delivery import MemoryDelivery
+from apressure.testing.memory.driver import MemoryDriver, MemorySettler
 from apressure.testing.memory.server import MemoryServer
 from apressure.testing.memory.stored import MOST, Status, Taken, Want
 
@@ -96,6 +98,7 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
     Attributes:
         name: As given.
         client: What it shares the server by.
+        steps: Its steps, lanes and waits.
         max_attempts: As given.
 
     Raises:
@@ -145,7 +148,7 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         super().__init__(self.client, True, validation.text(name, "name"))
         self.max_attempts = max_attempts
         self._items: Items[T] = Items(name, codec_for(codec), _MAX_MESSAGE_SIZE)
-        self._driver = MemoryDriver(self.server, name)
+        self.steps = MemoryDriver(self.server, name)
 
     @property
     def server(self) -> MemoryServer:
@@ -170,50 +173,50 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
             closed=status.closed,
             paused=status.paused,
             in_flight=status.claimed,
-            waiting_putters=self._driver.puts.waiting,
-            waiting_receivers=self._driver.takes.waiting,
-            blocked=self._driver.waits.blocked.seconds(),
-            **self._driver.counts.fields(),
+            waiting_putters=self.steps.puts.waiting,
+            waiting_receivers=self.steps.takes.waiting,
+            blocked=self.steps.waits.blocked.seconds(),
+            **self.steps.counts.fields(),
         )
 
     def _end(self, error: PressureError) -> int:
-        return self._driver.puts.end(error) + self._driver.takes.end(error) + self._driver.waits.end(error)
+        return self.steps.puts.end(error) + self.steps.takes.end(error) + self.steps.waits.end(error)
 
     def _release(self, error: PressureError) -> None:
-        self._driver.waits.close(error)
+        self.steps.waits.close(error)
 
     # What is behind the operations on the queue as a whole.
 
     @property
     def _administration(self) -> MemoryDriver:
-        return self._driver
+        return self.steps
 
     async def _look(self) -> Status:
-        return await self._driver.ask(self._driver.queue.look)  # type: ignore[no-any-return]
+        return await self.steps.ask(self.steps.queue.look)  # type: ignore[no-any-return]
 
     async def _purge(self) -> int:
         return await self._purge_by_steps((await self._existing()).waiting, self._purge_step)
 
     async def _purge_step(self, most: int) -> int:
-        purged: int = await self._driver.ask(self._driver.queue.purge, min(most, MOST), self._expected)
-        self._driver.counts.deleted_count += purged
+        purged: int = await self.steps.ask(self.steps.queue.purge, min(most, MOST), self._expected)
+        self.steps.counts.deleted_count += purged
         return purged
 
     async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
-        return await self._driver.waits.until(step, timeout, self.name)
+        return await self.steps.waits.until(step, timeout, self.name)
 
     @contextlib.asynccontextmanager
     async def _revival(
         self, max_items: int | None, ids: Iterable[str] | None, source: str | None
     ) -> AsyncIterator[Revived]:
         await self._existing()
-        dead = [message.id for message in await self._driver.ask(self._driver.queue.dead)][:max_items]
+        dead = [message.id for message in await self.steps.ask(self.steps.queue.dead)][:max_items]
         chosen = dict.fromkeys(dead if ids is None else ids)
-        yield Revived(self._driver, self._expected, chosen, dead)
+        yield Revived(self.steps, self._expected, chosen, dead)
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         letters = []
-        for one in (await self._driver.ask(self._driver.queue.dead))[:limit]:
+        for one in (await self.steps.ask(self.steps.queue.dead))[:limit]:
             error = dead_letters.decode(one.error, one.failed) if one.error else None
             letters.append(DeadLetter(one.id, one.data, one.attempts, error, one.dead_since, self._items.decode))
         return letters
@@ -233,29 +236,39 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         self.check()
         putting = Putting(items, self._expected)
         try:
-            await self._driver.puts.run(putting, timeout, False)
+            await self.steps.puts.run(putting, timeout, False)
         finally:
             progress.accepted += putting.done
 
     # What is behind receiving and getting.
 
+    @property
+    def expected(self) -> bool:
+        """Whether this object has created the queue."""
+        return self._expected
+
+    @property
+    def settler(self) -> MemorySettler:
+        """Settles its deliveries."""
+        return self.steps.settler
+
+    def deliveries(
+        self, messages: Iterable[Taken], until: float = 0.0, hand: Hand | None = None
+    ) -> list[MemoryDelivery[T]]:
+        """Return the deliveries of messages whose leases last until then, by the clock of the hand."""
+        return [MemoryDelivery(self.steps, self._items.decode, taken, until, hand) for taken in messages]
+
     def _consumer(
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
     ) -> MemoryConsumer[Any]:
-        want = self._want(lease_of(lease))
-        return MemoryConsumer(self, self._driver, want, self._delivery, manual, delete, prefetch, max_hold_of(max_hold))
-
-    def _delivery(self, taken: Taken, in_hand: Hand | None = None) -> MemoryDelivery[T]:
-        return MemoryDelivery(self._driver, self._items.decode, taken, in_hand)
-
-    def _want(self, lease: float) -> Want:
-        return Want(int(lease * 1000), self.max_attempts or 0, self._expected)
+        options = ConsumerOptions(manual, delete, prefetch, lease_of(lease), max_hold_of(max_hold))
+        return MemoryConsumer(self, self.client.renewer, self.max_attempts or 0, options)
 
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[MemoryDelivery[T]]:
-        return [self._delivery(taken) for taken in await self._take(most, timeout, lease_of(lease))]
+        return self.deliveries(await self._take(most, timeout, lease_of(lease)))
 
     async def _get(self, most: int, timeout: float | None) -> list[T]:
-        takes, patience = self._driver.takes, self._driver.settle_timeout
+        takes, patience = self.steps.takes, self.steps.settle_timeout
         taken = await self._take(most, timeout, 0)
         items, broken = self._items.decode_first([one.message.data for one in taken])
         kept = max(1, len(items))
@@ -265,9 +278,7 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
 
         if behind := taken[kept:]:
             try:
-                await wait_for_answer(
-                    self._driver.takes.give_back(behind, taken.order), None, self._driver.settle_timeout
-                )
+                await wait_for_answer(self.steps.takes.give_back(behind, taken.order), None, self.steps.settle_timeout)
             except asyncio.CancelledError:  # then the caller gets none of them
                 await wait_shielded(give_back(), patience)
                 raise
@@ -279,9 +290,8 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
     async def _take(self, most: int, timeout: float | None, lease: float) -> TakenOfLane[Taken]:
         validation.timeout(timeout)
         self.check()
-        return await self._driver.takes.run(  # type: ignore[no-any-return]
-            Take(min(most, MOST), self._want(lease)), timeout, False
-        )
+        want = Want(int(lease * 1000), self.max_attempts or 0, self._expected)
+        return await self.steps.takes.run(Take(min(most, MOST), want), timeout, False)  # type: ignore[no-any-return]
 
     async def _peek(self, newest: bool) -> bytes | None:
-        return await self._driver.ask(self._driver.queue.peek, newest)  # type: ignore[no-any-return]
+        return await self.steps.ask(self.steps.queue.peek, newest)  # type: ignore[no-any-return]
