@@ -112,6 +112,9 @@ class Notices(Waits):
     def drop(self, wait: Wait) -> None:
         """Nothing was claimed."""
 
+    def hand_back(self, role: str) -> None:
+        """Nothing came for operations which have ended: the server's notices reach everybody."""
+
     def take_room(self) -> None:
         """A step that pushes is about to be sent. Nobody tells of room here."""
 

@@ -40,7 +40,7 @@ class MemoryDelivery(BatchedDelivery[T]):
         in_hand: Hand | None = None,
     ) -> None:
         self._driver = driver
-        self._decode = decode
+        self.decode = decode
         self._in_hand = in_hand
         self.taken = taken
         self.raw, self.attempts, self.claim = taken.message.data, taken.attempts, taken.claim
