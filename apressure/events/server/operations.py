@@ -14,7 +14,6 @@ from typing import Any, Final
 from apressure.concurrency import background
 from apressure.connection.client import Client
 from apressure.core.waiting import EMPTY, Wait
-from apressure.events.engine.answers import Event
 from apressure.events.engine.steps import MAX_EVENTS, active_queues
 from apressure.events.server.arguments import LONGEST_ERROR, Ack, Arguments, Pop, Push, claims_of, seconds
 from apressure.events.server.lanes import Found, PushLane
@@ -123,7 +122,7 @@ class Operations:
     async def peek(self, session: Session, arguments: Arguments, *, newest: bool) -> Reply:  # noqa: ARG002
         """QLPEEK queue, QRPEEK queue"""
         event = await self._queues[arguments[0]].steps.peek(newest)
-        return None if event is None else _pair(event)
+        return None if event is None else [event.id, event.contents]
 
     def pop(self, session: Session, arguments: Arguments, more: Calls) -> Answer:
         """Pop for several calls in one step, if they want the same; a call that may wait runs alone."""
@@ -379,16 +378,8 @@ def _shown(pop: Pop, found: Found) -> Reply:
         if pop.tell:
             return f"{found.reason} created" if found.created else found.reason
         return None if pop.most is None else []
-    show = _with_attempts if pop.tell else _pair
-    return show(found[0]) if pop.most is None else [show(event) for event in found]
-
-
-def _with_attempts(event: Event) -> Reply:
-    return [event.id, event.contents, event.attempts]
-
-
-def _pair(event: Event) -> Reply:
-    return [event.id, event.contents]
+    shown: list[Reply] = [[one.id, one.contents, one.attempts] if pop.tell else [one.id, one.contents] for one in found]
+    return shown[0] if pop.most is None else shown
 
 
 def _chunks(whole: Sequence[Any]) -> list[Sequence[Any]]:
