@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from apressure.events.engine.steps import MAX_EVENTS
-from apressure.events.server.arguments import Arguments, name_of, number, quoted
+from apressure.events.server.arguments import Arguments, number, quoted
 from apressure.events.server.queues import Queues
 from apressure.events.server.session import Session
 from apressure.events.server.wire.replies import ErrorReply, Reply
@@ -27,12 +27,11 @@ class Administration:
 
     async def create(self, session: Session, arguments: Arguments) -> Reply:
         """QCREATE queue bound"""
-        bound = number(arguments[1], "bound", MAX_BOUND, least=0)
-        return int(await self._queues[name_of(arguments[0])].steps.create(bound))
+        return int(await self._queues[arguments[0]].steps.create(number(arguments[1], "bound", MAX_BOUND, least=0)))
 
     async def delete(self, session: Session, arguments: Arguments) -> Reply:
         """QDELETE queue"""
-        queue = self._queues[name_of(arguments[0])]
+        queue = self._queues[arguments[0]]
         try:
             created = (await queue.steps.status()).created
         except ServerError:
@@ -47,7 +46,7 @@ class Administration:
         name, *options = arguments
         if [one.upper() for one in options] not in ([], [b"CREATED"]):
             raise ErrorReply(f"ERR syntax error: QCLOSE has the option CREATED, not {quoted(options[0])}")
-        queue = self._queues[name_of(name)]
+        queue = self._queues[name]
         try:
             await queue.steps.close(bool(options))
         except QueueClosedError:
@@ -55,22 +54,17 @@ class Administration:
         queue.note_end()
         return 1
 
-    async def pause(self, session: Session, arguments: Arguments) -> Reply:
-        """QPAUSE queue"""
-        return int(await self._queues[name_of(arguments[0])].steps.pause(True))
-
-    async def resume(self, session: Session, arguments: Arguments) -> Reply:
-        """QRESUME queue"""
-        return int(await self._queues[name_of(arguments[0])].steps.pause(False))
+    async def pause(self, session: Session, arguments: Arguments, *, on: bool) -> Reply:
+        """QPAUSE queue, QRESUME queue"""
+        return int(await self._queues[arguments[0]].steps.pause(on))
 
     async def purge(self, session: Session, arguments: Arguments) -> Reply:
         """QPURGE queue count"""
-        most = number(arguments[1], "count", MAX_EVENTS)
-        return await self._queues[name_of(arguments[0])].steps.purge(most)
+        return await self._queues[arguments[0]].steps.purge(number(arguments[1], "count", MAX_EVENTS))
 
     async def look(self, session: Session, arguments: Arguments) -> Reply:
         """QLOOK queue"""
-        status = await self._queues[name_of(arguments[0])].steps.status()
+        status = await self._queues[arguments[0]].steps.status()
         return [
             int(status.exists), int(status.created), status.bound, int(status.closed), int(status.paused),
             status.waiting, status.claimed, status.consumers, status.dead,
@@ -80,9 +74,9 @@ class Administration:
         """QDEAD queue passed count"""
         name, passed, most = arguments
         begin, count = number(passed, "passed", MAX_BOUND, least=0), number(most, "count", _MOST_LETTERS)
-        return [*await self._queues[name_of(name)].steps.dead_letters(begin, count)]
+        return [*await self._queues[name].steps.dead_letters(begin, count)]
 
     async def requeue(self, session: Session, arguments: Arguments) -> Reply:
         """QREQUEUE queue count [letter ...]"""
         name, most, *letters = arguments
-        return await self._queues[name_of(name)].steps.requeue(number(most, "count", MAX_EVENTS), letters)
+        return await self._queues[name].steps.requeue(number(most, "count", MAX_EVENTS), letters)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 from apressure.events.engine.steps import Want
 from apressure.events.server.wire.replies import ErrorReply
@@ -24,18 +25,42 @@ Arguments = Sequence[bytes]
 """What stands behind the name of a command."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Command:
+    """One command.
+
+    Attributes:
+        usage: How it is called, for people.
+        least: The fewest arguments, without its name.
+        most: The most; None for no limit.
+        run: Carries it out, given the session and the arguments, and returns the reply.
+        summary: What it does.
+        shares: `run` is also given the arguments of the same calls for the same queue that are pipelined behind it. It
+            returns an `Answer` for as many of them as can share its step.
+        is_open: Clients may call it before AUTH.
+    """
+
+    usage: str
+    least: int
+    most: int | None
+    run: Callable[..., Any]
+    summary: str
+    shares: bool = False
+    is_open: bool = False
+
+
 class Push(NamedTuple):
     """QLPUSH or QRPUSH.
 
     Attributes:
-        queue: The queue's name.
+        queue: The queue's name, as it came.
         events: Ids and contents; the first one is pushed first.
         noblock: Answer as soon as possible.
         nowait: Do not wait for room.
         created: The queue must have been created.
     """
 
-    queue: str
+    queue: bytes
     events: Sequence[tuple[bytes, bytes]]
     noblock: bool
     nowait: bool = False
@@ -57,34 +82,25 @@ class Push(NamedTuple):
             )
         pairs = list(zip(rest[::2], rest[1::2], strict=True))
         created = option == b"CREATED"
-        return cls(name_of(queue), pairs, option == b"NOBLOCK", created or option == b"NOWAIT", created)
+        return cls(queue, pairs, option == b"NOBLOCK", created or option == b"NOWAIT", created)
 
 
 class Pop(NamedTuple):
     """QRPOP.
 
     Attributes:
-        queue: The queue's name.
-        lease: Seconds for QACK; 0 for at most once.
+        queue: The queue's name, as it came.
+        want: What the step is told beside the number of events.
         most: How many events at most; None for one that is not in an array.
         wait: Seconds to wait for an event, and to say that the queue is closed; None for neither.
-        created: The queue must have been created.
         tell: Say how often each event was delivered, or why there is none.
-        limit: How often an event is delivered at most; 0 for no limit.
     """
 
-    queue: str
-    lease: float = DEFAULT_LEASE
+    queue: bytes
+    want: Want
     most: int | None = None
     wait: float | None = None
-    created: bool = False
     tell: bool = False
-    limit: int = 0
-
-    @property
-    def want(self) -> Want:
-        """What the step is told."""
-        return Want(int(self.lease * 1000), self.limit, self.created)
 
     @classmethod
     def read(cls, arguments: Sequence[bytes]) -> Pop:
@@ -96,50 +112,37 @@ class Pop(NamedTuple):
         Raises:
             ErrorReply: An option is unknown, has no value, or a wrong one.
         """
-        if len(arguments) == 1:
-            return cls(name_of(arguments[0]))
-        lease, most, limit = DEFAULT_LEASE, None, 0
-        wait: float | None = None
-        flags = dict.fromkeys((b"NOACK", b"CREATED", b"TELL"), False)
-        rest = list(arguments[1:])
-        if rest[0].isdigit():
+        queue, *rest = arguments
+        if rest and rest[0].isdigit():
             del rest[0]
+        given: dict[bytes, Any] = {}
         while rest:
             option = rest.pop(0).upper()
-            if option in flags:
-                flags[option] = True
-                continue
-            if option not in (b"EX", b"WAIT", b"COUNT", b"LIMIT"):
+            if option not in _POP_OPTIONS:
                 raise ErrorReply(
                     "ERR syntax error: QRPOP has the options EX, WAIT, COUNT, LIMIT, NOACK, CREATED and TELL, not "
                     f"{quoted(option)}"
                 )
-            if not rest:
+            read = _POP_OPTIONS[option]
+            if read is not None and not rest:
                 raise ErrorReply(f"ERR syntax error: {option.decode()} needs a value")
-            given = rest.pop(0)
-            if option == b"EX":
-                lease = seconds(given, "expires")
-            elif option == b"WAIT":
-                wait = seconds(given, "wait")
-            elif option == b"LIMIT":
-                limit = number(given, "limit", MOST_ATTEMPTS, least=0)
-            else:
-                most = number(given, "count", MOST)
-        no_ack, created, tell = flags.values()
-        return cls(name_of(arguments[0]), 0.0 if no_ack else lease, most, wait, created, tell, limit)
+            given[option] = read is None or read(rest.pop(0))
+        lease = 0.0 if b"NOACK" in given else given.get(b"EX", DEFAULT_LEASE)
+        want = Want(int(lease * 1000), given.get(b"LIMIT", 0), b"CREATED" in given)
+        return cls(queue, want, given.get(b"COUNT"), given.get(b"WAIT"), b"TELL" in given)
 
 
 class Ack(NamedTuple):
     """QACK.
 
     Attributes:
-        queue: The queue's name.
-        ids: The events.
+        queue: The queue's name, as it came.
+        claims: The events, as `EventSteps.send_settle` takes them.
         redo: Give them back.
     """
 
-    queue: str
-    ids: Sequence[bytes]
+    queue: bytes
+    claims: list[tuple[bytes, bytes]]
     redo: bool
 
     @classmethod
@@ -147,7 +150,12 @@ class Ack(NamedTuple):
         """Read `queue id [id ...] [REDO]`. A last word REDO after an id is the option."""
         queue, *ids = arguments
         redo = len(ids) > 1 and ids[-1].upper() == b"REDO"
-        return cls(name_of(queue), ids[:-1] if redo else ids, redo)
+        return cls(queue, claims_of(ids[:-1] if redo else ids), redo)
+
+
+def claims_of(ids: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    """Return claims on events, whoever made them."""
+    return [(one, b"") for one in ids]
 
 
 def seconds(given: bytes, what: str) -> float:
@@ -169,11 +177,6 @@ def seconds(given: bytes, what: str) -> float:
             f"ERR bad {what} value: {quoted(given)} is not a number of seconds between 0 and {LONGEST:.0f}"
         )
     return value
-
-
-def name_of(given: bytes) -> str:
-    """Return the name of a queue, as the library has it."""
-    return given.decode("utf-8", "surrogateescape")
 
 
 def quoted(given: bytes) -> str:
@@ -198,3 +201,12 @@ def number(given: bytes, what: str, most: int, least: int = 1) -> int:
     if not given.isdigit() or len(given) > 15 or not least <= int(given) <= most:
         raise ErrorReply(f"ERR bad {what} value: {quoted(given)} is not a whole number between {least} and {most}")
     return int(given)
+
+
+_POP_OPTIONS: Final[dict[bytes, Callable[[bytes], Any] | None]] = {
+    b"EX": lambda given: seconds(given, "expires"),
+    b"WAIT": lambda given: seconds(given, "wait"),
+    b"COUNT": lambda given: number(given, "count", MOST),
+    b"LIMIT": lambda given: number(given, "limit", MOST_ATTEMPTS, least=0),
+    **dict.fromkeys((b"NOACK", b"CREATED", b"TELL")),  # without a value
+}

@@ -3,52 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import itertools
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from apressure.events.server.administration import Administration
-from apressure.events.server.arguments import quoted
-from apressure.events.server.connection import Answer, Pending, Replies, in_task
+from apressure.events.server.arguments import Command, quoted
 from apressure.events.server.handshake import Handshake
 from apressure.events.server.operations import Operations
+from apressure.events.server.outcomes import Answer, Replies, error_reply, in_task
 from apressure.events.server.session import Session
 from apressure.events.server.settings import ServerSettings
 from apressure.events.server.wire.replies import ErrorReply, Reply
-from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
+from apressure.events.server.wire.requests import ProtocolError
 
 logger = logging.getLogger("apressure.events.server")
 
-Run = Callable[[Session, Sequence[bytes]], Reply | Coroutine[Any, Any, Reply]]
-Start = Callable[[Session, Sequence[bytes], Iterable[Sequence[bytes]]], Answer]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Command:
-    """One command.
-
-    Attributes:
-        usage: How it is called, for people.
-        least: The fewest arguments, without its name.
-        most: The most; None for no limit.
-        run: Carries it out, and returns the reply; None if there is `start`.
-        summary: What it does.
-        start: Begins to carry out a call, with as many as can share its step of those for the same queue that are
-            pipelined behind it.
-        is_open: Clients may call it before AUTH.
-    """
-
-    usage: str
-    least: int
-    most: int | None
-    run: Run | None
-    summary: str
-    start: Start | None = None
-    is_open: bool = False
+Pending = deque[list[bytes] | ProtocolError]
+"""Commands that were read, and perhaps a last one that is none."""
 
 
 class Commands:
@@ -77,9 +53,16 @@ class Commands:
         )
 
     def execute(self, session: Session, pending: Pending) -> Replies | Answer:
-        """Carry out the first of the pending commands, perhaps with some behind it; see `connection.Executor`."""
+        """Carry out the first of the pending commands, perhaps with some that follow it.
+
+        Returns:
+            A reply for each of them, or what they wait for. It raises no error of a command.
+        """
         command = pending[0]
-        assert isinstance(command, list)
+        if isinstance(command, ProtocolError):
+            logger.info("protocol error", extra={"client": session.peer, "reason": str(command)})
+            session.leaving = True
+            return [ErrorReply(f"ERR {command}")]
         found = self._table.get(command[0]) or self._table.get(command[0].lower())
         if found is None:
             return [ErrorReply(f"ERR unknown command {quoted(command[0])}")]
@@ -93,22 +76,13 @@ class Commands:
         if found.most is not None and given > found.most:
             return [ErrorReply(f"ERR too many args: {found.usage}")]
         try:
-            if found.start is not None:
-                return found.start(session, command[1:], _alike(found, pending) if len(pending) > 1 else ())
-            assert found.run is not None
+            if found.shares:
+                alike = _alike(found, pending) if len(pending) > 1 else ()
+                return found.run(session, command[1:], alike)  # type: ignore[no-any-return]
             reply = found.run(session, command[1:])
         except Exception as error:  # noqa: BLE001 - the client learns of it
             return [error_reply(error)]
-        if not asyncio.iscoroutine(reply):
-            return [reply]
-        return in_task(_only(reply))
-
-    def read(self, answer: Answer) -> Replies | Answer:
-        """Return the replies, or what else to wait for, when what commands waited for is done."""
-        try:
-            return answer.read(answer.future)
-        except Exception as error:  # noqa: BLE001 - the client learns of it
-            return [error_reply(error)] * answer.commands
+        return in_task(reply) if asyncio.iscoroutine(reply) else [reply]
 
     def forget(self, session: Session) -> None:
         """The client has gone."""
@@ -119,24 +93,6 @@ class Commands:
         session.authenticated = not self._handshake.needs_password
         session.protocol, session.name = 2, b""
         return "RESET"
-
-
-def error_reply(error: Exception) -> ErrorReply:
-    """Return what the client is told of an error."""
-    if isinstance(error, ErrorReply):
-        return error
-    if isinstance(error, QueueClosedError):
-        return ErrorReply("ERR queue closed")
-    if isinstance(error, QueueDoesNotExistError):
-        return ErrorReply("ERR no such queue")
-    if isinstance(error, (PressureError, ValueError)):
-        return ErrorReply(f"ERR {error}")
-    logger.error("a command failed: a bug of the server", exc_info=error)
-    return ErrorReply("ERR internal error: the server's log has the details")
-
-
-async def _only(reply: Coroutine[Any, Any, Reply]) -> Replies:
-    return [await reply]
 
 
 def _alike(found: Command, pending: Pending) -> Iterator[list[bytes]]:
@@ -155,27 +111,29 @@ _ANY: Final = None
 def _table(handshake: Handshake, queues: Operations, whole: Administration) -> dict[bytes, Command]:
     every = [
         Command(
-            "QLPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]", 3, _ANY, None,
-            "Adds events at the left end, the last ones in line", queues.push,
+            "QLPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]", 3, _ANY, queues.push,
+            "Adds events at the left end, the last ones in line", shares=True,
         ),
         Command(
-            "QRPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]", 3, _ANY, None,
-            "Adds events at the right end, the next ones in line", functools.partial(queues.push, front=True),
+            "QRPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]", 3, _ANY,
+            functools.partial(queues.push, front=True), "Adds events at the right end, the next ones in line",
+            shares=True,
         ),
-        Command("QLPEEK queue", 1, 1, queues.peek_left, "Shows the event that was pushed last"),
-        Command("QRPEEK queue", 1, 1, queues.peek_right, "Shows the event that is next"),
+        Command(
+            "QLPEEK queue", 1, 1, functools.partial(queues.peek, newest=True), "Shows the event that was pushed last"
+        ),
+        Command("QRPEEK queue", 1, 1, functools.partial(queues.peek, newest=False), "Shows the event that is next"),
         Command(
             "QRPOP queue [EX seconds] [WAIT seconds] [COUNT number] [LIMIT number] [NOACK] [CREATED] [TELL]", 1, 12,
-            None, "Takes the next event", queues.pop,
+            queues.pop, "Takes the next event", shares=True,
         ),
         Command(
-            "QACK queue id [id ...] [REDO]", 2, _ANY, None, "Acknowledges events, or gives them back",
-            queues.ack,
+            "QACK queue id [id ...] [REDO]", 2, _ANY, queues.ack, "Acknowledges events, or gives them back", shares=True
         ),
         Command("QFAIL queue id error [id error ...]", 3, _ANY, queues.fail, "Gives back events, and says why"),
         Command("QRETURN queue id [id ...]", 2, _ANY, queues.give_back, "Gives back events that nobody has seen"),
         Command("QEXTEND queue id seconds", 3, 3, queues.extend, "Gives the consumer of an event more time"),
-        Command("QREGISTER [queue ...]", 0, _ANY, queues.register_client, "Registers for these queues only"),
+        Command("QREGISTER [queue ...]", 0, _ANY, queues.register, "Registers for these queues only"),
         Command("QNOTIFY timeout", 1, 1, queues.notify, "Waits until a registered queue has an event"),
         Command("QFLUSH queue", 1, 1, queues.flush, "Removes all events of a queue"),
         Command("QSTATUS [queue ...]", 0, _ANY, queues.status, "Counts events and consumers, for programs"),
@@ -183,8 +141,8 @@ def _table(handshake: Handshake, queues: Operations, whole: Administration) -> d
         Command("QCREATE queue bound", 2, 2, whole.create, "Creates a queue; 0 is no bound"),
         Command("QDELETE queue", 1, 1, whole.delete, "Deletes a queue with all its events"),
         Command("QCLOSE queue [CREATED]", 1, 2, whole.close, "Closes a queue: nothing more can be pushed"),
-        Command("QPAUSE queue", 1, 1, whole.pause, "Stops the consumers of a queue"),
-        Command("QRESUME queue", 1, 1, whole.resume, "Ends a pause"),
+        Command("QPAUSE queue", 1, 1, functools.partial(whole.pause, on=True), "Stops the consumers of a queue"),
+        Command("QRESUME queue", 1, 1, functools.partial(whole.pause, on=False), "Ends a pause"),
         Command("QPURGE queue count", 2, 2, whole.purge, "Removes events that wait, and none in flight"),
         Command("QLOOK queue", 1, 1, whole.look, "Tells all about a queue, for programs"),
         Command("QDEAD queue passed count", 3, 3, whole.dead, "Shows dead letters, as the server keeps them"),

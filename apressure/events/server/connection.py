@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
-from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
-from apressure.events.server.outcomes import Outcome
+from apressure.events.server.commands import Commands, Pending
+from apressure.events.server.outcomes import Answer, Outcome, Replies
 from apressure.events.server.polling import Polling
 from apressure.events.server.session import UNAUTHENTICATED, Session
-from apressure.events.server.settings import ConnectionLimits
-from apressure.events.server.wire.replies import ErrorReply, Reply, encode
+from apressure.events.server.settings import ServerSettings
+from apressure.events.server.wire.replies import ErrorReply, encode
 from apressure.events.server.wire.requests import ProtocolError, RequestParser
 
 logger = logging.getLogger("apressure.events.server")
@@ -30,104 +29,84 @@ READ_AHEAD: Final = 1 << 20
 LINGER: Final = 2.0
 """Seconds for which a client that was told the reason may still send, before the connection is closed."""
 
-Pending = deque[list[bytes] | ProtocolError]
-Replies = list[Reply]
 
+class Clients:
+    """The clients of a server, and what they share.
 
-class Answer(NamedTuple):
-    """What commands wait for.
-
-    Attributes:
-        future: The outcome of a step, or a task.
-        read: Called with the future when it is done: the replies, or what else to wait for.
-        commands: How many it answers.
-    """
-
-    future: Outcome[Any] | asyncio.Future[Any]
-    read: Callable[[Any], Replies | Answer]
-    commands: int = 1
-
-
-def in_task(work: Coroutine[Any, Any, Replies]) -> Answer:
-    """Carry out a command in a task."""
-
-    async def caught() -> Replies | Exception:
-        try:
-            return await work
-        except Exception as error:  # noqa: BLE001 - the client learns of it
-            return error
-
-    return Answer(background.start(caught(), "a client's command"), _result)
-
-
-def _result(done: asyncio.Future[Replies | Exception]) -> Replies:
-    result = done.result()
-    if isinstance(result, Exception):
-        raise result
-    return result
-
-
-class Executor(Protocol):
-    """What carries out commands."""
-
-    def execute(self, session: Session, pending: Pending) -> Replies | Answer:
-        """Carry out the first of the pending commands, perhaps with some that follow it.
-
-        Returns:
-            A reply for each of them, or what they wait for. It raises no error of a command.
-        """
-
-    def read(self, answer: Answer) -> Replies | Answer:
-        """Return the same, when what commands waited for is done."""
-
-
-class Host(Protocol):
-    """What a connection needs of its server.
+    Args:
+        settings: What the server was told.
 
     Attributes:
-        limits: What the client may use.
-        polling: Is told of each command.
+        commands: Carries commands out; set before the first client connects.
+        limits: What a client may use.
+        polling: Keeps the event loop awake after a command.
+        connections: The clients that are connected.
+        total: How many there have been.
+        gone: No client is connected.
     """
 
-    limits: ConnectionLimits
-    polling: Polling
+    commands: Commands
 
-    @property
-    def commands(self) -> Executor:
-        """What carries out the client's commands."""
+    def __init__(self, settings: ServerSettings) -> None:
+        self.limits = settings.limits
+        self.polling = Polling()
+        self.connections: set[Connection] = set()
+        self.total = 0
+        self.gone = asyncio.Event()
+        self.gone.set()
+        self._needs_password = settings.password is not None
 
-    def connected(self, connection: Connection) -> Session | None:
-        """Return the new client's session, or None if there are too many clients."""
+    def add(self, connection: Connection) -> bool:
+        """Give a new client its session, and count it. Returns False if there are too many."""
+        connection.session = Session(self.total + 1, peer_of(connection.transport), not self._needs_password)
+        if len(self.connections) >= self.limits.connections:
+            return False
+        self.connections.add(connection)
+        self.gone.clear()
+        self.total += 1
+        return True
 
-    def disconnected(self, connection: Connection) -> None:
+    def discard(self, connection: Connection) -> None:
         """The client has gone."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self.gone.set()
+        self.commands.forget(connection.session)
+
+    def counts(self) -> dict[str, int]:
+        """Return figures for INFO."""
+        return {"connected_clients": len(self.connections), "total_connections_received": self.total}
 
 
 class Connection(asyncio.Protocol):
     """One client, from connecting to its end.
 
     Args:
-        host: The server.
+        clients: All clients of the server.
+
+    Attributes:
+        session: What the client has said.
+        transport: The connection itself.
+        last_seen: When the client has sent something, by the event loop's clock.
+        stalled_since: Since when the client reads nothing; 0 if it does.
     """
 
     __slots__ = (
-        "_ahead", "_answer", "_broken", "_ended", "_eof", "_full", "_host", "_parser", "_parted", "_pending",
-        "last_seen", "session", "stalled_since", "transport",
+        "_answer", "_clients", "_ended", "_eof", "_full", "_parser", "_parted", "_pending", "last_seen", "session",
+        "stalled_since", "transport",
     )  # fmt: skip
 
     session: Session
     transport: Any
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._parser = RequestParser(host.limits.wire)
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._parser: RequestParser | None = RequestParser(UNAUTHENTICATED)  # None: no further command is read
         self._pending: Pending = deque()  # those that run are the first of them
-        self._ahead = 0  # bytes of the commands that were read since none was pending
         self._full = False  # so many are pending that reading has stopped
         self._answer: Answer | None = None
         self._ended: asyncio.Future[None] | None = None
         self._eof = False
-        self._broken = False
         self._parted = False
         self.last_seen = 0.0
         self.stalled_since = 0.0
@@ -147,19 +126,14 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
         self.last_seen = asyncio.get_running_loop().time()
-        session = self._host.connected(self)
-        if session is None:
+        if not self._clients.add(self):
             self.refuse("ERR max number of clients reached")
-            return
-        self.session = session
-        if not session.authenticated:
-            self._parser.limits = UNAUTHENTICATED
 
     def data_received(self, data: bytes) -> None:
-        if self._parted:
+        if self._parser is None:
             return
         self.last_seen = asyncio.get_running_loop().time()
-        self._host.polling.command()
+        self._clients.polling.command()
         self._parser.feed(data)
         self._read_commands()
         self._go_on()
@@ -168,21 +142,17 @@ class Connection(asyncio.Protocol):
         # A client that has sent its last command may still read; one that has gone reads nothing. What was sent is
         # carried out; nothing waits for events or room any more.
         self._eof = True
-        if hasattr(self, "session"):
-            self.session.interrupt()
+        self.session.interrupt()
         return self.is_busy  # keeps the connection open until the last reply
 
     def connection_lost(self, error: Exception | None) -> None:
         del error
-        self._eof = True
+        self._eof = self.session.gone = True
         self._forget()
-        if not hasattr(self, "session"):
-            return
-        self.session.gone = True
         self.session.interrupt()
         if self._answer is None:
             self._end()
-        self._host.disconnected(self)
+        self._clients.discard(self)
 
     def pause_writing(self) -> None:
         self.stalled_since = asyncio.get_running_loop().time()
@@ -196,24 +166,19 @@ class Connection(asyncio.Protocol):
 
     def refuse(self, text: str) -> None:
         """Send an error, and close the connection."""
-        logger.info("connection refused", extra={"client": self._peer(), "reason": text})
+        logger.info("connection refused", extra={"client": self.session.peer, "reason": text})
         self._write(encode(ErrorReply(text)))
         self._part()
 
     def drop(self, reason: str) -> None:
         """Close the connection at once; what the client has not read is lost."""
-        logger.warning("connection dropped", extra={"client": self._peer(), "reason": reason})
-        self.transport.abort()
-
-    def abort(self) -> None:
-        """Close the connection at once: the server stops."""
+        logger.warning("connection dropped", extra={"client": self.session.peer, "reason": reason})
         self.transport.abort()
 
     def stop(self) -> asyncio.Future[None] | None:
         """Read no further command. Return what completes when those that were read have ended, if there are any."""
         self._set_reading(False)
-        self._eof = self._broken = True
-        self._full = False
+        self._eof, self._parser, self._full = True, None, False
         self.session.interrupt()
         if not self._pending:
             self.transport.close()
@@ -233,30 +198,30 @@ class Connection(asyncio.Protocol):
 
     def _read_commands(self) -> None:
         """Parse what was fed, as far as there is room, and stop or go on reading."""
-        pending, parser = self._pending, self._parser
+        pending, parser, limits = self._pending, self._parser, self._clients.limits
+        if parser is None:
+            return
         if not pending:
-            self._ahead = 0
+            parser.taken = 0
         # The limits change with AUTH: what follows it is parsed after it.
-        most = self._host.limits.pipeline if self.session.authenticated else 0
+        most, parser.limits = (limits.pipeline, limits.wire) if self.session.authenticated else (0, UNAUTHENTICATED)
         try:
-            while not self._broken:
-                if len(pending) > most or self._ahead >= READ_AHEAD:
-                    if not self._full:
-                        self._full = True
-                        self._set_reading(False)
-                    return
+            while len(pending) <= most and parser.taken < READ_AHEAD:
                 command = parser.next_command()
                 if command is None:
                     if self._full:
                         self._full = False
                         self._set_reading(True)
                     return
-                self._ahead += parser.size
                 pending.append(command)
         except ProtocolError as error:
-            self._broken, self._full = True, False
             pending.append(error)
+            self._parser, self._full = None, False
             self._set_reading(False)
+        else:
+            if not self._full:
+                self._full = True
+                self._set_reading(False)
 
     def _set_reading(self, on: bool) -> None:
         if not self.transport.is_closing():  # uvloop's transports would raise
@@ -269,7 +234,7 @@ class Connection(asyncio.Protocol):
             done: What the first of the pending commands waited for, and is done now.
         """
         try:
-            answer = None if done is None else self._host.commands.read(done)
+            answer = None if done is None else done.replies()
             while answer is not None or (self._answer is None and not self.stalled_since):
                 if answer is None:
                     if not self._pending and self._full:
@@ -289,22 +254,21 @@ class Connection(asyncio.Protocol):
     def _execute(self, answer: Replies | Answer | None) -> None:
         """Carry out what is pending, as far as it has come, and write the replies."""
         replies: list[bytes] = []
-        pending, commands, session = self._pending, self._host.commands, self.session
+        pending, commands, session = self._pending, self._clients.commands, self.session
         while answer or pending:
-            if answer is None and isinstance(pending[0], ProtocolError):
-                logger.info("protocol error", extra={"client": session.peer, "reason": str(pending[0])})
-                replies.append(encode(ErrorReply(f"ERR {pending[0]}")))
-                session.leaving = True
-                self._forget()
-                break
             if answer is None:
                 answer = commands.execute(session, pending)
             if isinstance(answer, Answer):
                 self._answer = answer
                 answer.future.add_done_callback(self._answered)
                 break
-            self._add(answer, replies)
+            for reply in answer:
+                replies.append(encode(reply, session.protocol))
+                if pending:  # not if the client has gone
+                    pending.popleft()
             answer = None
+            if session.leaving:
+                self._forget()
         if replies:
             self._write(b"".join(replies))
 
@@ -316,21 +280,10 @@ class Connection(asyncio.Protocol):
             self._forget()
         self._go_on(answer)
 
-    def _add(self, answers: Replies, replies: list[bytes]) -> None:
-        """Add the replies to commands that have ended."""
-        session, pending = self.session, self._pending
-        for answer in answers:
-            replies.append(encode(answer, session.protocol))
-            if pending:  # not if the client has gone
-                pending.popleft()
-        if session.leaving:
-            self._forget()
-        self._parser.limits = self._host.limits.wire if session.authenticated else UNAUTHENTICATED
-
     def _forget(self) -> None:
         """Carry out nothing more of what the client has sent."""
         self._pending.clear()
-        self._broken, self._full = True, False
+        self._parser, self._full = None, False
 
     def _end(self) -> None:
         if self._ended is not None:
@@ -346,8 +299,7 @@ class Connection(asyncio.Protocol):
             return
         self._parted = True
         self._forget()
-        if hasattr(self, "session"):
-            self.session.interrupt()
+        self.session.interrupt()
         if self._eof or not self.transport.can_write_eof() or self.transport.is_closing():
             self.transport.close()
             return
@@ -359,12 +311,9 @@ class Connection(asyncio.Protocol):
         if self._parted or self.transport.is_closing():
             return
         self.transport.write(data)
-        limit = self._host.limits.output
+        limit = self._clients.limits.output
         if self.transport.get_write_buffer_size() > limit:
             self.drop(f"the client has not read {limit} bytes of replies (--max-output-size)")
-
-    def _peer(self) -> str:
-        return peer_of(self.transport)
 
 
 def peer_of(transport: asyncio.BaseTransport) -> str:

@@ -4,26 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Protocol
 
+from apressure.events.server.arguments import Command
 from apressure.events.server.session import Session
 from apressure.events.server.wire.replies import ErrorReply, Reply
-
-
-class Known(Protocol):
-    """A command, as COMMAND describes it."""
-
-    @property
-    def least(self) -> int:
-        """The fewest arguments."""
-
-    @property
-    def most(self) -> int | None:
-        """The most arguments; None for no limit."""
-
-    @property
-    def summary(self) -> str:
-        """What it does."""
 
 
 class Handshake:
@@ -36,7 +20,7 @@ class Handshake:
     """
 
     def __init__(
-        self, password: str | None, commands: Mapping[bytes, Known], counts: Callable[[], Mapping[str, int]]
+        self, password: str | None, commands: Mapping[bytes, Command], counts: Callable[[], Mapping[str, int]]
     ) -> None:
         self.needs_password = password is not None
         self._password = password
@@ -141,7 +125,7 @@ class Handshake:
         return "".join(f"{line}\r\n" for line in lines).encode()
 
 
-def _info(name: bytes, known: Known) -> list[Reply]:
+def _info(name: bytes, known: Command) -> list[Reply]:
     # The arity counts the command's name; a negative one is the least.
     arity = 1 + known.least if known.least == known.most else -(1 + known.least)
     return [name, arity, [], 0, 0, 0]

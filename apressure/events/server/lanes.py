@@ -12,19 +12,19 @@ import copy
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from itertools import chain
+from typing import Any, Final, Generic, TypeVar
 
 from apressure import logs
 from apressure.connection.waiting.waiter import Waiter, park
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
-from apressure.core.waiting import EMPTY, Wait
+from apressure.core.waiting import Wait
 from apressure.events.engine.answers import Event, Popped
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.server.outcomes import Outcome
 from apressure.exceptions import DurabilityError
 
-W = TypeVar("W")
 R = TypeVar("R")
 
 LARGEST: Final = 1 << 20
@@ -33,29 +33,29 @@ LOOK: Final = 5.0
 """Seconds after which pushes that wait for room look again: an okq beside us makes room without telling."""
 
 
-class Job(Outcome[R], Generic[W, R]):
+class Job(Outcome[R]):
     """A command of a client, or the rest of it. Cancelled, its client does not want the outcome any more.
 
     Attributes:
-        work: What to do.
+        work: The events that it is about, as its step takes them.
+        how: How it wants it. Commands that want the same can share a step.
         events: How many events it is about.
         size: How many bytes it has.
         patient: It waits for room.
-        expected: The queue must have been created, for a push.
         letters: What is known of the events before those in `work`, for a push that waits for room.
     """
 
     letters = b""
 
-    def __init__(self, work: W, events: int, size: int, patient: bool, expected: bool) -> None:
+    def __init__(self, work: Sequence[Any], how: Any, events: int, size: int = 0, patient: bool = False) -> None:
         self.work = work
+        self.how = how
         self.events = events
         self.size = size
         self.patient = patient
-        self.expected = expected
 
 
-class Lane(ABC, Generic[W, R]):
+class Lane(ABC, Generic[R]):
     """Commands of one kind for one queue.
 
     Args:
@@ -68,8 +68,8 @@ class Lane(ABC, Generic[W, R]):
     def __init__(self, steps: EventSteps) -> None:
         self._steps = steps
         self._series: Series | None = None
-        self._jobs: deque[Job[W, R]] = deque()
-        self._sent: list[Job[W, R]] = []
+        self._jobs: deque[Job[R]] = deque()
+        self._sent: list[Job[R]] = []
         self._turn: asyncio.Handle | None = None
         self._shared = False  # whether the latest step was for several commands
 
@@ -78,8 +78,7 @@ class Lane(ABC, Generic[W, R]):
         """Whether nothing waits and nothing is on its way."""
         return not self._jobs and not self._sent
 
-    def _submit(self, work: W, events: int, size: int = 0, patient: bool = False, expected: bool = False) -> Job[W, R]:
-        job: Job[W, R] = Job(work, events, size, patient, expected)
+    def _submit(self, job: Job[R]) -> Job[R]:
         self._jobs.append(job)
         self._soon()
         return job
@@ -111,21 +110,21 @@ class Lane(ABC, Generic[W, R]):
             self._series = self._series or self._steps.series()
             self._send(self._series, self._sent)
 
-    def _fits(self, first: Job[W, R], job: Job[W, R]) -> bool:  # noqa: ARG002
+    def _fits(self, first: Job[R], job: Job[R]) -> bool:
         """Whether two commands can share a step."""
-        return True
+        return bool(first.how == job.how)
 
     @abstractmethod
-    def _send(self, series: Series, jobs: Sequence[Job[W, R]]) -> Request:
+    def _send(self, series: Series, jobs: Sequence[Job[R]]) -> Request:
         """Send one step for these commands; `_answered` receives its answer."""
 
     @abstractmethod
-    def _settle(self, jobs: Sequence[Job[W, R]], answer: Any) -> Iterable[tuple[Job[W, R], R]]:
+    def _settle(self, jobs: Sequence[Job[R]], answer: Any) -> Iterable[tuple[Job[R], R]]:
         """Return these commands, or some of them, with their results by the answer."""
 
     def _answered(self, answer: Any) -> None:
         jobs, self._sent = self._sent, []
-        settled: Iterable[tuple[Job[W, R], R | Exception]]
+        settled: Iterable[tuple[Job[R], R | Exception]]
         if isinstance(answer, Exception):
             self._series = None  # the step may still arrive
             settled = [(job, copy.copy(answer)) for job in jobs]
@@ -138,11 +137,7 @@ class Lane(ABC, Generic[W, R]):
             job.finish(outcome)
 
 
-Pair = tuple[bytes, bytes]
-PushJob = Job[Sequence[Pair], bytes]
-
-
-class PushLane(Lane[Sequence[Pair], bytes]):
+class PushLane(Lane[bytes]):
     """Pushes at one end of a queue.
 
     Args:
@@ -155,12 +150,15 @@ class PushLane(Lane[Sequence[Pair], bytes]):
         self._front = front
         self._room = Waiter(steps.connection.node, steps.keys.room, None, on_unwanted=steps.pass_room)
 
-    def push(self, events: Sequence[Pair], *, patient: bool = False, expected: bool = False) -> Outcome[bytes]:
+    def push(
+        self, events: Sequence[tuple[bytes, bytes]], *, patient: bool = False, expected: bool = False
+    ) -> Job[bytes]:
         """Push events.
 
         Args:
-            events: At most `MAX_EVENTS`.
-            patient: Wait while the queue is full. Those that wait are served in order, before all others.
+            events: At most `MAX_EVENTS`: ids and contents.
+            patient: Wait while the queue is full, or until it is deleted. Those that wait are served in order, before
+                all others.
             expected: The queue must have been created.
 
         Returns:
@@ -168,27 +166,22 @@ class PushLane(Lane[Sequence[Pair], bytes]):
             is a letter for each. Cancelled, the events are pushed or not; while it waits: no further
             ones are.
         """
+        # Only a queue that was created can be full.
+        job: Job[bytes] = Job(
+            events, expected or patient, len(events), sum(map(len, chain.from_iterable(events))), patient
+        )
         if self._parked and not patient:
-            full: Outcome[bytes] = Outcome()
-            full.finish(b"")
-            return full
-        size = 0
-        for event, contents in events:
-            size += len(event) + len(contents)
-        expected = expected or patient  # only a queue that was created can be full
-        return self._submit(events, len(events), size, patient, expected)
+            job.finish(b"")
+            return job
+        return self._submit(job)
 
-    def _fits(self, first: PushJob, job: PushJob) -> bool:
-        return first.expected == job.expected
+    def _send(self, series: Series, jobs: Sequence[Job[bytes]]) -> Request:
+        return self._steps.send_push(series, _work_of(jobs), self._front, False, jobs[0].how, self._answered)
 
-    def _send(self, series: Series, jobs: Sequence[PushJob]) -> Request:
-        events = [pair for job in jobs for pair in job.work]
-        return self._steps.send_push(series, events, self._front, False, jobs[0].expected, self._answered)
-
-    def _settle(self, jobs: Sequence[PushJob], answer: bytes) -> list[tuple[PushJob, bytes]]:
+    def _settle(self, jobs: Sequence[Job[bytes]], answer: bytes) -> list[tuple[Job[bytes], bytes]]:
         at, full = 0, False
-        settled: list[tuple[PushJob, bytes]] = []
-        patient: list[PushJob] = []
+        settled: list[tuple[Job[bytes], bytes]] = []
+        patient: list[Job[bytes]] = []
         for job in jobs:
             letters = answer[at : at + job.events]
             at += job.events
@@ -203,21 +196,20 @@ class PushLane(Lane[Sequence[Pair], bytes]):
             # Those that came later must not overtake.
             settled += [(job, b"") for job in self._jobs if not job.patient]
             self._jobs = deque((*patient, *(job for job in self._jobs if job.patient)))
-            self._park()
+            if self._is_awaited():
+                self._parked = True
+                self._room.take_claim()
+                park((self._room,), (self._room.generation,), LOOK).add_done_callback(self._unpark)
         elif not self._jobs and self._room.connected:
             self.leave()
         return settled
 
-    def _park(self) -> None:
-        """Wait for room, if somebody is patient."""
+    def _is_awaited(self) -> bool:
+        """Whether somebody still waits for room. Otherwise, this waits for it no more."""
         self._jobs = deque(job for job in self._jobs if not job.done())
         if not self._jobs:
             self.leave()
-            return
-        self._parked = True
-        self._room.take_claim()
-        parked = park((self._room,), (self._room.generation,), LOOK)
-        parked.add_done_callback(self._unpark)
+        return bool(self._jobs)
 
     def _unpark(self, parked: asyncio.Future[None]) -> None:
         if not parked.cancelled() and parked.exception() is not None:
@@ -228,10 +220,7 @@ class PushLane(Lane[Sequence[Pair], bytes]):
 
     def _look(self) -> None:
         self._parked = False
-        if all(job.done() for job in self._jobs):
-            self._jobs.clear()
-            self.leave()
-        else:
+        if self._is_awaited():
             self._room.take_claim()
             self._soon()
 
@@ -241,32 +230,11 @@ class PushLane(Lane[Sequence[Pair], bytes]):
             self._steps.pass_room()
 
 
-class Taking(NamedTuple):
-    """A pop.
-
-    Attributes:
-        most: How many events at most.
-        want: What the step is told beside that.
-    """
-
-    most: int
-    want: Want
+Found = list[Event] | Wait
+"""Events that were popped, or why there are none."""
 
 
-class Found(list[Event]):
-    """Events that were popped.
-
-    Attributes:
-        wait: Why there are none.
-    """
-
-    wait: Wait = EMPTY
-
-
-PopJob = Job[Taking, Found]
-
-
-class PopLane(Lane[Taking, Found]):
+class PopLane(Lane[Found]):
     """Pops from a queue."""
 
     _dead = 0
@@ -276,7 +244,7 @@ class PopLane(Lane[Taking, Found]):
         dead, self._dead = self._dead, 0
         return dead
 
-    def pop(self, most: int, want: Want) -> Outcome[Found]:
+    def pop(self, most: int, want: Want) -> Job[Found]:
         """Pop events.
 
         Args:
@@ -284,40 +252,32 @@ class PopLane(Lane[Taking, Found]):
             want: What the step is told beside that.
 
         Returns:
-            The events, none if the queue is empty. Cancelled, they go back, without counting as an
-            attempt.
+            The events, or why there are none. Cancelled, they go back, without counting as an attempt.
         """
-        return self._submit(Taking(most, want), most)
+        return self._submit(Job((), want, most))
 
     def _answered(self, answer: Any) -> None:
         if isinstance(answer, DurabilityError) and isinstance(answer.answer, Popped) and answer.answer.events:
             self._steps.give_back_soon(answer.answer.events)  # the clients get the error instead
         super()._answered(answer)
 
-    def _fits(self, first: PopJob, job: PopJob) -> bool:
-        return first.work.want == job.work.want
-
-    def _send(self, series: Series, jobs: Sequence[PopJob]) -> Request:
+    def _send(self, series: Series, jobs: Sequence[Job[Found]]) -> Request:
         most = min(sum(job.events for job in jobs), MAX_EVENTS)
-        return self._steps.send_pop(series, most, jobs[0].work.want, b"", self._answered)
+        return self._steps.send_pop(series, most, jobs[0].how, b"", self._answered)
 
-    def _settle(self, jobs: Sequence[PopJob], answer: Any) -> list[tuple[PopJob, Found]]:
-        if not isinstance(answer, Popped):
-            nothing = Found()
-            nothing.wait = answer
-            return [(job, nothing) for job in jobs]
+    def _settle(self, jobs: Sequence[Job[Found]], answer: Popped | Wait) -> list[tuple[Job[Found], Found]]:
+        if isinstance(answer, Wait):
+            return [(job, answer) for job in jobs]
         self._dead += logs.dead_letters("EventQueue", self._steps.name, answer.dead)
-        events = answer.events
-        settled: list[tuple[PopJob, Found]] = []
-        again: list[PopJob] = []
-        at = 0
+        events, at = answer.events, 0
+        settled: list[tuple[Job[Found], Found]] = []
+        again: list[Job[Found]] = []
         for job in jobs:
             if job.done():
                 continue
-            mine = events[at : at + job.events]
-            at += len(mine)
-            if mine:
-                settled.append((job, Found(mine)))
+            if mine := events[at : at + job.events]:
+                settled.append((job, mine))
+                at += len(mine)
             else:
                 again.append(job)  # the step may have ended early, at large events: there may be more
         if unseen := events[at:]:
@@ -326,48 +286,35 @@ class PopLane(Lane[Taking, Found]):
         return settled
 
 
-class Settling(NamedTuple):
-    """Acknowledgements, or events to give back.
-
-    Attributes:
-        ids: The events.
-        how: As `EventSteps.settle` takes it.
-        errors: Why each attempt has failed, or nothing; for `"fail"`.
-    """
-
-    ids: Sequence[bytes]
-    how: str
-    errors: Sequence[bytes] = ()
-
-
-SettleJob = Job[Settling, bytes]
-
-
-class SettleLane(Lane[Settling, bytes]):
+class SettleLane(Lane[bytes]):
     """Acknowledgements of a queue, and events that are given back."""
 
-    def settle(self, ids: Sequence[bytes], how: str, errors: Sequence[bytes] = ()) -> Outcome[bytes]:
+    def settle(self, claims: Sequence[Sequence[bytes]], how: str) -> Job[bytes]:
         """Settle events, no matter which client claimed them.
+
+        Args:
+            claims: As `EventSteps.send_settle` takes them.
+            how: As the same does.
 
         Returns:
             A letter for each: `1` if it was settled. Cancelled, they are settled or not.
         """
-        return self._submit(Settling(ids, how, errors), len(ids))
+        return self._submit(Job(claims, how, len(claims)))
 
-    def _fits(self, first: SettleJob, job: SettleJob) -> bool:
-        return first.work.how == job.work.how == "ack"  # of what is given back, the last one is the first again
+    def _fits(self, first: Job[bytes], job: Job[bytes]) -> bool:
+        return bool(first.how == job.how == "ack")  # of what is given back, the last one is the first again
 
-    def _send(self, series: Series, jobs: Sequence[SettleJob]) -> Request:
-        claims: list[Sequence[bytes]] = [(one, b"") for job in jobs for one in job.work.ids]
-        how = jobs[0].work.how
-        if how == "fail":  # each such command has a step of its own
-            claims = [(one, b"", why) for one, why in zip(jobs[0].work.ids, jobs[0].work.errors, strict=True)]
-        return self._steps.send_settle(series, how, claims, how == "ack", self._answered)
+    def _send(self, series: Series, jobs: Sequence[Job[bytes]]) -> Request:
+        how: str = jobs[0].how
+        return self._steps.send_settle(series, how, _work_of(jobs), how == "ack", self._answered)
 
-    def _settle(self, jobs: Sequence[SettleJob], answer: bytes) -> list[tuple[SettleJob, bytes]]:
-        at = 0
-        settled = []
+    def _settle(self, jobs: Sequence[Job[bytes]], answer: bytes) -> list[tuple[Job[bytes], bytes]]:
+        settled, at = [], 0
         for job in jobs:
             settled.append((job, answer[at : at + job.events]))
             at += job.events
         return settled
+
+
+def _work_of(jobs: Sequence[Job[bytes]]) -> Sequence[Any]:
+    return jobs[0].work if len(jobs) == 1 else [part for job in jobs for part in job.work]

@@ -9,10 +9,7 @@ import os
 import ssl
 from typing import Final
 
-from apressure.events.server.commands import Commands
-from apressure.events.server.connection import READ_AHEAD, Connection, peer_of
-from apressure.events.server.polling import Polling
-from apressure.events.server.session import Session
+from apressure.events.server.connection import READ_AHEAD, Clients, Connection
 from apressure.events.server.settings import Address, ServerSettings, Tls
 
 logger = logging.getLogger("apressure.events.server")
@@ -23,30 +20,21 @@ _BACKLOG: Final = 4096
 
 
 class Listener:
-    """The clients of a server.
+    """Where clients connect.
 
     Args:
         settings: What the server was told.
 
     Attributes:
-        commands: Carries commands out; set before `open`.
-        limits: What a client may use.
-        polling: Keeps the event loop awake after a command.
+        clients: Those that have connected.
         address: Where it listens; the port is the real one.
     """
 
-    commands: Commands
-
     def __init__(self, settings: ServerSettings) -> None:
-        self.limits = settings.limits
-        self.polling = Polling()
+        self.clients = Clients(settings)
         self.address = settings.listen
-        self._settings = settings
-        self._connections: set[Connection] = set()
-        self._total = 0
+        self._tls = settings.tls
         self._server: asyncio.Server | None = None
-        self._empty = asyncio.Event()
-        self._empty.set()
 
     async def open(self) -> None:
         """Begin to listen.
@@ -55,11 +43,10 @@ class Listener:
             OSError: The address is in use, or not one of this machine.
             ValueError: The certificate or the key is not valid.
         """
-        listen, tls = self._settings.listen, self._settings.tls
-        context = context_of(tls) if tls else None
+        listen, context = self.address, context_of(self._tls) if self._tls else None
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(self), listen.host or None, listen.port, ssl=context, backlog=_BACKLOG
+                lambda: Connection(self.clients), listen.host or None, listen.port, ssl=context, backlog=_BACKLOG
             )
         except OSError as error:
             # The event loops put the address into strerror, in words of their own; a host's name has no errno above 0.
@@ -73,7 +60,7 @@ class Listener:
         while True:
             await asyncio.sleep(LOOK)
             now = loop.time()
-            for connection in list(self._connections):
+            for connection in list(self.clients.connections):
                 self._look_at(connection, now)
 
     async def drain(self, timeout: float) -> None:
@@ -85,7 +72,7 @@ class Listener:
             timeout: Seconds after which clients whose commands still run are disconnected.
         """
         self._stop_listening()
-        running = {ended: one for one in list(self._connections) if (ended := one.stop()) is not None}
+        running = {ended: one for one in list(self.clients.connections) if (ended := one.stop()) is not None}
         if running:
             _, late = await asyncio.wait(running, timeout=timeout)
             for ended in late:
@@ -96,39 +83,16 @@ class Listener:
         self.abort()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK):
-                await self._empty.wait()  # each end deregisters a consumer
+                await self.clients.gone.wait()  # each end deregisters a consumer
 
     def abort(self) -> None:
         """Stop listening, and disconnect everybody at once."""
         self._stop_listening()
-        for connection in list(self._connections):
-            connection.abort()
-
-    def counts(self) -> dict[str, int]:
-        """Return figures for INFO."""
-        return {"connected_clients": len(self._connections), "total_connections_received": self._total}
-
-    # Connections call these.
-
-    def connected(self, connection: Connection) -> Session | None:
-        if len(self._connections) >= self.limits.connections:
-            return None
-        self._connections.add(connection)
-        self._empty.clear()
-        self._total += 1
-        return Session(
-            number=self._total, peer=peer_of(connection.transport), authenticated=not self._settings.password
-        )
-
-    def disconnected(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-        if not self._connections:
-            self._empty.set()
-        self.commands.forget(connection.session)
+        for connection in list(self.clients.connections):
+            connection.transport.abort()
 
     def _look_at(self, connection: Connection, now: float) -> None:
-        limits = self.limits
-        stalled = connection.stalled_since
+        limits, stalled = self.clients.limits, connection.stalled_since
         if limits.stalled and stalled and now - stalled > limits.stalled:
             connection.drop(f"the client has read nothing for {limits.stalled:g} seconds (--stalled-timeout)")
         elif connection.is_blocked:

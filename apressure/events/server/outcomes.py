@@ -1,12 +1,18 @@
-"""The outcome of a command that waits for Redis."""
+"""What commands wait for: the outcome of a step, or the end of a task."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from typing import Any, Generic, TypeVar
+import logging
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
+from apressure.events.server.wire.replies import ErrorReply, Reply
+from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
+
+logger = logging.getLogger("apressure.events.server")
 
 R = TypeVar("R")
 
@@ -75,3 +81,53 @@ class Outcome(Generic[R]):
                 self.cancel()
                 raise
         return self.result()
+
+
+Replies = list[Reply]
+
+
+class Answer(NamedTuple):
+    """What commands wait for.
+
+    Attributes:
+        future: The outcome of a step, or a task.
+        read: Called with the future when it is done: the replies, or what else to wait for.
+        commands: How many it answers.
+    """
+
+    future: Outcome[Any] | asyncio.Future[Any]
+    read: Callable[[Any], Replies | Answer]
+    commands: int = 1
+
+    def replies(self) -> Replies | Answer:
+        """Return the replies, or what else to wait for, when the future is done."""
+        try:
+            return self.read(self.future)
+        except Exception as error:  # noqa: BLE001 - the client learns of it
+            return [error_reply(error)] * self.commands
+
+
+def in_task(work: Coroutine[Any, Any, Reply]) -> Answer:
+    """Carry out a command in a task."""
+
+    async def caught() -> Replies:
+        try:
+            return [await work]
+        except Exception as error:  # noqa: BLE001 - the client learns of it
+            return [error_reply(error)]
+
+    return Answer(background.start(caught(), "a client's command"), lambda done: done.result())
+
+
+def error_reply(error: Exception) -> ErrorReply:
+    """Return what the client is told of an error."""
+    if isinstance(error, ErrorReply):
+        return error
+    if isinstance(error, QueueClosedError):
+        return ErrorReply("ERR queue closed")
+    if isinstance(error, QueueDoesNotExistError):
+        return ErrorReply("ERR no such queue")
+    if isinstance(error, (PressureError, ValueError)):
+        return ErrorReply(f"ERR {error}")
+    logger.error("a command failed: a bug of the server", exc_info=error)
+    return ErrorReply("ERR internal error: the server's log has the details")

@@ -7,8 +7,8 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
@@ -47,6 +47,7 @@ class ServedQueue:
         settling: The lane for acknowledgements.
         consumers: The ids of the clients that are registered for it here.
         listeners: How many clients listen to it: the registered ones, and those that wait in QRPOP.
+        notified: What is completed with this queue at the next event: the waits of clients in QNOTIFY.
         expiry: Puts back what expires.
         mender: Mends what an okq beside us leaves when it dies.
 
@@ -63,7 +64,7 @@ class ServedQueue:
         self.listeners = 0
         self.expiry = Expiry(self.steps)
         self.mender = Mender(self.steps)
-        self._notified: set[asyncio.Future[str]] = set()
+        self.notified: set[asyncio.Future[ServedQueue]] = set()
         self._line: deque[asyncio.Future[None]] = deque()
         self._limited = (-_FRESH, False)
         self._stage = 0  # 1 if it was created, 2 if it was closed, too
@@ -75,12 +76,32 @@ class ServedQueue:
             lane.is_idle for lane in (*self.pushes, self.pops, self.settling)
         )
 
+    # Consumers.
+
+    async def register(self, consumer: bytes) -> None:
+        """Register a consumer: it is one of those that QSTATUS counts."""
+        self.consumers.add(consumer)
+        await self.steps.register(consumer)
+
+    async def unregister(self, consumer: bytes) -> None:
+        """Undo `register`."""
+        self.consumers.discard(consumer)
+        await self.steps.unregister(consumer)
+
+    async def refresh(self) -> None:
+        """Give a sign of life of its consumers."""
+        try:
+            await self.steps.register(*self.consumers)
+        except PressureError as error:
+            extra = {"queue": self.steps.name, "reason": str(error)}
+            logger.warning("consumers cannot give a sign of life", extra=extra)
+
     # Who waits for events.
 
     def ring(self) -> None:
         """An event was pushed, or has gone back: tell all clients in QNOTIFY, and the first one in QRPOP."""
-        for future in self._notified:
-            set_result_once(future, self.steps.name)
+        for future in self.notified:
+            set_result_once(future, self)
         self.wake_one()
 
     def note_end(self) -> None:
@@ -91,14 +112,17 @@ class ServedQueue:
     @property
     def is_awaited(self) -> bool:
         """Whether a client waits for an event, in QNOTIFY or in QRPOP."""
-        return bool(self._notified or self._line)
+        return bool(self.notified or self._line)
 
     async def catch_up(self) -> None:
         """Events may have been missed: have all clients in QRPOP try, and tell those in QNOTIFY if there are any."""
         for _ in range(len(self._line)):
             self.wake_one()
-        if self._notified and await self.count_events():
-            self.ring()
+        try:
+            if self.notified and await self.count_events():
+                self.ring()
+        except PressureError as error:  # Redis is gone again: this is done after the next connection
+            logger.warning("events may have been missed", extra={"reason": str(error)})
 
     async def look(self) -> None:
         """Wake as many clients as there are events, and all when the queue has ended: nobody may have told of that."""
@@ -124,14 +148,6 @@ class ServedQueue:
                 future.set_result(None)
                 return
 
-    def announce(self, future: asyncio.Future[str]) -> None:
-        """Complete the future with the queue's name at the next event."""
-        self._notified.add(future)
-
-    def revoke(self, future: asyncio.Future[str]) -> None:
-        """Undo `announce`."""
-        self._notified.discard(future)
-
     async def count_events(self) -> int:
         """Return how many events wait that clients can have: none while the queue is paused."""
         ask, keys = self.steps.connection.ask, self.steps.keys
@@ -145,14 +161,14 @@ class ServedQueue:
         """
         outcome = self.pops.pop(most, want)
         try:
-            events = await outcome
+            found = await outcome
         except asyncio.CancelledError:
-            if not outcome.cancelled() and outcome.exception() is None and outcome.result():
-                self.steps.give_back_soon(outcome.result())
+            if not outcome.cancelled() and outcome.exception() is None and isinstance(found := outcome.result(), list):
+                self.steps.give_back_soon(found)
             raise
-        if events and want.lease:
+        if want.lease and isinstance(found, list):
             self.expiry.look_in(want.lease / 1000)
-        return events
+        return found
 
     async def pop_soon(self, most: int, want: Want, timeout: float) -> Found:
         """Pop events, and wait for the first one if there is none. The caller listens to the queue.
@@ -173,11 +189,16 @@ class ServedQueue:
                 bell: asyncio.Future[None] = loop.create_future()
                 self._line.append(bell)
                 try:
-                    events = await self._pop(most, want)
+                    found = await self._pop(most, want)
                     owed = False
-                    if events or not await _rings(bell, deadline):
-                        return events
-                    want = want._replace(expected=want.expected or events.wait.created)
+                    if isinstance(found, list):
+                        return found
+                    want = want._replace(expected=want.expected or found.created)
+                    try:
+                        async with asyncio.timeout_at(deadline):
+                            await bell
+                    except TimeoutError:
+                        return found
                 finally:
                     if bell.done() and not bell.cancelled():
                         owed = True
@@ -226,15 +247,15 @@ class Queues:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._queues: dict[str, ServedQueue] = {}
+        self._queues: dict[bytes, ServedQueue] = {}
         self._most = KEPT
         self._subscriber = Subscriber(client.server.node_of(()), self._on_message, self._on_gap)
         self._channels: dict[bytes, ServedQueue] = {}
 
-    def __getitem__(self, name: str) -> ServedQueue:
+    def __getitem__(self, name: bytes) -> ServedQueue:
         queue = self._queues.get(name)
         if queue is None:
-            queue = ServedQueue(self._client, name)
+            queue = ServedQueue(self._client, name.decode("utf-8", "surrogateescape"))
             if len(self._queues) >= self._most:
                 self._forget_idle()
             self._queues[name] = queue
@@ -271,22 +292,21 @@ class Queues:
             del self._channels[queue.steps.keys.unclaimed]
             self._subscriber.unsubscribe(queue.steps.keys.unclaimed)
 
-    async def wait_for_event(self, names: Sequence[str], timeout: float) -> str | None:
-        """Return the name of a queue that has an event, or will have one within `timeout` seconds.
+    async def wait_for_event(self, queues: Sequence[ServedQueue], timeout: float) -> ServedQueue | None:
+        """Return a queue that has an event, or will have one within `timeout` seconds.
 
         Those that have one are looked for in random order. The caller listens to all of them. Cancelled, nothing
         has changed.
         """
-        queues = [self[name] for name in names]
-        random.shuffle(queues)
-        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        queues = random.sample(queues, len(queues))
+        future: asyncio.Future[ServedQueue] = asyncio.get_running_loop().create_future()
         for queue in queues:
-            queue.announce(future)
+            queue.notified.add(future)
         try:
             found = await asyncio.gather(*(queue.count_events() for queue in queues))
             for queue, events in zip(queues, found, strict=True):
                 if events:
-                    return queue.steps.name
+                    return queue
             if not timeout:
                 return None
             async with asyncio.timeout(timeout):
@@ -295,19 +315,7 @@ class Queues:
             return None
         finally:
             for queue in queues:
-                queue.revoke(future)
-
-    async def register(self, consumer: bytes, queues: Sequence[ServedQueue]) -> None:
-        """Register a consumer for queues: it is one of those that QSTATUS counts."""
-        for queue in queues:
-            queue.consumers.add(consumer)
-        await asyncio.gather(*(queue.steps.register(consumer) for queue in queues))
-
-    async def unregister(self, consumer: bytes, queues: Sequence[ServedQueue]) -> None:
-        """Undo `register`, for some of the queues."""
-        for queue in queues:
-            queue.consumers.discard(consumer)
-        await asyncio.gather(*(queue.steps.unregister(consumer) for queue in queues))
+                queue.notified.discard(future)
 
     async def _refresh(self) -> None:
         while True:
@@ -315,18 +323,7 @@ class Queues:
             for queue in list(self._channels.values()):
                 queue.expiry.look_in(0)  # for claims that okq made; and for the end of a queue
                 queue.wake_one()
-            registered = [queue for queue in self._queues.values() if queue.consumers]
-            outcomes = await asyncio.gather(
-                *(queue.steps.register(*queue.consumers) for queue in registered), return_exceptions=True
-            )
-            for queue, outcome in zip(registered, outcomes, strict=True):
-                if isinstance(outcome, PressureError):
-                    logger.warning(
-                        "consumers cannot give a sign of life",
-                        extra={"queue": queue.steps.name, "reason": str(outcome)},
-                    )
-                elif isinstance(outcome, BaseException):
-                    raise outcome
+            await asyncio.gather(*(queue.refresh() for queue in list(self._queues.values()) if queue.consumers))
 
     async def _watch(self) -> None:
         while True:
@@ -342,27 +339,9 @@ class Queues:
 
     def _on_gap(self) -> None:
         for queue in list(self._channels.values()):
-            background.start(_logged(queue.catch_up()), "looking for events that were missed")
+            background.start(queue.catch_up(), "looking for events that were missed")
 
     def _forget_idle(self) -> None:
         for name in [name for name, queue in self._queues.items() if queue.is_idle]:
             del self._queues[name]
         self._most = max(KEPT, 2 * len(self._queues))
-
-
-async def _rings(bell: asyncio.Future[None], deadline: float) -> bool:
-    """Wait for a wake-up. Returns False if none comes until the deadline."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            await bell
-    except TimeoutError:
-        return False
-    return True
-
-
-async def _logged(work: Coroutine[Any, Any, None]) -> None:
-    """Do something for clients that wait. If Redis is gone again, it is done after the next connection."""
-    try:
-        await work
-    except PressureError as error:
-        logger.warning("events may have been missed", extra={"reason": str(error)})

@@ -51,7 +51,8 @@ class EventServer:
             queues = Queues(client)
             operations = Operations(client, queues, settings.workers)
             listener = Listener(settings)
-            listener.commands = Commands(settings, operations, Administration(queues), listener.counts)
+            clients = listener.clients
+            clients.commands = Commands(settings, operations, Administration(queues), clients.counts)
             await listener.open()
             try:
                 async with asyncio.TaskGroup() as group:
@@ -61,7 +62,7 @@ class EventServer:
                     notify("READY=1", f"STATUS=listening on {listener.address}")
                     await self._stopping.wait()
                     notify("STOPPING=1")
-                    logger.info("stopping", extra={"clients": listener.counts()["connected_clients"]})
+                    logger.info("stopping", extra={"clients": len(clients.connections)})
                     await listener.drain(settings.drain)
                     await operations.finish(settings.drain)
                     for part in parts:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 from apressure.events.server.outcomes import Outcome
+from apressure.events.server.queues import ServedQueue
 from apressure.events.server.wire.replies import ErrorReply
 from apressure.events.server.wire.requests import Limits
 
@@ -49,7 +50,7 @@ class Session:
     name: bytes = b""
     library: dict[bytes, bytes] = dataclasses.field(default_factory=dict)
     consumer: bytes = dataclasses.field(default_factory=lambda: str(uuid.uuid4()).encode())
-    registered: Sequence[str] = ()
+    registered: Sequence[ServedQueue] = ()
     gone: bool = False
     leaving: bool = False
     interrupted: bool = False

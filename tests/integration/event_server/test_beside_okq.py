@@ -130,17 +130,17 @@ async def test_a_queue_that_is_torn_is_not_forgotten(
     monkeypatch.setattr(queues, "KEPT", 3)
     async with Client(url) as client:
         served = queues.Queues(client)
-        whole, torn = served["whole"], served["foo"]
+        whole, torn = served[b"whole"], served[b"foo"]
         dies_in_a_push(okq_beside, "foo")
         assert [await one.mender.look() for one in (whole, torn)] == [0, 0]
         for number in range(10):
-            served[f"other-{number}"]
-        assert served["foo"] is torn
-        assert served["whole"] is not whole
+            served[b"other-%d" % number]
+        assert served[b"foo"] is torn
+        assert served[b"whole"] is not whole
         assert await torn.mender.look() == 1
         for number in range(10):
-            served[f"another-{number}"]
-        assert served["foo"] is not torn
+            served[b"another-%d" % number]
+        assert served[b"foo"] is not torn
         await torn.steps.delete()
 
 

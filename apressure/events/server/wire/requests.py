@@ -8,6 +8,8 @@ a `ProtocolError`; its connection cannot go on after that, because where the nex
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Generator, Iterator
 from typing import Final
 
 from apressure import validation
@@ -16,8 +18,12 @@ MIB: Final = 1 << 20
 _LONGEST_HEADER: Final = 32  # bytes of a line such as "*3" or "$1024", with its end
 _PIECE: Final = 1 << 14  # bytes that are split into lines together
 _DEPTH: Final = 1
+_ARRAY, _BULK = b"*$"  # the first bytes of an array and of a bulk string
 _BLANKS: Final = b" \t\n\r\v\f\0"
-_ESCAPES: Final = {ord("n"): 10, ord("r"): 13, ord("t"): 9, ord("b"): 8, ord("a"): 7}
+_WORD: Final = re.compile(rb"""([^\s\0"']*+)(?:"((?:\\.|[^"\\])*+)"|'((?:\\'|[^'])*+)')?(?:[\s\0]++|\Z)""", re.DOTALL)
+"""A word of an inline command, perhaps with a part in quotes at its end."""
+_ESCAPE: Final = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_ESCAPED: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
 
 class ProtocolError(Exception):
@@ -53,33 +59,30 @@ class RequestParser:
 
     Attributes:
         limits: As given; it may be changed between two commands.
-        size: How many bytes the latest command has, all arguments together.
+        taken: How many bytes the arguments of all commands have that were taken; one may set it to 0.
     """
 
     __slots__ = (
-        "_arguments", "_at", "_buffer", "_bulk", "_error", "_line", "_lines", "_missing", "_searched", "_size",
-        "_split", "limits", "size",
+        "_at", "_buffer", "_commands", "_error", "_held", "_line", "_lines", "_split", "_unfinished", "limits", "taken",
     )  # fmt: skip
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._buffer: bytes | bytearray = b""  # as it came, and a bytearray as soon as there is more to add to it
         self._at = 0  # where the part that was not parsed begins
-        self._searched = 0  # up to here there is no end of the current line
         self._lines: list[bytes] = []  # the next bytes of the buffer, split at the ends of lines
         self._line = 0  # the one where the next command begins
         self._split = 0  # up to here the buffer was split into lines
-        self._arguments: list[bytes] = []
-        self._missing = 0  # arguments of the current command that have not come
-        self._bulk = -1  # the length of the current argument, once known
-        self._size = 0  # bytes of the current command's arguments
+        self._held = 0  # bytes of the arguments that `_commands` has taken
+        self._commands: Iterator[list[bytes] | None] | None = None  # once it is needed: most clients do without
+        self._unfinished = False  # whether it is in the middle of one
         self._error: ProtocolError | None = None
-        self.size = 0
+        self.taken = 0
 
     @property
     def buffered(self) -> int:
         """How many bytes were fed and are not part of a command that was taken."""
-        return len(self._buffer) - self._at + self._size
+        return len(self._buffer) - self._at + self._held
 
     def feed(self, data: bytes) -> None:
         """Add bytes. After a `ProtocolError` they are dropped."""
@@ -104,46 +107,29 @@ class RequestParser:
             raise self._error
         if not self._buffer:
             return None
-        try:
-            command = None if self._missing else self._usual()
-            if command is None:
-                command = self._parse()
-        except ProtocolError as error:
-            self._error = error
-            self._buffer, self._at, self._arguments, self._size, self._lines = b"", 0, [], 0, []
-            raise
+        command = None if self._unfinished else self._usual()
+        if command is None:
+            command = self._go_on()
         if self._at == len(self._buffer):
-            self._buffer, self._at, self._searched, self._split = b"", 0, 0, 0
+            self._buffer, self._at, self._split = b"", 0, 0
         elif command is None and self._at:
             self._buffer = bytearray(self._buffer[self._at :])
-            self._searched -= self._at
             self._split -= self._at
             self._at = 0
         return command
 
-    def _parse(self) -> list[bytes] | None:
-        while True:
-            if not self._missing:
-                if self._at >= len(self._buffer):
-                    return None
-                if self._buffer[self._at] != 0x2A:  # "*"
-                    words = self._inline()
-                    if words:
-                        self.size = sum(map(len, words))
-                        return words
-                    if words is None:
-                        return None
-                    continue
-                count = self._number(self.limits.arguments, "the number of arguments", negative=True)
-                if count is None:
-                    return None
-                if count <= 0:
-                    continue
-                self._missing = count
-            if not self._bulks():
-                return None
-            command, self._arguments, self.size, self._size = self._arguments, [], self._size, 0
-            return command
+    def _go_on(self) -> list[bytes] | None:
+        """Take a command in any form, as far as it has come; None if more bytes are needed."""
+        if self._commands is None:
+            self._commands = self._any_commands()
+        try:
+            command = next(self._commands)
+        except ProtocolError as error:
+            self._error = error
+            self._buffer, self._at, self._held, self._lines = b"", 0, 0, []
+            raise
+        self._unfinished = command is None
+        return command
 
     def _usual(self) -> list[bytes] | None:
         """Take a command that is all there and whose arguments are lines; None if the next one is not like that."""
@@ -170,94 +156,96 @@ class RequestParser:
                     self._at = self._split + 2
                 else:
                     self._at += len(head) + sum(map(len, lengths)) + size + 2 * (end - at)
-                self._searched, self._line, self.size = self._at, end, size
+                self._line = end
+                self.taken += size
                 return arguments
         self._lines, self._line = [], 0  # the other way, up to the end of this piece
         return None
 
-    def _bulks(self) -> bool:
-        """Take the arguments that are complete. Return whether the command is."""
-        buffer, arguments, limit = self._buffer, self._arguments, self.limits.bulk
-        end = len(buffer)
-        while self._missing:
-            if self._bulk < 0:
-                at = self._at
-                if at >= end:
-                    return False
-                if buffer[at] != 0x24:  # "$"
-                    self._refuse_argument(buffer[at])
-                # The usual case of `_number`, without the call.
-                stop = buffer.find(b"\r\n", at, at + _LONGEST_HEADER)
-                digits = buffer[at + 1 : stop]
-                if stop > 0 and digits.isdigit() and (length := int(digits)) <= limit:
-                    self._at = stop + 2
-                else:
-                    number = self._number(limit, "the length of an argument")
-                    if number is None:
-                        return False
-                    length = number
-                if self._size + length > self.limits.command:
+    def _any_commands(self) -> Iterator[list[bytes] | None]:
+        """Give each command, and None while bytes are missing."""
+        while True:
+            if self._at >= len(self._buffer):
+                yield None
+                continue
+            if self._buffer[self._at] != _ARRAY:
+                if words := (yield from self._inline()):
+                    self.taken += sum(map(len, words))
+                    yield words
+                continue
+            while (count := self._number(self.limits.arguments, "the number of arguments", _ARRAY)) is None:
+                yield None
+            arguments: list[bytes] = []
+            size = 0
+            while len(arguments) < count:
+                while (length := self._number(self.limits.bulk, "the length of an argument")) is None:
+                    self._held = size
+                    yield None
+                if size + length > self.limits.command:
                     raise ProtocolError(
                         f"Protocol error: the command is longer than {self.limits.command} bytes; "
                         "send several smaller ones, or raise --max-command-size"
                     )
-                self._bulk = length
-            start, stop = self._at, self._at + self._bulk
-            if stop + 2 > end:
-                return False
-            if buffer[stop] != 13 or buffer[stop + 1] != 10:
-                raise ProtocolError("Protocol error: an argument is longer than its length says")
-            arguments.append(bytes(buffer[start:stop]))
-            self._size += self._bulk
-            self._missing -= 1
-            self._bulk = -1
-            self._at = self._searched = stop + 2
-        return True
+                while (stop := self._at + length) + 2 > len(self._buffer):
+                    self._held = size
+                    yield None
+                if self._buffer[stop : stop + 2] != b"\r\n":
+                    raise ProtocolError("Protocol error: an argument is longer than its length says")
+                arguments.append(bytes(self._buffer[self._at : stop]))
+                size += length
+                self._at = stop + 2
+            if arguments:
+                self._held = 0
+                self.taken += size
+                yield arguments
 
-    def _number(self, most: int, meaning: str, *, negative: bool = False) -> int | None:
+    def _number(self, most: int, meaning: str, mark: int = _BULK) -> int | None:
         """Take a line such as `*3` or `$1024`, and return its number; None if the line is not complete."""
         buffer, at = self._buffer, self._at
         end = buffer.find(b"\r\n", at, at + _LONGEST_HEADER)
+        digits = buffer[at + 1 : end]
+        if end > 0 and buffer[at] == mark and digits.isdigit() and (number := int(digits)) <= most:
+            self._at = end + 2
+            return number
+        if at == len(buffer):
+            return None
+        if buffer[at] != mark:
+            if buffer[at] == _ARRAY:
+                raise ProtocolError(
+                    f"Protocol error: arrays are nested deeper than {_DEPTH}; a command is an array of bulk strings"
+                )
+            raise ProtocolError(f"Protocol error: an argument must begin with '$', not {chr(buffer[at])!r}")
         if end < 0:
             if len(buffer) - at >= _LONGEST_HEADER:
                 raise ProtocolError(f"Protocol error: {meaning} is not a number")
             return None
-        digits = buffer[at + 1 : end]
-        self._at = self._searched = end + 2
         if digits.isdigit():
-            number = int(digits)
-            if number <= most:
-                return number
-            raise ProtocolError(f"Protocol error: {meaning} is {number}, and the limit is {most}")
-        if negative and digits[:1] == b"-" and digits[1:].isdigit():
+            raise ProtocolError(f"Protocol error: {meaning} is {int(digits)}, and the limit is {most}")
+        if mark == _ARRAY and digits[:1] == b"-" and digits[1:].isdigit():
+            self._at = end + 2
             return 0
         shown = bytes(digits).decode("ascii", "backslashreplace")
         raise ProtocolError(f"Protocol error: {meaning} must be a number, not {shown!r}")
 
-    def _inline(self) -> list[bytes] | None:
-        """Take a line of words; None if it is not complete."""
-        end = self._buffer.find(b"\n", max(self._at, self._searched))
-        if (len(self._buffer) if end < 0 else end) - self._at > self.limits.inline:
-            raise ProtocolError(f"Protocol error: an inline command is longer than {self.limits.inline} bytes")
-        if end < 0:
-            self._searched = len(self._buffer)
-            return None
+    def _inline(self) -> Generator[None, None, list[bytes]]:
+        """Take a line of words."""
+        limits, searched = self.limits, 0
+        while True:
+            end = self._buffer.find(b"\n", self._at + searched)
+            searched = (len(self._buffer) if end < 0 else end) - self._at
+            if searched > limits.inline:
+                raise ProtocolError(f"Protocol error: an inline command is longer than {limits.inline} bytes")
+            if end >= 0:
+                break
+            yield
         line = bytes(self._buffer[self._at : end])
-        self._at = self._searched = end + 1
+        self._at = end + 1
         words = split_words(line)
-        if len(words) > self.limits.arguments:
+        if len(words) > limits.arguments:
             raise ProtocolError(
-                f"Protocol error: the number of arguments is {len(words)}, and the limit is {self.limits.arguments}"
+                f"Protocol error: the number of arguments is {len(words)}, and the limit is {limits.arguments}"
             )
         return words
-
-    @staticmethod
-    def _refuse_argument(first: int) -> None:
-        if first == 0x2A:
-            raise ProtocolError(
-                f"Protocol error: arrays are nested deeper than {_DEPTH}; a command is an array of bulk strings"
-            )
-        raise ProtocolError(f"Protocol error: an argument must begin with '$', not {chr(first)!r}")
 
 
 def split_words(line: bytes) -> list[bytes]:
@@ -269,41 +257,17 @@ def split_words(line: bytes) -> list[bytes]:
     if b'"' not in line and b"'" not in line:
         return line.replace(b"\0", b" ").split()
     words: list[bytes] = []
-    at, end = 0, len(line)
-    while True:
-        while at < end and line[at] in _BLANKS:
-            at += 1
-        if at == end:
-            return words
-        word = bytearray()
-        while at < end and line[at] not in _BLANKS:
-            if line[at] in b"\"'":
-                at = _quoted(line, at, word)
-            else:
-                word.append(line[at])
-                at += 1
-        words.append(bytes(word))
+    line, at = line.strip(_BLANKS), 0
+    while at < len(line):
+        word = _WORD.match(line, at)
+        if word is None:
+            raise ProtocolError("Protocol error: unbalanced quotes in an inline command")
+        plain, escaped, literal = word.groups(b"")
+        words.append(plain + _ESCAPE.sub(_unescaped, escaped) + literal.replace(rb"\'", b"'"))
+        at = word.end()
+    return words
 
 
-def _quoted(line: bytes, at: int, word: bytearray) -> int:
-    """Add a quoted part to a word, and return the place after it."""
-    quote = line[at]
-    at += 1
-    while at < len(line) and line[at] != quote:
-        following = line[at + 1 : at + 2]
-        if line[at] != 0x5C or not following or (quote == 0x27 and following != b"'"):
-            word.append(line[at])
-            at += 1
-        elif quote == 0x22 and following == b"x" and _is_hex(line[at + 2 : at + 4]):
-            word.append(int(line[at + 2 : at + 4], 16))
-            at += 4
-        else:
-            word.append(_ESCAPES.get(following[0], following[0]) if quote == 0x22 else following[0])
-            at += 2
-    if at == len(line) or (at + 1 < len(line) and line[at + 1] not in _BLANKS):
-        raise ProtocolError("Protocol error: unbalanced quotes in an inline command")
-    return at + 1
-
-
-def _is_hex(digits: bytes) -> bool:
-    return len(digits) == 2 and all(digit in b"0123456789abcdefABCDEF" for digit in digits)
+def _unescaped(escape: re.Match[bytes]) -> bytes:
+    digits, character = escape.groups()
+    return bytes.fromhex(digits.decode()) if digits else _ESCAPED.get(character, character)
