@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_NOTHING: Final[Mapping[str, str]] = {}
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class TaskDelivery(Processor, BatchedDelivery[T]):
@@ -45,8 +45,7 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
 
     _task: Task | None = None
     _note_of_error: Mapping[str, str] = _NOTHING
-    _callbacks: dict[str, Callable[[], object]] | None = None
-    _on_renewed: Callable[[float], object] | None = None
+    _callbacks: Mapping[str, Callable[..., object]] = _NOTHING
 
     def __init__(
         self,
@@ -92,19 +91,19 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
         """Have `callback()` called, once, on the event loop, when somebody asks to cancel the task."""
         self._on("cancel", callback)
 
-    def _on(self, event: str, callback: Callable[[], object]) -> None:
-        self._callbacks = {**(self._callbacks or {}), event: callback}
+    def _on(self, event: str, callback: Callable[..., object]) -> None:
+        self._callbacks = {**self._callbacks, event: callback}
 
     def on_renewed(self, callback: Callable[[float], object]) -> None:
         """Have `callback(certain_until)` called whenever the lease was renewed: in any thread, so it must not block."""
-        self._on_renewed = callback
+        self._on("renewed", callback)
 
     def renewed(self, until: float) -> None:
         """Note that the lease lasts until then at least, by `since_boot`. Called in any thread."""
         if until > self.certain_until:
             super().renewed(until)
-            if self._on_renewed is not None:
-                asyncio.get_running_loop().call_soon(self._on_renewed, until)  # it may raise
+            if (callback := self._callbacks.get("renewed")) is not None:
+                asyncio.get_running_loop().call_soon(callback, until)  # it may raise
 
     async def wait_cancel_requested(self) -> None:
         """Wait until somebody asks to cancel the task: at once, where a renewal finds out only when it is due.
@@ -132,7 +131,8 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
         """Tell the program what a renewal has found: `"lost"` or `"cancel"`."""
         if event == "cancel":
             self.cancel_requested = True
-        if self._callbacks is not None and (callback := self._callbacks.pop(event, None)) is not None:
+        if (callback := self._callbacks.get(event)) is not None:
+            self._callbacks = {other: self._callbacks[other] for other in self._callbacks if other != event}
             asyncio.get_running_loop().call_soon(callback)  # it may raise
 
     async def release(self) -> None:
