@@ -266,7 +266,7 @@ async def test_a_pause_while_a_lease_is_renewed(
     await other.pause()
     queue._store.watcher.drain()  # type: ignore[union-attr]
     paused.set()
-    (consumer,) = queue._consumers
+    (consumer,) = queue.blocks
     await until(lambda: not consumer._buffer)
     await asyncio.sleep(0.1)  # it is about to be given back
     renaming.release()
