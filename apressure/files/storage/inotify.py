@@ -37,7 +37,7 @@ ISDIR: Final = 0x40000000
 _ONLYDIR: Final = 0x01000000
 _MASK: Final = _ONLYDIR | MOVED_FROM | MOVED_TO | CREATE | DELETE | DELETE_SELF | MOVE_SELF
 _EVENT: Final = struct.Struct("iIII")
-_BUFFER: Final = 1 << 16
+_BUFFER: Final = 1 << 12
 _LARGEST: Final = _EVENT.size + 256
 
 _REST: Final = 0.05
