@@ -174,11 +174,10 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         undo: Callable[[A], Awaitable[None]] | None = None,
     ) -> A:
         """See `Administration`. `undo` is for an answer that comes when the object has been closed."""
-        self.check()
+        operation, loop = self._operation(), asyncio.get_running_loop()
         validation.timeout(timeout)
-        loop = asyncio.get_running_loop()
         until, ticket = None if timeout is None else loop.time() + timeout, self._waits.ticket()
-        with self._operation():
+        with operation:
             await self._breathe()
             while isinstance(answer := await step(), Wait):
                 self.check()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -28,35 +30,27 @@ def oldest_first(dead: Directory) -> list[str]:
 
 def read_letters(dead: Directory, limit: int | None, decode: Callable[[bytes], T]) -> list[DeadLetter[T]]:
     """Return the oldest dead letters, at most `limit`; none where the directory does not exist."""
-    letters: list[DeadLetter[T]] = []
     try:
         found = oldest_first(dead)
     except QueueDoesNotExistError:
-        return letters
-    for filename in found:
-        if limit is not None and len(letters) >= limit:
-            break
-        letter = dead.letter(filename)
-        if letter is not None:  # another client may have taken it
-            letters.append(_shown(filename, letter, decode))
-    return letters
+        return []
+    # Another client may have taken one meanwhile.
+    shown = (_shown(filename, letter, decode) for filename in found if (letter := dead.letter(filename)))
+    return list(itertools.islice(shown, limit))
 
 
 def _shown(message_id: str, letter: Letter, decode: Callable[[bytes], T]) -> DeadLetter[T]:
     data, reason, refused = letter
     if refused is not None:
-        decode = _refusing(refused)
+        decode = functools.partial(_refuse, refused)
     if not reason.attempts:
         return DeadLetter(message_id, data, None, None, None, decode)
     error = dead_letters.decode(reason.error, reason.attempt) if reason.attempt else None
     return DeadLetter(message_id, data, reason.attempts, error, reason.when / 1e6, decode)
 
 
-def _refusing(error: StorageError) -> Callable[[bytes], Any]:
-    def refuse(data: bytes) -> Any:  # noqa: ARG001
-        raise error
-
-    return refuse
+def _refuse(error: StorageError, data: bytes) -> Any:  # noqa: ARG001
+    raise error
 
 
 @dataclasses.dataclass(eq=False)

@@ -184,12 +184,10 @@ class Directory(Writing):
                 return False
             if not stat.S_ISREG(status.st_mode):
                 return None
+            if not handed_out(status) and not self._is_linked(status):
+                mark(filename, 1, self._fd)
             try:
-                if not handed_out(status) and not self._is_linked(status):
-                    mark(filename, 1, self._fd)
                 return self._rename(filename, filename.partition(".")[0])
-            except FileNotFoundError:
-                return False
             except FileExistsError:
                 return None
 
@@ -238,8 +236,7 @@ class Directory(Writing):
                 return False
             status = target.status(name)
             if status is not None and not self._is_linked(status):
-                with contextlib.suppress(FileNotFoundError):  # another client has taken it
-                    mark(name, None, target.fileno())
+                mark(name, None, target.fileno())
             return True
 
     def bury(self, filename: str, key: int, target: Directory, name: str, attempts: int, when: float) -> bool:

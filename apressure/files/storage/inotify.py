@@ -37,7 +37,7 @@ ISDIR: Final = 0x40000000
 _ONLYDIR: Final = 0x01000000
 _MASK: Final = _ONLYDIR | MOVED_FROM | MOVED_TO | CREATE | DELETE | DELETE_SELF | MOVE_SELF
 _EVENT: Final = struct.Struct("iIII")
-_BUFFER: Final = 1 << 16
+_BUFFER: Final = 1 << 12
 _LARGEST: Final = _EVENT.size + 256
 
 _REST: Final = 0.05
@@ -92,6 +92,7 @@ class Instance:
         self._attending: set[Watcher] = set()
         self._due: set[Watcher] = set()
         """Those of them that have been told of a change, and are to be woken."""
+        self._resting = False
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the end of the interpreter, what `retire` needs may be gone, and the kernel ends the instance.
@@ -118,8 +119,7 @@ class Instance:
 
     def unwatch(self, number: int, watcher: Watcher) -> None:
         """Stop telling a watcher of changes. The watch ends with the last one."""
-        self._attending.discard(watcher)
-        self._due.discard(watcher)
+        self.leave(watcher)
         if others := self._others(number, watcher):
             self._watches[number] = self._watches[number][0], others
         else:
@@ -223,7 +223,13 @@ class Instance:
         loop = self._loop()
         if not self._attending and self.fd != -1 and loop is not None:
             loop.remove_reader(self.fd)
-            loop.call_later(_REST, self._listen)  # without its handle, which has a reference to the event loop
+            if not self._resting:
+                loop.call_later(_REST, self._go_on)  # without its handle, which has a reference to the event loop
+                self._resting = True
+
+    def _go_on(self) -> None:
+        self._resting = False
+        self._listen()
 
     def _listen(self) -> None:
         if self.fd != -1 and (loop := self._loop()) is not None:

@@ -17,7 +17,20 @@ from tests.integration.files.conftest import MODES, Make, drain
 
 SOON = 0.1
 
-Hang = Callable[[Any, str], threading.Event]
+
+class Answers(threading.Event):
+    """Set when calls that hang may go on.
+
+    Attributes:
+        awaited: Set when the first one hangs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.awaited = threading.Event()
+
+
+Hang = Callable[[Any, str], Answers]
 
 
 @pytest.fixture
@@ -26,11 +39,12 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hang]:
     events: list[threading.Event] = []
     errors: list[BaseException] = []
 
-    def hang(owner: Any, name: str) -> threading.Event:
-        works, answers = getattr(owner, name), threading.Event()
+    def hang(owner: Any, name: str) -> Answers:
+        works, answers = getattr(owner, name), Answers()
         events.append(answers)
 
         def hangs(*arguments: Any, **options: Any) -> Any:
+            answers.awaited.set()
             answers.wait()
             try:
                 return works(*arguments, **options)
@@ -109,7 +123,7 @@ async def test_a_cancellation_still_waits_for_a_call_without_a_deadline(make: Ma
     await queue.create()
     answers = hang(contents, "write")
     putting = asyncio.ensure_future(queue.put(b"0"))
-    await asyncio.sleep(0.05)
+    assert await asyncio.to_thread(answers.awaited.wait, PATIENCE)
     putting.cancel()
     done, _ = await asyncio.wait((putting,), timeout=0.05)
     assert not done

@@ -28,9 +28,12 @@ def handed_out(status: os.stat_result) -> int:
 
 
 def mark(file: int | str, times: int | None, directory: int | None = None) -> None:
-    """Note how often a message was handed out; None for never. `file` is a descriptor, or a name in a directory."""
+    """Note how often a message was handed out; None for never. `file` is a descriptor, or a name in a directory.
+
+    A file that is missing, and another user's in a shared directory, stay unmarked.
+    """
     seconds = None if times is None else (_MARK + 2 * min(times, _MARKS - 1),) * 2
-    with contextlib.suppress(PermissionError):  # another user's file, in a shared directory: it stays unmarked
+    with contextlib.suppress(FileNotFoundError, PermissionError):
         os.utime(file, seconds, dir_fd=directory)
 
 

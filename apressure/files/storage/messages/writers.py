@@ -68,8 +68,7 @@ def _has_writer(file: os.stat_result) -> bool:
     """
     for descriptor in iglob("/proc/[0-9]*/fd/*"):  # noqa: PTH207 (it goes on when a process ends meanwhile)
         try:
-            status = Path(descriptor).stat()
-            if (status.st_ino, status.st_dev) != (file.st_ino, file.st_dev):
+            if not os.path.samestat(Path(descriptor).stat(), file):
                 continue
             told = Path(descriptor.replace("/fd/", "/fdinfo/")).read_text()
         except OSError:  # it was closed, or is another user's
