@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -134,20 +135,22 @@ class Blocking:
 
     def _open(self) -> LoopThread:
         thread = self._opened.enter_context(LoopThread())
-        self._opened.callback(thread.run, self._end)
+        end = functools.partial(_end, self._connections)
+        self._opened.callback(thread.run, end)
+        forgotten = weakref.finalize(self, thread.stop, end)  # without `close`
+        forgotten.atexit = False
+        self._opened.callback(forgotten.detach)
         return thread
-
-    def _end(self) -> None:
-        for connection in self._connections.values():
-            connection.end()
-        self._connections.clear()
 
     def _at(self, keys: Iterable[Any]) -> ReconnectingConnection:
         """Return the connection for these keys; without any, that of any node."""
         return self._to(self._server.node_of(keys))
 
     def _to(self, node: Node) -> ReconnectingConnection:
-        return self._connections.setdefault(node, ReconnectingConnection(node))
+        if node not in self._connections:
+            node.note_write()  # READONLY comes from a failover: it is tried again, also before the first write
+            self._connections[node] = ReconnectingConnection(node)
+        return self._connections[node]
 
     async def _run_all(self, calls: Sequence[tuple[Call, Sequence[Any]]]) -> list[Any]:
         loop = asyncio.get_running_loop()
@@ -157,6 +160,12 @@ class Blocking:
             request = Request(call, [*arguments], functools.partial(set_result_once, replies[-1]), resend=True)
             self._at(call.keys).send(request)
         return [_raised(await reply) for reply in replies]
+
+
+def _end(connections: dict[Node, ReconnectingConnection]) -> None:
+    for connection in connections.values():
+        connection.end()
+    connections.clear()
 
 
 async def _all(replies: Iterable[Awaitable[Any]]) -> list[Any]:
