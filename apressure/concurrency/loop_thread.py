@@ -116,6 +116,8 @@ class LoopThread:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child has no thread to wait for
         with contextlib.suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(self._stopped.set)
         self._ended.acquire()
