@@ -50,6 +50,11 @@ class Member:
         """Note that it may have fewer places than before."""
         self._pool.changed()
 
+    def leave(self) -> None:
+        """Give back its places: no handler runs any more. What was received, and had no handler yet, counts no more."""
+        self.taken = int
+        self._pool.changed()
+
     @property
     def held(self) -> int:
         """How many places it has. What waits for its turn has none yet."""
