@@ -194,7 +194,7 @@ class AsyncQueue(Core[T]):
 
         validation.timeout(timeout)
         role = Exclusive(self._engine, lease_of(lease), max_hold_of(max_hold), timeout)
-        return Producer(self, close, self._items, self._engine.put, role if exclusive else None)
+        return Producer(self, close, self._items, self._engine, role if exclusive else None)
 
     async def receive(
         self, timeout: float | None = None, lease: float | None = None, max_hold: float | None = None,
