@@ -85,13 +85,14 @@ class Processes:
         """The processes that run now have been told to end."""
         self._code = 0
         self._sent: set[int] = set()
-        """The signals that have ended all processes for good."""
+        """The signals that processes have been told to end with."""
 
     async def run(self, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) -> int:
         """Run the processes until all have ended, or a signal has ended them.
 
         Each signal is passed on: the first lets handlers finish, the second cancels them. A process that dies is
-        started again, after a pause that grows. One that ends with 0 has drained its queues, and is not.
+        started again, after a pause that grows. One that ends with 0 has drained its queues, and is not. (One that a
+        signal has ended says so by its exit code, 128 and the signal.)
 
         Returns:
             The exit code: 0, or the first one after which starting again is pointless, or of a process that has failed
@@ -123,7 +124,6 @@ class Processes:
     def _stop(self, signum: int) -> None:
         """End all processes for good."""
         self._stopping = True
-        self._sent.add(signum)
         self._end(signum)
 
     async def _reload(self, changes: AsyncIterator[set[Any]]) -> None:
@@ -144,6 +144,7 @@ class Processes:
 
     def _tell(self, number: int, signum: int) -> None:
         self._told.add(number)
+        self._sent.add(signum)
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             self._running[number].send_signal(signum)
 
@@ -194,10 +195,9 @@ class Processes:
             self._told.discard(number)
 
     def _failure_of(self, code: int) -> int:
-        """Return with what a process has failed that was told to end; 0 if it ended, or was killed before it began."""
-        if code >= 0:
-            return 0 if code == 128 + signal.SIGINT else code
-        return 0 if -code in self._sent else 128 - code
+        """Return with what a process has failed that was told to end; 0 if the signal has ended it, as it should."""
+        shown = code if code >= 0 else 128 - code
+        return 0 if shown - 128 in self._sent else shown
 
 
 def in_words(code: int) -> str:

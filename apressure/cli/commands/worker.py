@@ -130,6 +130,9 @@ def worker(
         {"handlers": [{"queues": name.split(", "), **_counts(one)} for name, one in done.items()]},
         f"{names}: {handled} handled, {failed} failed", as_json=common.json,
     )  # fmt: skip
+    signal = next((one.signal for one in done.values() if one.signal is not None), None)
+    if number is not None and signal is not None:
+        raise typer.Exit(128 + signal)  # the parent knows whether it has sent it, or has to replace this process
 
 
 async def _served(worker: Worker, has_parent: bool, observer: Any) -> dict[str, Served]:

@@ -208,6 +208,17 @@ def test_processes_share_the_queue_and_one_that_is_killed_is_replaced(app: App, 
     assert not any(psutil.pid_exists(pid) for pid in app.pids())
 
 
+def test_a_process_that_somebody_else_ends_is_replaced(app: App, orders: sync.Queue[Any]) -> None:
+    with app.started("app:bill", "orders", "--processes", "2") as parent:
+        orders.put_many([b"first"] * 200)
+        app.wait(lambda: len(app.pids()) == 2)
+        os.kill(min(app.pids()), signal.SIGTERM)
+        app.wait(lambda: orders.put(b"more") is None and len(app.pids()) == 3)
+        parent.send_signal(signal.SIGTERM)
+        output, _ = parent.communicate(timeout=PATIENCE)
+    assert parent.returncode == 0, output
+
+
 def test_the_first_signal_drains_and_the_second_cancels(app: App, orders: sync.Queue[Any]) -> None:
     orders.put_many([b"short", b"long"])
     with app.started("app:slow", "orders", "--concurrency", "2", "--processes", "1", "--reload") as parent:
