@@ -116,6 +116,8 @@ class LoopThread:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child has no thread to wait for
         with contextlib.suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(self._stopped.set)
         self._ended.acquire()
@@ -151,6 +153,16 @@ class LoopThread:
             return function()
 
         return self.call(operation)
+
+    def stop(self, last: Callable[[], object]) -> None:
+        """Call a function on the event loop, and end the thread; this does not wait. In a forked child it does nothing.
+
+        For what is collected without the end of its block.
+        """
+        if os.getpid() == self._pid:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(last)
+                self._loop.call_soon_threadsafe(self._stopped.set)
 
     def settle(self) -> None:
         """Wait until the calls that were interrupted have given back what they took."""

@@ -71,8 +71,11 @@ class Server:
 
     def _node_with(self, slot: int | None) -> Node:
         if slot not in self._nodes:
-            self._nodes[slot] = Node(self, slot)
+            self._nodes[slot] = self._make_node(slot)
         return self._nodes[slot]
+
+    def _make_node(self, slot: int | None) -> Node:
+        return Node(self, slot)
 
     def add_reclaimer(self, close_idle: Callable[[], bool], node: Node | None = None) -> None:
         """Register a function that closes an idle connection when `max_connections` is reached.

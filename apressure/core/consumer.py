@@ -141,10 +141,13 @@ class QueueConsumer(ABC, Generic[T, D]):
     async def __aenter__(self) -> Self:
         if self._state != "new":
             raise RuntimeError("this consumer's block has begun already: make one for each block")
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._settle_timeout
         try:
             await self._enter()
         except asyncio.CancelledError:  # the block does not begin: what has registered it is undone
-            await wait_shielded(background.start(self._give_back(), "leaving a queue"), self._settle_timeout)
+            # What was cancelled may have waited for `settle_timeout` seconds itself.
+            await wait_shielded(background.start(self._give_back(), "leaving a queue"), end - loop.time())
             raise
         return self
 

@@ -186,6 +186,12 @@ class LettersBeside(Letters[T], Generic[T]):
             PressureError: As for `statistics`.
 
         Cancelled, nothing has changed.
+
+        On this kind:
+            FileQueue: A reason is in a small file beside the message. Where that is missing, because another program
+                moved the message or its process was killed meanwhile, `attempts`, `error` and `when` are None. Dead
+                letters that are in flight are left out. One that is too large or cannot be read has no bytes in `raw`,
+                and its `item` raises StorageError.
         """
         return await self._dead_letters(limit, source)
 
@@ -225,5 +231,9 @@ class LettersBeside(Letters[T], Generic[T]):
             TypeError, ValueError: An argument is invalid, or both `max_items` and `ids` are given.
 
         Cancelled, each of them is in the queue or a dead letter.
+
+        On this kind:
+            FileQueue: With `source`, QueueDoesNotExistError also if there is no queue of that name. StorageError: the
+                file system refused.
         """
         return await self._requeue(max_items, timeout, ids, source)

@@ -9,7 +9,8 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_sent
-from apressure.dead_letters import DeadLetter, Requeued
+from apressure.core.letters import LettersBeside
+from apressure.dead_letters import DeadLetter
 from apressure.exceptions import QueueDoesNotExistError
 from apressure.files.core import Core
 from apressure.files.letters import Revived, oldest_first, read_letters
@@ -30,7 +31,7 @@ class Status(NamedTuple):
     created: bool = True
 
 
-class Administration(Core[T], Generic[T]):
+class Administration(LettersBeside[T], Core[T], Generic[T]):
     """The part of `FileQueue` that is about the queue as a whole."""
 
     _max_bound: ClassVar[int] = MAX_BOUND
@@ -107,65 +108,6 @@ class Administration(Core[T], Generic[T]):
         Cancelled, some of them are given back.
         """
         return await self._each(self._receiver.requeue, self._store.index.taken_names)
-
-    @with_deadline(reads=True)
-    async def dead_letters(
-        self, limit: int | None = 100, source: str | None = None, *, deadline: float | None = None
-    ) -> list[DeadLetter[T]]:
-        """Return this queue's dead letters, the oldest first, with the reason of each. It moves nothing.
-
-        A reason is the last error of the message (what a handler of `serve` or `pipe` or the body of `consumer` raised,
-        or what was given to `nack`), its attempts, and when it was moved. It is in a small file beside the message.
-        Where that is missing, because another program moved the message or its process was killed meanwhile,
-        `attempts`, `error` and `when` are None.
-
-        Args:
-            limit: How many at most; None for all. They are in memory together.
-            source: The dead-letter queue's name; None for this queue's own.
-            deadline: Seconds for the whole operation; see `put`.
-
-        Returns:
-            A list; empty where there is no dead-letter queue. Those that are in flight there are left out. One that is
-            too large or cannot be read has no bytes in `raw`, and its `item` raises StorageError.
-
-        Raises:
-            TypeError, ValueError: An argument is invalid.
-            StorageError: The directory cannot be read.
-
-        Cancelled, nothing has changed.
-        """
-        return await self._dead_letters(limit, source)
-
-    @with_deadline()
-    async def requeue(
-        self,
-        max_items: int | None = None,
-        timeout: float | None = None,
-        source: str | None = None,
-        *,
-        ids: Iterable[str] | None = None,
-        deadline: float | None = None,
-    ) -> Requeued:
-        """Move dead letters back to the end of the queue, the oldest first, as for every kind of queue.
-
-        Args:
-            max_items: How many at most; None for all.
-            timeout: Seconds to wait for room at most.
-            source: The dead-letter queue's name, which must exist; None for this queue's own.
-            ids: Only these, by the ids that `dead_letters` shows; None for any.
-            deadline: Seconds for the whole operation; see `put`.
-
-        Returns:
-            How many were moved. Its attribute `not_found` has the ids that no dead letter has (any more).
-
-        Raises:
-            QueueFullError, QueueClosedError, TypeError, ValueError: As for every kind of queue.
-            QueueDoesNotExistError: There is no such queue, or no queue of the name `source`.
-            StorageError: The file system refused.
-
-        Cancelled, each of them is in one of the two queues.
-        """
-        return await self._requeue(max_items, timeout, ids, source)
 
     # What is behind the operations of every kind.
 

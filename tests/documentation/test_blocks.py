@@ -105,8 +105,13 @@ def test_what_a_page_installs_and_checks_exists(page: Path) -> None:
 
 
 def test_programs_for_other_libraries_compile() -> None:
-    titled = [block for page in PAGES if page.parent.name == "migrate" for block in blocks(page) if block.title]
-    before = [block for block in titled if block.language == "python"]
+    before = [
+        block
+        for page in PAGES
+        if page.parent.name == "migrate"
+        for block in blocks(page)
+        if block.title and block.language == "python"
+    ]
     assert len(before) == 5
     for block in before:
         assert block.title.startswith(NOT_RUN)

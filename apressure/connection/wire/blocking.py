@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import functools
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from apressure.concurrency import background
 from apressure.concurrency.loop_thread import LoopThread
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.server import Node, Server
@@ -40,7 +43,7 @@ class Blocking:
         if settings.fake is not None:
             raise TypeError("fakeredis works in one process only: give the url of a real server")
         self.settings = settings._replace(durability=None, max_connections=None)
-        self._server = Server(self.settings)
+        self._server = _Server(self.settings)
         self._server.reached = True  # a server that does not answer yet is tried again, too
         self._connections: dict[Node, ReconnectingConnection] = {}
         self._thread: LoopThread | None = None
@@ -134,20 +137,22 @@ class Blocking:
 
     def _open(self) -> LoopThread:
         thread = self._opened.enter_context(LoopThread())
-        self._opened.callback(thread.run, self._end)
+        end = functools.partial(_end, self._connections, self._server.opened)
+        self._opened.callback(thread.run, end)
+        forgotten = weakref.finalize(self, thread.stop, end)  # without `close`
+        forgotten.atexit = False
+        self._opened.callback(forgotten.detach)
         return thread
-
-    def _end(self) -> None:
-        for connection in self._connections.values():
-            connection.end()
-        self._connections.clear()
 
     def _at(self, keys: Iterable[Any]) -> ReconnectingConnection:
         """Return the connection for these keys; without any, that of any node."""
         return self._to(self._server.node_of(keys))
 
     def _to(self, node: Node) -> ReconnectingConnection:
-        return self._connections.setdefault(node, ReconnectingConnection(node))
+        if node not in self._connections:
+            node.note_write()  # READONLY comes from a failover: it is tried again, also before the first write
+            self._connections[node] = ReconnectingConnection(node)
+        return self._connections[node]
 
     async def _run_all(self, calls: Sequence[tuple[Call, Sequence[Any]]]) -> list[Any]:
         loop = asyncio.get_running_loop()
@@ -157,6 +162,63 @@ class Blocking:
             request = Request(call, [*arguments], functools.partial(set_result_once, replies[-1]), resend=True)
             self._at(call.keys).send(request)
         return [_raised(await reply) for reply in replies]
+
+
+class _Server(Server):
+    """A server, or a cluster with one connection to each of its nodes: not one for each slot.
+
+    Attributes:
+        opened: The connections by their addresses, also those that are being opened, or could not be.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.opened: dict[str, asyncio.Task[Channel | Exception]] = {}
+
+    def _make_node(self, slot: int | None) -> Node:
+        return _Slot(self, slot)
+
+
+class _Slot(Node):
+    """A slot of a cluster, which uses the connection to its node together with the others that are there."""
+
+    server: _Server
+
+    async def _connect_once(self, response_timeout: float) -> Channel:
+        opened, where = self.server.opened, (await self._discovery.locate(self._slot)).text
+        opening = opened.get(where)
+        if opening is None or (opening.done() and _up(opening) is None):
+            opening = background.start(self._open(response_timeout), "connecting to a server")
+            opened[where] = opening
+        await asyncio.wait((opening,))
+        outcome = opening.result()
+        if isinstance(outcome, Exception):
+            raise copy.copy(outcome)
+        return outcome
+
+    async def _open(self, response_timeout: float) -> Channel | Exception:
+        try:
+            return await super()._connect_once(response_timeout)
+        except Exception as error:  # noqa: BLE001 (those that wait for it raise it)
+            return error
+
+
+def _up(opening: asyncio.Task[Channel | Exception]) -> Channel | None:
+    """Return the channel that was opened; None if there is none (any more)."""
+    outcome = None if opening.cancelled() else opening.result()
+    return None if outcome is None or isinstance(outcome, Exception) or not outcome.up else outcome
+
+
+def _end(connections: dict[Node, ReconnectingConnection], opened: dict[str, asyncio.Task[Channel | Exception]]) -> None:
+    for connection in connections.values():
+        connection.end()
+    for opening in opened.values():
+        if not opening.done():
+            opening.cancel()
+        elif (channel := _up(opening)) is not None:
+            channel.abort("the client was closed")
+    connections.clear()
+    opened.clear()
 
 
 async def _all(replies: Iterable[Awaitable[Any]]) -> list[Any]:

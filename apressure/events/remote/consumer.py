@@ -66,6 +66,7 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
         self._client = client
         self._owned = owned
         self._notices = notices
+        self._held = False
         self._misses = Misses()
 
     async def _enter(self) -> None:
@@ -83,6 +84,7 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
                     "of a queue. Leave out delete=, or use apressure's server (apressure events serve)"
                 )
             await self._notices.hold()
+            self._held = True
             stack.pop_all()
         if not extends:
             self._chunk.fixed = self._chunk.size  # the leases of those in the buffer would run out
@@ -156,7 +158,8 @@ class RemoteEventConsumer(QueueConsumer[T, RemoteEventDelivery[Any]]):
             self.hand.took([queue.delivery(event, until, self._notices, self.hand) for event in events])
 
     async def _leave(self) -> None:
-        self._notices.release()
+        if self._held:  # not if the block was cancelled at its beginning
+            self._notices.release()
 
     async def _delete_drained(self) -> None:
         for queue in self._queues:

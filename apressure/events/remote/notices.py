@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
@@ -68,13 +67,15 @@ class Notices(Waits):
     def until(
         self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str
     ) -> Coroutine[Any, Any, T]:
-        looks = itertools.count(1)
+        misses = 0
 
         def park(wait: Wait, noted: list[int]) -> Parked:
+            nonlocal misses
             if wait.reason not in ("full", "open"):
                 return self.park(wait, noted)
             future = Parked(loop=asyncio.get_running_loop())
-            future.get_loop().call_later(wait.seconds(LOOKS.pause(next(looks))), set_result_once, future, None)
+            misses = misses + 1 if wait.lease is None else 0  # there was room for some
+            future.get_loop().call_later(wait.seconds(LOOKS.pause(misses)), set_result_once, future, None)
             return self._refused() or self._admitted(wait.reason, future)
 
         return self._until(step, timeout, name, park)

@@ -243,7 +243,7 @@ class Operations:
 
     async def register(self, session: Session, arguments: Arguments) -> Reply:
         """QREGISTER [queue ...]: register a client for queues, instead of those before."""
-        wanted = list(dict.fromkeys(self._queues[name] for name in arguments))  # checks the names
+        wanted = self._queues.several(arguments)  # checks the names
         fresh = [queue for queue in wanted if queue not in session.registered]
         gone = [queue for queue in session.registered if queue not in wanted]
         # If the client goes meanwhile, `forget` undoes this part.

@@ -261,6 +261,12 @@ class Queues:
             self._queues[name] = queue
         return queue
 
+    def several(self, names: Sequence[bytes]) -> list[ServedQueue]:
+        """Return the queues with these names, each once. However many they are, all of them are kept."""
+        queues = {name: self[name] for name in dict.fromkeys(names)}
+        self._queues.update(queues)  # the first ones may have been forgotten for the last ones
+        return list(queues.values())
+
     async def run(self) -> None:
         """Listen to the server, and do what has to be done regularly. It ends when it is cancelled."""
         async with asyncio.TaskGroup() as group:

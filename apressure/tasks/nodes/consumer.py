@@ -92,9 +92,11 @@ class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
             await self._queue.delete()
 
     async def _receive(self) -> None:
-        await self._queue.until(self._step, None)
-        if self._chunk.fixed is None and self._timer is None and len(self.hand.buffer) > 1:
-            self._look_soon(self.hand.progress + 1)
+        try:
+            await self._queue.until(self._step, None)
+        finally:  # cancelled, it may have reserved some, too
+            if self._chunk.fixed is None and self._timer is None and len(self.hand.buffer) > 1:
+                self._look_soon(self.hand.progress + 1)
 
     async def _step(self) -> Wait | None:
         """Reserve tasks into the buffer, without waiting for them: one step.

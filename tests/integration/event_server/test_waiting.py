@@ -11,6 +11,7 @@ import redis
 from apressure import Client
 from apressure.embedded import EmbeddedServer
 from apressure.events.engine.steps import EventSteps
+from apressure.events.server import queues
 from tests import event_steps
 from tests.integration.conftest import eventually
 from tests.integration.event_server.conftest import Serve, Served, Wire, packed
@@ -39,6 +40,28 @@ async def test_notify_returns_at_once_when_a_registered_queue_has_an_event(okq: 
     assert await wire("QNOTIFY", "0.05") is None
     assert await wire("QREGISTER") == b"OK"
     assert await wire("QNOTIFY", "0.05") is None
+
+
+async def test_a_client_registers_for_more_queues_than_are_kept(
+    serve: Serve, db: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "KEPT", 3)
+    monkeypatch.setattr(queues, "REFRESH", 0.05)
+    okq = await serve()
+    wire, other = await okq.connect(), await okq.connect()
+    names = [f"q{number}" for number in range(10)]
+    assert await wire("QREGISTER", *names, names[0]) == b"OK"
+    assert await other("QRPOP", names[0], "WAIT", "0.05") is None
+    wire.send("QNOTIFY", LONG)
+    await asyncio.sleep(0.1)
+    assert await other("QLPUSH", names[0], 1, "x") == b"OK"
+    assert await wire.reply() == names[0].encode()
+
+    keys = [f"queue:{{{name}}}:consumers" for name in names]
+    db.delete(*keys)
+    await eventually(lambda: db.exists(*keys) == len(keys))  # each gives a sign of life
+    await wire.close()
+    await eventually(lambda: not db.exists(*keys))
 
 
 async def test_notify_checks_queues_in_random_order(wire: Wire) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from apressure import DeadlineError, DeadlineOutcomeUnknownError, EventQueue, QueueDoesNotExistError
+from apressure import DeadlineError, DeadlineOutcomeUnknownError, EventQueue, QueueDoesNotExistError, TaskQueue
 from apressure.embedded import EmbeddedServer
 from tests.chaos.support import no_complaints
 from tests.integration import deadlines
@@ -87,3 +89,18 @@ async def test_it_covers_waiting(queue: EventQueue[bytes]) -> None:
     assert raised.accepted == 1
     await queue.delete()
     await fails(QueueDoesNotExistError, queue.pause(deadline=PATIENCE))
+
+
+@pytest.mark.parametrize("kind", [EventQueue, TaskQueue])
+async def test_a_block_that_is_cancelled_at_its_beginning_ends_in_time(own: EmbeddedServer, kind: Any) -> None:
+    async with no_complaints(), kind("jobs", url=own.url, codec="json", settle_timeout=3, response_timeout=60) as queue:
+        await queue.qsize()
+        with frozen(own):
+            entering = asyncio.create_task(queue.consumer().__aenter__())
+            await asyncio.sleep(0.1)
+            began = time.monotonic()
+            entering.cancel()
+            await fails(asyncio.CancelledError, entering)
+            assert 2.5 < time.monotonic() - began < 5.5
+        await queue.put("1")
+        assert await in_time(queue.get()) == "1"

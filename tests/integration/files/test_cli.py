@@ -74,7 +74,7 @@ def test_in_json(files: Files) -> None:
     assert {len(name) for name in files.names()} == {16}
     seen = files.json(*files.on("stat"))
     assert (seen["length"], seen["in_flight"], seen["notified"]) == (100, 0, True)
-    assert files.run("sink", "orders", "-n", "2", "--json") == b"1\n2\n"
+    assert files.run("sink", "orders", "-n", "2", "--json") == b'{"item": "1"}\n{"item": "2"}\n'
     sunk = json.loads(files.run("sink", "orders", "--discard", "--no-follow", "--json"))
     assert sunk == {"name": "orders", "deleted": 98, "bytes": 190}
 

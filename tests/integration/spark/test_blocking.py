@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -40,6 +41,33 @@ def test_a_push_without_a_reply_is_not_sent_again(make_server: Callable[..., Emb
     os.kill(server.pid, signal.SIGCONT)
     assert blocking.ask(b"LLEN", b"x") == 1
     blocking.close()
+
+
+def test_a_replica_that_becomes_the_primary_is_waited_for(make_server: Callable[..., EmbeddedServer]) -> None:
+    server = make_server()
+    blocking = connect(server.url, retryTimeout="10")
+    with admin(server) as plain:
+        plain.replicaof("127.0.0.1", 1)
+        timer = threading.Timer(0.5, plain.replicaof, ("NO", "ONE"))
+        timer.start()
+        blocking.ask(b"SET", b"x", b"y")  # the first write, too
+        timer.join()
+    blocking.close()
+
+
+def test_a_client_that_is_dropped_leaves_nothing(make_server: Callable[..., EmbeddedServer]) -> None:
+    server, threads = make_server(), threading.active_count()
+    with admin(server) as plain:
+        before = len(plain.client_list())
+        blocking = connect(server.url)
+        blocking.ask(b"PING")
+        assert (threading.active_count(), len(plain.client_list())) == (threads + 1, before + 1)
+        del blocking
+        gc.collect()
+        deadline = time.monotonic() + 10
+        while threading.active_count() > threads or len(plain.client_list()) > before:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def test_a_server_that_stays_away_is_an_error() -> None:

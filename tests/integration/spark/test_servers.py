@@ -12,9 +12,9 @@ import pytest
 from apressure.spark import sealed_batches
 from apressure.spark.engine.sink_steps import SinkSteps
 from apressure.spark.engine.source_steps import SourceSteps
-from apressure.spark.engine.steps import find_queues
+from apressure.spark.engine.steps import QueueSteps, find_queues, measure_all
 from tests.integration.spark.support import GROUP, connect
-from tests.servers import SERVERS
+from tests.servers import SERVERS, admin
 from tests.topologies import Nodes, Watched, cluster, sentinel
 
 pytest.importorskip("redis", "5.3", reason="Spark needs redis-py 5.3")
@@ -98,6 +98,39 @@ def test_queues_of_a_cluster(nodes: Nodes) -> None:
         assert steps.close() == 1
         steps.server.close()
     assert find_queues(steps.server, "{orders:*}") == names
+
+
+def test_one_connection_to_each_node_of_a_cluster(nodes: Nodes) -> None:
+    server = connect(nodes.url)
+    queues = [QueueSteps(server, f"{{one:{number}}}") for number in range(20)]
+    commands = [(b"LLEN", queue.keys.queue.messages) for queue in queues]
+
+    def connections() -> int:
+        found = 0
+        for node in nodes.servers:
+            with admin(node) as db:  # which is connected, too
+                clients = db.client_list(_type="normal")
+                found += sum(one["cmd"] != "restore-asking" for one in clients) - 1  # of a node that migrates
+        return found
+
+    def become(count: int) -> None:
+        deadline = time.monotonic() + 10
+        while connections() != count:  # the servers notice a little later that one was closed
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    before = connections()
+    for queue in queues:
+        queue.create(0)
+    become(before + 3)
+    for _ in range(3):  # one of them moves: the others go on where they are
+        slot = nodes.slot(queues[0].name)
+        nodes.migrate(slot, to=(nodes.owners[slot] + 1) % 3)
+        assert measure_all(server, queues, skip_missing=False) == {queue.name: (0, 0, False) for queue in queues}
+        assert server.ask_all(commands) == [0] * 20
+    become(before + 3)
+    server.close()
+    become(before)
 
 
 def test_a_slot_that_moves(nodes: Nodes) -> None:

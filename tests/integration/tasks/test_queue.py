@@ -204,6 +204,27 @@ async def test_takers_that_leave_in_the_turn_of_the_answer_give_back_in_order(qu
     assert [delivery.item for delivery in await queue.receive_many(5, timeout=5)] == [2, 3]
 
 
+async def test_what_a_cancelled_iteration_has_reserved_does_not_wait_behind_a_long_task(queue: TaskQueue[Any]) -> None:
+    async with queue.consumer("manual") as consumer:
+        await queue.put_many(range(15))
+        for _ in range(15):  # so it reserves more and more at a time
+            (await in_time(anext(consumer))).ack_soon()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):  # longer than it takes for slowness to show
+                await anext(consumer)
+        await queue.put_many(range(40))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):  # while the step is on its way
+                await anext(consumer)
+        long = await in_time(anext(consumer))
+
+        async def others_went_back() -> bool:
+            return (await queue.statistics()).in_flight == 1
+
+        await eventually(others_went_back)
+        await long.ack()
+
+
 async def test_cancelling_tasks(queue: TaskQueue[Any], client: TaskClient, db: redis.Redis) -> None:
     waiting, scheduled = await queue.enqueue("a"), await queue.schedule("b", time.time() + 3600)
     for task_id in (waiting, scheduled):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apressure import EventQueue, QueueEmptyError, ServerTooOldError
+from apressure import EventQueue, LeaseLostError, QueueEmptyError, ServerTooOldError
 from apressure.dead_letters import Failure
 from apressure.testing.contract import begun
 from tests.integration.events.remote.conftest import Open, eventually, fails, in_time
@@ -108,6 +108,22 @@ async def test_several_queues_with_a_limit(open_ours: Open, ours: str) -> None:
     assert failed == 6
     letters = [*await queue.dead_letters(), *await other.dead_letters()]
     assert [(one.attempts, one.reason) for one in letters] == [(3, "why")] * 2
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["redis", "okq"])
+async def test_what_a_stuck_program_has_not_seen_was_no_attempt(
+    open_ours: Open, direct: EventQueue[bytes], remote: bool
+) -> None:
+    queue = await open_ours() if remote else direct
+    await queue.put_many([b"0", b"1", b"2"])
+    async with queue.consumer(prefetch=3, max_hold=0.3) as consumer:
+        assert await in_time(anext(consumer)) == b"0"
+        await eventually(lambda: _all_wait(direct, 3))
+        await fails(LeaseLostError, anext(consumer))
+    received = await in_time(direct.receive_many(3))
+    assert [(one.raw, one.attempts) for one in received] == [(b"0", 2), (b"1", 1), (b"2", 1)]
+    for one in received:
+        await one.ack()
 
 
 @pytest.mark.parametrize(

@@ -348,6 +348,25 @@ async def _none_in_flight(queue: EventQueue[Any]) -> bool:
     return (await queue.statistics()).in_flight == 0
 
 
+async def test_a_block_that_is_cancelled_at_its_beginning_leaves_nothing_behind(open_queue: Open) -> None:
+    queue = await open_queue()
+    await queue.put(b"1")
+
+    async def enter() -> None:
+        async with queue.consumer():
+            await asyncio.Event().wait()
+
+    for turns in range(12):
+        task = asyncio.create_task(enter())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await in_time(asyncio.wait((task,)))
+        async with queue.consumer(ack="manual") as consumer:
+            await in_time(anext(consumer))
+            assert (await queue.statistics()).consumers >= 1
+
+
 async def test_a_cancelled_get_puts_its_item_back(open_queue: Open) -> None:
     queue = await open_queue()
     received: list[bytes] = []
@@ -364,6 +383,29 @@ async def test_a_cancelled_get_puts_its_item_back(open_queue: Open) -> None:
         await in_time(asyncio.wait((getting,)))
     received += await drained(queue)
     assert sorted(received, key=int) == [b"%d" % number for number in range(100)]
+
+
+async def test_a_put_that_has_found_some_room_looks_again_soon(
+    open_ours: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, misses = await open_ours(), []
+
+    class Looks:
+        def pause(self, failures: int) -> float:
+            misses.append(failures)
+            return 0.001
+
+    monkeypatch.setattr(notices, "LOOKS", Looks())
+    await queue.create(2)
+    await queue.put(b"0")
+    putting = asyncio.create_task(queue.put_many([b"1", b"2", b"3"]))
+    await eventually(lambda: len(misses) > 5)
+    assert misses[:4] == [0, 1, 2, 3]
+    seen = len(misses)
+    assert await queue.get() == b"0"
+    await eventually(lambda: 0 in misses[seen:])
+    assert await queue.get_many(2) == [b"1", b"2"]
+    await in_time(putting)
 
 
 async def test_misses_slow_a_loop_down(monkeypatch: pytest.MonkeyPatch) -> None:
