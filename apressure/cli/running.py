@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import typer
@@ -45,6 +45,7 @@ def execute(
     insist: bool = False,
     remains: Callable[[], Remains | None] = lambda: None,
     new_loop: NewLoop = asyncio.new_event_loop,
+    signals: Sequence[int] = _SIGNALS,
 ) -> _T:
     """Run a command and return its result. An error is printed on one line and ends the process with its exit code.
 
@@ -54,9 +55,10 @@ def execute(
         insist: Ignore further signals while the command cleans up.
         remains: Called after an error or a signal. Its result is printed on the same line.
         new_loop: Makes the event loop.
+        signals: The signals that cancel the command. () for a command that listens to signals itself.
     """
     with errors_printed(common, remains), _log_printed(common):
-        return _run(coroutine, insist, new_loop)
+        return _run(coroutine, insist, new_loop, signals)
 
 
 @contextlib.contextmanager
@@ -101,10 +103,10 @@ class _StoppedBySignalError(Exception):
         self.signum = signum
 
 
-def _run(coroutine: Coroutine[Any, Any, _T], insist: bool, new_loop: NewLoop) -> _T:
+def _run(coroutine: Coroutine[Any, Any, _T], insist: bool, new_loop: NewLoop, signals: Sequence[int]) -> _T:
     """Run a coroutine in a new event loop.
 
-    The first SIGINT, SIGTERM or SIGHUP cancels it, so that it can give items back, which takes a bounded time. A second
+    The first of the signals cancels it, so that it can give items back, which takes a bounded time. A second
     signal has its default effect, unless `insist` is True: then it is ignored, for commands that have processes to end.
     A signal that was ignored when the process started (nohup) stays ignored.
 
@@ -126,7 +128,7 @@ def _run(coroutine: Coroutine[Any, Any, _T], insist: bool, new_loop: NewLoop) ->
                 signal.signal(signum, signal.SIG_DFL)
                 os.kill(os.getpid(), signum)
 
-        for signum in _SIGNALS:
+        for signum in signals:
             if signal.getsignal(signum) is not signal.SIG_IGN:
                 loop.add_signal_handler(signum, stop, signum)
         return await coroutine

@@ -41,12 +41,14 @@ class Producer(AnyProducer[T, None]):
         queue: AsyncQueue[T],
         close: bool,
         items: Items[T],
-        send: Callable[[Put, float | None], Awaitable[None]],
+        engine: Scripted | Plain,
         exclusive: Exclusive | None,
     ) -> None:
         super().__init__(queue, close)
         self._items = items
-        self._send = send if exclusive is None else exclusive.put
+        self._engine = engine
+        self._send: Callable[[Put, float | None], Awaitable[None]]
+        self._send = engine.put if exclusive is None else exclusive.put
         self._exclusive = exclusive
 
     async def __aenter__(self) -> Self:
@@ -59,10 +61,13 @@ class Producer(AnyProducer[T, None]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._exclusive is None:
-            return await super().__aexit__(kind, error, traceback)
         self._entered = False
-        return await self._exclusive.exit(self._close and kind is None, hurry=kind is not None)
+        close = self._close and kind is None
+        if self._exclusive is not None:
+            await self._exclusive.exit(close, hurry=kind is not None)
+        elif close:
+            with contextlib.suppress(QueueClosedError):  # another producer was first
+                await self._engine.close(timeout=None)  # it waits for an exclusive one of this object, too
 
     async def put(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Put an item, as `AsyncQueue.put` does.

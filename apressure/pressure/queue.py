@@ -194,7 +194,7 @@ class AsyncQueue(Core[T]):
 
         validation.timeout(timeout)
         role = Exclusive(self._engine, lease_of(lease), max_hold_of(max_hold), timeout)
-        return Producer(self, close, self._items, self._engine.put, role if exclusive else None)
+        return Producer(self, close, self._items, self._engine, role if exclusive else None)
 
     async def receive(
         self, timeout: float | None = None, lease: float | None = None, max_hold: float | None = None,
@@ -275,12 +275,13 @@ class AsyncQueue(Core[T]):
                 None for 15.
             timeout: Seconds to wait for the role at most; None to wait for ever.
             max_hold: Seconds after which the lease of a handler that is stuck ends: nothing was handed out or settled
-                meanwhile, and an item is in the program's hands, or the event loop is blocked. The time of
+                meanwhile, and an item is in the program's hands, or the event loop is blocked. The log has the stacks,
+                everything in flight goes back, and later operations raise LeaseLostError. The time of
                 `Delivery.extend` does not count. None for an hour.
             shared: Share the role with all other clients that ask for that: each message goes to one of them, and they
                 *start* in order. When a member dies, its messages go to the others as soon as its lease has ended. A
-                member's loop ends when the queue is closed and empty, and no
-                other member has a message in hand. Two exclusive consumers take turns instead.
+                member's loop ends when the queue is closed and empty, and no other member has a message in hand. Two
+                exclusive consumers take turns instead.
         """
         from apressure.pressure.consumer import Consumer, Options
 

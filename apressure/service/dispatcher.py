@@ -129,7 +129,11 @@ class Dispatcher(ABC):
             finally:
                 self._scope = None
                 self.tasks.cancel()
-                await self.tasks.join()
+                try:
+                    await self.tasks.join()
+                finally:
+                    if self._arguments.member is not None:
+                        self._arguments.member.leave()
             if self._failure is not None:
                 raise self._failure
             if not drained:

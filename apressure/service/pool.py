@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from apressure.concurrency import background
+
 T = TypeVar("T")
 
 
@@ -48,6 +50,11 @@ class Member:
 
     def changed(self) -> None:
         """Note that it may have fewer places than before."""
+        self._pool.changed()
+
+    def leave(self) -> None:
+        """Give back its places: no handler runs any more. What was received, and had no handler yet, counts no more."""
+        self.taken = int
         self._pool.changed()
 
     @property
@@ -105,6 +112,9 @@ async def all_of(services: Sequence[Coroutine[Any, Any, T]], stop: Callable[[], 
     Cancelled, it cancels them, and waits for them.
     """
     running = [asyncio.ensure_future(one) for one in services]
+    unfinished = set(running)
+    for one in running:
+        one.add_done_callback(unfinished.discard)
     try:
         _, others = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
         if others:
@@ -113,6 +123,10 @@ async def all_of(services: Sequence[Coroutine[Any, Any, T]], stop: Callable[[], 
     except asyncio.CancelledError:
         for one in running:
             one.cancel()
-        await asyncio.wait(running)
+        await background.join(unfinished)
         raise
+    finally:
+        for one in running:
+            if one.done() and not one.cancelled():
+                one.exception()  # only the first one is raised: asyncio must not complain of the others
     return [one.result() for one in running]

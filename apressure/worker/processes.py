@@ -33,6 +33,9 @@ _RESTART: Final = Backoff(0.5, 30.0)
 _HEALTHY: Final = 10.0
 """Seconds after which a process that ends counts as having worked: the pauses begin anew."""
 
+_NOT_STARTED: Final = 126
+"""The exit code of a process that could not be started, as in a shell."""
+
 
 def number_of_this_process() -> int | None:
     """Return the number of this process among those of a parent, or None. Its own children do not see it."""
@@ -75,19 +78,25 @@ class Processes:
         self._final = final
         self._watched = watched
         self._running: dict[int, asyncio.subprocess.Process] = {}
+        self._told: set[int] = set()
+        """Those of them that have been told to end: a second signal would cancel their handlers."""
         self._stopping = False
         self._ended = asyncio.Event()
         """The processes that run now have been told to end."""
         self._code = 0
+        self._sent: set[int] = set()
+        """The signals that processes have been told to end with."""
 
     async def run(self, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) -> int:
         """Run the processes until all have ended, or a signal has ended them.
 
         Each signal is passed on: the first lets handlers finish, the second cancels them. A process that dies is
-        started again, after a pause that grows. One that ends with 0 has drained its queues, and is not.
+        started again, after a pause that grows. One that ends with 0 has drained its queues, and is not. (One that a
+        signal has ended says so by its exit code, 128 and the signal.)
 
         Returns:
-            The exit code: 0, or the first one after which starting again is pointless.
+            The exit code: 0, or the first one after which starting again is pointless, or of a process that has failed
+            after the signal, as a shell shows it.
 
         Raises:
             MissingExtraError: There are directories to watch, and watchfiles is not installed.
@@ -124,21 +133,33 @@ class Processes:
             logger.warning(
                 "%s changed: the worker starts again", names, extra={"event": "worker_reloaded", "count": len(changed)}
             )
-            self._end(signal.SIGTERM)
+            self._end(signal.SIGTERM, again=False)
 
-    def _end(self, signum: int) -> None:
+    def _end(self, signum: int, again: bool = True) -> None:
+        """End the processes; without `again`, those that end already are left alone."""
         ended, self._ended = self._ended, asyncio.Event()
         ended.set()
-        for process in self._running.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signum)
+        for number in self._running.keys() - (set() if again else self._told):
+            self._tell(number, signum)
+
+    def _tell(self, number: int, signum: int) -> None:
+        self._told.add(number)
+        self._sent.add(signum)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            self._running[number].send_signal(signum)
 
     async def _keep(self, number: int) -> None:
         """Run one of the processes, again and again."""
         failures = 0
         while not self._stopping:
             began, ended = time.monotonic(), self._ended
-            code = await self._once(number, ended)
+            try:
+                code = await self._once(number, ended)
+                how = f"ended with {in_words(code)}"
+            except OSError as error:  # no memory, no more processes: that may pass
+                code, how = _NOT_STARTED, f"could not be started: {error}"
+            if self._stopping:
+                self._code = self._code or self._failure_of(code)
             if code == 0 and not ended.is_set():
                 return
             if code in self._final and self._watched is None and not ended.is_set():
@@ -150,7 +171,7 @@ class Processes:
             # A file that changes may mend what failed; nothing else will, in the time that a person takes to edit it.
             pause = None if self._watched is not None else _RESTART.pause(failures)
             logger.warning(
-                "process %d of the worker ended with %s: it starts again %s", number, in_words(code),
+                "process %d of the worker %s: it starts again %s", number, how,
                 "when a file changes" if pause is None else f"in {pause:.1f} s",
                 extra={"event": "worker_restarted", "number": number, "exit_code": code, "seconds": pause},
             )  # fmt: skip
@@ -166,16 +187,25 @@ class Processes:
         )
         self._running[number] = process
         if ended.is_set():  # while it was being started
-            process.send_signal(signal.SIGTERM)
+            self._tell(number, signal.SIGTERM)
         try:
             return await process.wait()
         finally:
             del self._running[number]
+            self._told.discard(number)
+
+    def _failure_of(self, code: int) -> int:
+        """Return with what a process has failed that was told to end; 0 if the signal has ended it, as it should."""
+        shown = code if code >= 0 else 128 - code
+        return 0 if shown - 128 in self._sent else shown
 
 
 def in_words(code: int) -> str:
     """Return how a process ended."""
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    try:
+        return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    except ValueError:  # most of the real-time signals have no names
+        return f"signal {-code}"
 
 
 def _changes(directories: Sequence[Path]) -> AsyncIterator[set[Any]]:

@@ -13,7 +13,7 @@ from signal import SIGINT, SIGTERM
 from typing import Any, Final, TypeVar, Unpack
 
 from apressure import validation
-from apressure.concurrency.signals import when_set
+from apressure.concurrency.signals import listening, when_set
 from apressure.opening import make
 from apressure.protocols import Observer
 from apressure.queue_addresses import read
@@ -182,7 +182,8 @@ class Worker:
         """Serve all queues until they are closed and drained, or a signal comes.
 
         Args:
-            signals: The first one lets handlers finish, the second one cancels them; see `serve`. () for none.
+            signals: The first one lets handlers finish, the second one cancels them; see `serve`. One that comes while
+                the functions for startup or shutdown run lets them finish. () for none.
             stop: An event that ends the worker as the first signal does.
             observer: Looks on, such as an `apressure.telemetry.Metrics`; it is entered here if it is a block.
 
@@ -198,7 +199,13 @@ class Worker:
         if not self.handlers:
             raise ValueError("this worker has no handler: decorate a function with @worker.handle(QUEUE)")
         ended = asyncio.Event()
+
+        def signalled(signum: int) -> None:  # noqa: ARG001
+            ended.set()
+            stop_listening()  # the services have the next ones
+
         async with contextlib.AsyncExitStack() as stack:
+            stop_listening = stack.enter_context(listening(signals, signalled))
             if isinstance(observer, contextlib.AbstractAsyncContextManager):
                 await stack.enter_async_context(observer)
             for function in self._shutdown:

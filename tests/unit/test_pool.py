@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Sequence
 
@@ -139,6 +140,35 @@ async def test_services_end_together_when_one_fails() -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_services_that_fail_together_are_all_seen(caplog: pytest.LogCaptureFixture) -> None:
+    async def failing(number: int) -> None:
+        raise RuntimeError(f"gone {number}")
+
+    with pytest.raises(RuntimeError, match="gone 1"):
+        await all_of([failing(1), failing(2)], int)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+
+
+async def test_a_second_cancellation_waits_for_the_services_too() -> None:
+    ended = []
+
+    async def service() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0.02)
+            ended.append("given back")
+
+    running = asyncio.ensure_future(all_of([service(), service()], int))
+    for _ in range(2):
+        await asyncio.sleep(0.001)
+        running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert ended == ["given back", "given back"]
 
 
 def test_a_member_alone_has_nothing() -> None:

@@ -202,6 +202,29 @@ async def test_handlers_may_take_the_deliveries_of_the_queue() -> None:
     assert queue.acknowledged == [7]
 
 
+async def test_a_service_that_has_lost_its_messages_leaves_all_places_to_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "_RETURN", Backoff(60.0, 60.0))
+    losing, other = MemoryQueue(0, 1, 2, 3), MemoryQueue(4, 5, 6, 7)
+    running = 0
+    stop = asyncio.Event()
+
+    async def lose(item: int) -> None:  # while the others are received, and have no handler yet
+        losing.lose(lost())
+
+    async def handle(item: int) -> None:
+        nonlocal running
+        running += 1
+        if running == 4:
+            stop.set()
+        await stop.wait()
+
+    async with asyncio.timeout(10):
+        await serve({losing: lose, other: handle}, concurrency=4, stop=stop, signals=())
+    assert sorted(other.acknowledged) == [4, 5, 6, 7]
+
+
 async def test_an_item_that_cannot_be_decoded_fails() -> None:
     queue = MemoryQueue(-1)
 

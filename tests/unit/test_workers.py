@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from apressure import AsyncQueue, Worker
+from apressure.concurrency.backoff import Backoff
+from apressure.worker import processes
 from apressure.worker.worker import asynchronous
 
 
@@ -38,3 +45,93 @@ def test_invalid_arguments() -> None:
         worker.handle("event://orders")
     with pytest.raises(ValueError, match="this worker has no handler"):
         asyncio.run(worker.run())
+
+
+SCRIPT = """
+import os, signal, sys, time
+from pathlib import Path
+
+place, way, mine = Path(sys.argv[1]), sys.argv[2], f"{os.environ['APRESSURE_WORKER_PROCESS']}-{os.getpid()}"
+signals = []
+signal.signal(signal.SIGTERM, lambda signum, frame: (signals.append(signum), (place / f"told-{mine}").touch()))
+(place / f"began-{mine}").touch()
+while not signals:
+    time.sleep(0.01)
+if way == "slow":
+    while not (place / "go_on").exists():
+        time.sleep(0.01)
+(place / f"got-{len(signals)}-{mine}").touch()
+sys.exit(7 if way == "fails" else 0)
+"""
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+class Started:
+    """Processes that note in a directory what happens to them."""
+
+    def __init__(self, place: Path, way: str = "ends", count: int = 1) -> None:
+        self.place = place
+        command = [sys.executable, "-c", SCRIPT, str(place), way]
+        self.processes = processes.Processes(command, count)
+        self.running = asyncio.ensure_future(self.processes.run(()))
+
+    def noted(self, what: str) -> list[str]:
+        return sorted(path.name for path in self.place.glob(f"{what}-*"))
+
+    async def ended(self) -> int:
+        self.processes._stop(signal.SIGTERM)
+        async with asyncio.timeout(60):
+            return await self.running
+
+
+async def test_a_second_change_does_not_cancel_the_handlers_of_processes_that_drain(tmp_path: Path) -> None:
+    started = Started(tmp_path, "slow")
+    await until(lambda: started.noted("began"))
+    started.processes._end(signal.SIGTERM, again=False)
+    await until(lambda: started.noted("told"))
+    started.processes._end(signal.SIGTERM, again=False)
+    await asyncio.sleep(0.1)
+    (tmp_path / "go_on").touch()
+    await until(lambda: len(started.noted("began")) == 2)
+    assert len(started.noted("got-1")) == 1
+    assert await started.ended() == 0
+    assert not started.noted("got-2")
+
+
+async def test_the_exit_code_tells_that_a_process_failed_at_its_end(tmp_path: Path) -> None:
+    started = Started(tmp_path, "fails", 2)
+    await until(lambda: len(started.noted("began")) == 2)
+    assert await started.ended() == 7
+
+
+async def test_a_process_that_cannot_be_started_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(processes, "_RESTART", Backoff(0.01, 0.01))
+    start, refusals = asyncio.create_subprocess_exec, [BlockingIOError(11, "no more processes")]
+
+    async def refused(*command: str, **how: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await start(*command, **how)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
+    caplog.set_level(logging.WARNING)
+    started = Started(tmp_path, count=2)
+    await until(lambda: len(started.noted("began")) == 2)
+    assert await started.ended() == 0
+    assert "of the worker could not be started: [Errno 11] no more processes: it starts again in" in caplog.text
+
+
+def test_how_a_process_ended() -> None:
+    assert [processes.in_words(code) for code in (0, 3, -9, -40)] == [
+        "exit code 0",
+        "exit code 3",
+        "SIGKILL",
+        "signal 40",
+    ]

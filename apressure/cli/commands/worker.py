@@ -14,6 +14,7 @@ import typer
 
 from apressure.cli.exits import Exit, UsageError
 from apressure.cli.options import Common, MaxAttempts, complain
+from apressure.cli.running import execute
 from apressure.cli.show import answer
 from apressure.service.service import Served
 from apressure.worker import processes
@@ -25,7 +26,7 @@ _FINAL: Final = (Exit.USAGE, Exit.MISSING_EXTRA)
 """The exit codes of a process that will end the same way if it is started again."""
 
 
-async def worker(
+def worker(
     common: Common,
     target: Annotated[
         str,
@@ -108,7 +109,10 @@ async def worker(
     """
     number = processes.number_of_this_process()
     if number is None and (process_count > 1 or reload):
-        await _in_processes(process_count, [app_dir] if reload else None)
+        command = [sys.executable, "-m", "apressure", *sys.argv[1:]]
+        running = processes.Processes(command, process_count, final=_FINAL, watched=[app_dir] if reload else None)
+        if code := execute(common, running.run(_SIGNALS), signals=()):
+            raise typer.Exit(code)
         return
     options = {
         "codec": codec, "max_attempts": max_attempts, "concurrency": concurrency, "retry_delay": retry_delay,
@@ -116,30 +120,26 @@ async def worker(
         "create": create or None,
     }  # fmt: skip
     served = _worker(common, target, queues or [], app_dir, {k: v for k, v in options.items() if v is not None})
-    stop = asyncio.Event()
-    with contextlib.ExitStack() as stack:
-        if number is not None:
-            stack.enter_context(processes.parent_watched(stop.set))
-        _leave_signals_to_the_worker()
-        names = ", ".join(one.name for one in served.handlers)
-        if sys.stderr.isatty() and not common.json:
-            complain(f"apressure: {target} handles {names}. Ctrl-C lets handlers finish")
-        port = metrics_port + (number or 0) if metrics_port else metrics_port
-        done = await served.run(signals=_SIGNALS, stop=stop, observer=_metrics(port, metrics_host))
+    names = ", ".join(one.name for one in served.handlers)
+    if sys.stderr.isatty() and not common.json:
+        complain(f"apressure: {target} handles {names}. Ctrl-C lets handlers finish")
+    port = metrics_port + (number or 0) if metrics_port else metrics_port
+    done = execute(common, _served(served, number is not None, _metrics(port, metrics_host)), signals=())
     handled, failed = (sum(getattr(one, what) for one in done.values()) for what in ("handled", "failed"))
     answer(
         {"handlers": [{"queues": name.split(", "), **_counts(one)} for name, one in done.items()]},
         f"{names}: {handled} handled, {failed} failed", as_json=common.json,
     )  # fmt: skip
+    signal = next((one.signal for one in done.values() if one.signal is not None), None)
+    if number is not None and signal is not None:
+        raise typer.Exit(128 + signal)  # the parent knows whether it has sent it, or has to replace this process
 
 
-async def _in_processes(count: int, watched: list[Path] | None) -> None:
-    """Run this command in processes of its own."""
-    _leave_signals_to_the_worker()
-    command = [sys.executable, "-m", "apressure", *sys.argv[1:]]
-    code = await processes.Processes(command, count, final=_FINAL, watched=watched).run(_SIGNALS)
-    if code:
-        raise typer.Exit(code)
+async def _served(worker: Worker, has_parent: bool, observer: Any) -> dict[str, Served]:
+    """Run a worker, in this process, until it is done, or its parent has died."""
+    stop = asyncio.Event()
+    with processes.parent_watched(stop.set) if has_parent else contextlib.nullcontext():
+        return await worker.run(signals=_SIGNALS, stop=stop, observer=observer)
 
 
 def _worker(common: Common, target: str, queues: list[str], app_dir: Path, options: dict[str, Any]) -> Worker:
@@ -189,10 +189,3 @@ def _metrics(port: int | None, host: str) -> Any:
     from apressure.telemetry import Metrics
 
     return Metrics(port=port, host=host)
-
-
-def _leave_signals_to_the_worker() -> None:
-    """Undo what cancels a command at a signal: the worker lets handlers finish."""
-    loop = asyncio.get_running_loop()
-    for signum in _SIGNALS:
-        loop.remove_signal_handler(signum)

@@ -58,6 +58,16 @@ async def test_exist_ok_leaves_the_queue_with_the_bound_that_it_has(open_queue: 
     assert (await queue.bound(), await queue.qsize()) == (2, 1)
 
 
+async def test_exist_ok_takes_a_queue_that_others_have_made_beside_one_with_a_key_of_its_own(
+    open_queue: Opener, db: redis.Redis, scripting: bool
+) -> None:
+    queue = await open_queue(bound=2, scripting=scripting)
+    other = Keys("__pressure__", "jobs").collisions()[0]
+    db.set(other, 0)
+    assert await queue.create(exist_ok=True) is False
+    db.delete(other)
+
+
 async def test_of_many_that_create_at_once_one_makes_the_queue(open_queue: Opener, scripting: bool) -> None:
     queues = [await open_queue(create=False, scripting=scripting) for _ in range(5)]
     created = await asyncio.gather(*(queue.create(bound=1, exist_ok=True) for queue in queues))

@@ -211,6 +211,25 @@ async def test_the_block_uses_the_role_through_its_own_object(open_queue: Opener
         assert await queue.get() == b"y"
 
 
+async def test_a_block_that_ends_waits_for_an_exclusive_one_of_the_same_object(open_queue: Opener) -> None:
+    queue = await open_queue()
+    began = asyncio.Event()
+
+    async def exclusive() -> None:
+        async with queue.producer(exclusive=True, close=False) as producer:
+            began.set()
+            await asyncio.sleep(0.1)
+            await producer.put(b"2")
+
+    async with queue.producer() as producer:
+        await producer.put(b"1")
+        running = asyncio.ensure_future(exclusive())
+        await in_time(began.wait())
+    await in_time(running)
+    assert await queue.closed()
+    assert [item async for item in queue] == [b"1", b"2"]
+
+
 async def test_the_lease_is_renewed_while_the_program_works(open_queue: Opener, db: redis.Redis) -> None:
     queue, other = await open_two(open_queue)
     async with queue.producer(exclusive=True, lease=2) as producer:

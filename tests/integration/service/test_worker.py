@@ -208,6 +208,17 @@ def test_processes_share_the_queue_and_one_that_is_killed_is_replaced(app: App, 
     assert not any(psutil.pid_exists(pid) for pid in app.pids())
 
 
+def test_a_process_that_somebody_else_ends_is_replaced(app: App, orders: sync.Queue[Any]) -> None:
+    with app.started("app:bill", "orders", "--processes", "2") as parent:
+        orders.put_many([b"first"] * 200)
+        app.wait(lambda: len(app.pids()) == 2)
+        os.kill(min(app.pids()), signal.SIGTERM)
+        app.wait(lambda: orders.put(b"more") is None and len(app.pids()) == 3)
+        parent.send_signal(signal.SIGTERM)
+        output, _ = parent.communicate(timeout=PATIENCE)
+    assert parent.returncode == 0, output
+
+
 def test_the_first_signal_drains_and_the_second_cancels(app: App, orders: sync.Queue[Any]) -> None:
     orders.put_many([b"short", b"long"])
     with app.started("app:slow", "orders", "--concurrency", "2", "--processes", "1", "--reload") as parent:
@@ -249,6 +260,21 @@ def test_it_starts_again_when_a_file_changes(app: App, orders: sync.Queue[Any]) 
         app.wait(lambda: "new item" in app.notes())
         orders.close()
         assert parent.wait(timeout=PATIENCE) == 0
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda signum: signum.name)
+@pytest.mark.parametrize("arguments", [(), ("--processes", "2")], ids=["alone", "processes"])
+def test_a_signal_while_the_module_is_imported_ends_it(
+    app: App, orders: sync.Queue[Any], arguments: tuple[str, ...], signum: signal.Signals
+) -> None:
+    (app.place / "app.py").write_text(APP + "note('importing')\ntime.sleep(1)\n")
+    orders.put(b"one")
+    with app.started("app:bill", "orders", *arguments) as process:
+        app.wait(lambda: len(app.notes()) == (2 if arguments else 1))
+        process.send_signal(signum)
+        process.communicate(timeout=PATIENCE)
+    assert "one" not in app.notes()
+    assert orders.qsize() == 1
 
 
 def test_metrics_are_served_while_it_runs(app: App, orders: sync.Queue[Any]) -> None:
@@ -354,6 +380,34 @@ class TestInAProgram:
                 await running_worker
             assert told == ["end", "end"]
             assert await queue.get(timeout=0) == b"for ever"
+
+    @pytest.mark.parametrize("moment", ["startup", "shutdown"])
+    async def test_a_signal_beside_the_handlers_lets_the_functions_finish(self, url: str, moment: str) -> None:
+        worker, told = Worker(url=url), []
+
+        @worker.handle("orders", create=True)
+        async def handle(item: bytes) -> None: ...
+
+        async def interrupted(now: str) -> None:
+            if now == moment:
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0.05)
+            told.append(now)
+
+        worker.on_startup(lambda: interrupted("startup"))
+        worker.on_shutdown(lambda: interrupted("shutdown"))
+        async with AsyncQueue("orders", url=url) as queue:
+            await queue.create()
+            await queue.put(b"one")
+            if moment == "shutdown":
+                await queue.close()
+            earlier = signal.signal(signal.SIGTERM, lambda *_: told.append("lost"))
+            try:
+                done = await worker.run(signals=(signal.SIGTERM,))
+            finally:
+                signal.signal(signal.SIGTERM, earlier)
+            assert told == ["startup", "shutdown"]
+            assert done["orders"].handled == (moment == "shutdown")
 
     async def test_a_startup_that_fails_receives_nothing(self, url: str) -> None:
         worker, told = Worker(url=url), []

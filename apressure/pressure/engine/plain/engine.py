@@ -66,6 +66,8 @@ class Plain(Engine):
     async def create(self, bound: int) -> bool:
         for key in self.keys.collisions():
             if await self._ask(b"EXISTS", key):
+                if await self.exists():
+                    return False
                 raise collides(self.name, key)
         note_sent()
         if not await self._ask(b"SETNX", self.keys.bound, bound):
