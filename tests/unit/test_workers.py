@@ -113,7 +113,7 @@ async def test_a_process_that_cannot_be_started_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(processes, "_RESTART", Backoff(0.01, 0.01))
-    start, refusals = asyncio.create_subprocess_exec, [BlockingIOError(11, "no more processes")]
+    start, refusals = vars(asyncio)["create_subprocess_exec"], [BlockingIOError(11, "no more processes")]
 
     async def refused(*command: str, **how: Any) -> Any:
         if refusals:
