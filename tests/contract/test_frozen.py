@@ -50,12 +50,15 @@ class Bench:
             with self._make.memory.frozen():
                 yield
         else:
-            thawed = threading.Event()
-            self._first._store.worker._jobs.put(thawed.wait)
+            thawed, late = threading.Event(), threading.Event()
+            jobs = self._first._store.worker._jobs
+            jobs.put(thawed.wait)
             try:
                 yield
             finally:
                 thawed.set()
+                jobs.put(late.set)  # a late pause must not come after what the test does next
+                assert late.wait(60)
 
 
 @pytest.fixture(params=KINDS)
