@@ -1,8 +1,4 @@
-"""What each verb of a queue looks like on every kind, the exceptions with their reasons, and what is still missing.
-
-`GAPS` is the only table of expected failures: the tests that its rows name fail strictly. So if you fill a gap, the run
-fails until you delete its row.
-"""
+"""What each verb of a queue looks like on every kind, and the exceptions with their reasons."""
 
 from __future__ import annotations
 
@@ -10,8 +6,6 @@ import inspect
 import re
 from pathlib import Path
 from typing import Any, Final
-
-import pytest
 
 from apressure import AsyncQueue, EventQueue, FileQueue, TaskQueue
 from apressure.testing import MemoryQueue, MemoryServer
@@ -55,10 +49,6 @@ OTHER_DEFAULTS: Final = {
     ("AsyncQueue", "consumer"): ("shared=True", "shared=False", "its strict order is for one consumer at a time"),
 }
 """Defaults that differ, and why."""
-
-_GAPS: Final[tuple[tuple[str, str, str], ...]] = ()
-GAPS: Final = {(kind, what): reason for kind, reason, names in _GAPS for what in names.split()}
-"""What is missing of issue 27, by kind and verb, or by kind and the name of the test of the contract that fails."""
 
 
 class Maker:
@@ -110,12 +100,6 @@ def check_arguments(kind: type[Any], verb: str) -> None:
     positional = [name for name in names if inspect.signature(method).parameters[name].kind is not KEYWORD_ONLY]
     common = [name for name in positional if name not in also]
     assert positional[: len(common)] == common, "an argument of this kind changes what others mean"
-
-
-def expect_gap(request: pytest.FixtureRequest, kind: str, what: str) -> None:
-    """Expect this test to fail if the table says so."""
-    if (reason := GAPS.get((kind, what))) is not None:
-        request.applymarker(pytest.mark.xfail(strict=True, reason=f"issue 27: {reason}"))
 
 
 def table() -> str:

@@ -1,4 +1,4 @@
-"""Every verb of `VERBS` does the same on every kind of queue; what is missing is in `matrix.GAPS`."""
+"""Every verb of `VERBS` does the same on every kind of queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from apressure.testing.contract import (
     Opener,
     VerbContract,
 )
-from tests.contract.matrix import KINDS, SERVERLESS, Maker, expect_gap
+from tests.contract.matrix import KINDS, SERVERLESS, Maker
 from tests.integration.events.remote.conftest import serving
 
 
@@ -43,7 +43,6 @@ class TestMatrix(VerbContract, ArgumentContract, DeadlineContract, CancellationC
         for module in (waits, notices):  # what nobody tells of is seen after so many seconds
             monkeypatch.setattr(module, "SLICE", 1)
         kind: str = request.param
-        expect_gap(request, kind, request.function.__name__)
         url = "" if kind in SERVERLESS else request.getfixturevalue("url")
         async with contextlib.AsyncExitStack() as stack:
             remote = kind == "RemoteEventQueue"
