@@ -127,7 +127,8 @@ def worker(
     done = execute(common, _served(served, number is not None, _metrics(port, metrics_host)), signals=())
     handled, failed = (sum(getattr(one, what) for one in done.values()) for what in ("handled", "failed"))
     answer(
-        {"handlers": [{"queues": name.split(", "), **_counts(one)} for name, one in done.items()]},
+        {"handlers": [{"queues": name.split(", "), "handled": one.handled, "failed": one.failed}
+                      for name, one in done.items()]},
         f"{names}: {handled} handled, {failed} failed", as_json=common.json,
     )  # fmt: skip
     signal = next((one.signal for one in done.values() if one.signal is not None), None)
@@ -177,10 +178,6 @@ def _weights_of(text: str) -> list[float]:
         return [float(word) for word in str(text).split(",")]
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a list of numbers such as 6,3,1") from None
-
-
-def _counts(served: Served) -> dict[str, int]:
-    return {"handled": served.handled, "failed": served.failed}
 
 
 def _metrics(port: int | None, host: str) -> Any:
