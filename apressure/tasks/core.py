@@ -163,7 +163,7 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
     _until = until
 
     async def _look(self) -> Status:
-        return await self.steps.status()
+        return await self.steps.status()  # type: ignore[no-any-return]
 
     async def _purge(
         self,
@@ -242,7 +242,7 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
                 return [item for item, letter in zip(items, letters, strict=True) if letter == "1"]
 
     async def _peek(self, newest: bool) -> bytes | None:
-        return await self.steps.peek(newest)
+        return await self.steps.peek(newest)  # type: ignore[no-any-return]
 
     async def _reserve(self, most: int, timeout: float | None, lease: float) -> tuple[list[Reserved], float]:
         """Reserve tasks, waiting while there is none. Returns when the step was sent, too, by `since_boot`."""

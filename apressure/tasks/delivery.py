@@ -120,12 +120,7 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
             if await client.connection.ask(b"HEXISTS", key, b"cancel_requested", reads=True):
                 self.tell("cancel")
                 return
-            parked = channels.park(key, noted, LONGEST_LEASE)
-            try:
-                await asyncio.wait((parked,))
-            finally:
-                parked.cancel()
-            parked.result()
+            await channels.wait(key, noted, LONGEST_LEASE)
 
     def tell(self, event: str) -> None:
         """Tell the program what a renewal has found: `"lost"` or `"cancel"`."""

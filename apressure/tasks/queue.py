@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
-from typing import Any, Literal, TypeVar, Unpack, get_args, overload
+from typing import Any, Final, Literal, TypeVar, Unpack, get_args, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
@@ -13,17 +13,24 @@ from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
 from apressure.core.consumer import ConsumerOptions
 from apressure.core.leases.arguments import lease_of, max_hold_of
+from apressure.core.waiting import FULL, Wait
+from apressure.exceptions import ServerError, TaskDoesNotExistError, TaskStatusError
 from apressure.tasks.codec import TaskCodec
-from apressure.tasks.contents import Contents
+from apressure.tasks.core import Core
+from apressure.tasks.engine.answers import raw
 from apressure.tasks.engine.lanes import Put
+from apressure.tasks.engine.steps import ids_in
 from apressure.tasks.nodes.consumer import TaskConsumer
 from apressure.tasks.options import DEFAULT_RESULT_TTL, OnOrphan, Purgeable, one_of, policy_of, refuse_unfit, time_of
-from apressure.tasks.task import new_id
+from apressure.tasks.task import Task, load_many, new_id
 
 T = TypeVar("T")
 
+STATUSES: Final = ("pending", "scheduled", "reserved", "started", "complete", "failed")
+"""The statuses that Blueque knows."""
 
-class TaskQueue(Contents[T]):
+
+class TaskQueue(Core[T]):
     """A queue of tasks for any number of nodes, on a Redis or Valkey server, in the format of Blueque.
 
     A task has parameters, runs for as long as it takes, and ends with a result or an error, which stay on the server.
@@ -101,7 +108,7 @@ class TaskQueue(Contents[T]):
         refuse_unfit(used)
         super().__init__(used, client is None, name, TaskCodec() if codec is None else codec_for(codec), policy)
 
-    enqueue = Contents.put
+    enqueue = Core.put
     """`put`, by the name that Blueque has for it."""
 
     @with_deadline()
@@ -160,9 +167,142 @@ class TaskQueue(Contents[T]):
             validation.seconds(older_than, "older_than", most=float("inf"), none=True)
         return await self._purge(status, older_than, on_progress)
 
+    # Single tasks.
+
+    async def tasks(self, status: str | None = None) -> AsyncIterator[Task]:
+        """Yield the queue's tasks.
+
+        Those that wait come first, in their order, then scheduled ones, those in hand, and those that have ended, the
+        latest first. Tasks that change meanwhile may be missing. A task whose hash is missing is left out; one with a
+        status that Blueque does not know is yielded where it is listed.
+
+        Args:
+            status: Only tasks with this status; None for all.
+
+        Raises:
+            ValueError: There is no such status.
+            PressureError: The server cannot be asked.
+
+        Cancelled, nothing has changed.
+        """
+        if status is not None:
+            one_of(STATUSES, status, "status")
+        self.check()
+        seen: set[bytes] = set()
+        async for ids in self._ids(status):
+            new = [task_id for task_id in ids if task_id not in seen]
+            seen.update(new)
+            for task in await load_many(self.client, new):
+                if status is None or task.status == status or task.status not in STATUSES:
+                    yield task
+
+    @with_deadline()
+    async def cancel(self, task_id: str, *, deadline: float | None = None) -> bool:
+        """Cancel a task. One that waits fails, with the error `cancelled`. The node that has it is asked to end it.
+
+        A `Runner` ends its process. Other processors see it by `TaskDelivery.cancel_requested`, and nodes of the
+        released blueque go on. If the task goes back, since its node gives it back or dies, it fails then.
+
+        Returns:
+            Whether it has failed now; otherwise a node was asked.
+
+        Raises:
+            TaskDoesNotExistError: This queue has no such task.
+            TaskStatusError: It has ended before.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+
+        Cancelled, the task is cancelled or not; cancelling it again is safe.
+        """
+        return self._outcome(task_id, await self.steps.cancel(self._checked(task_id))) == "cancelled"
+
+    @with_deadline()
+    async def retry(self, task_id: str, timeout: float | None = None, *, deadline: float | None = None) -> None:
+        """Enqueue a task again that has failed: last in line, with new attempts.
+
+        Args:
+            task_id: The task's id.
+            timeout: Seconds to wait for room at most.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `enqueue`.
+
+        Raises:
+            TaskDoesNotExistError: This queue has no such task.
+            TaskStatusError: It has not failed.
+            QueueFullError: The queue stayed full until the timeout.
+            QueueClosedError, QueueDoesNotExistError, OutcomeUnknownError: As for `enqueue`.
+
+        Cancelled, the task is enqueued or not.
+        """
+        validation.timeout(timeout)
+        encoded = self._checked(task_id)
+
+        async def attempt() -> str | Wait:
+            outcome = await self.steps.retry(encoded, self._expected)
+            return FULL if outcome == "full" else outcome
+
+        self._outcome(task_id, await self.until(attempt, timeout))
+
+    @with_deadline()
+    async def delete_task(self, task_id: str, *, deadline: float | None = None) -> None:
+        """Delete a task that has ended, with its result (specification: Delete Finished Task).
+
+        Raises:
+            TaskDoesNotExistError: This queue has no such task.
+            TaskStatusError: It has not ended.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+
+        Cancelled, the task is deleted or not.
+        """
+        self._outcome(task_id, await self.steps.remove(self._checked(task_id)))
+
+    # How that is done.
+
     def _consumer(
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
     ) -> TaskConsumer[Any]:
         seconds = self.lease if lease is None else lease_of(lease)
         options = ConsumerOptions(manual, delete, prefetch, seconds, max_hold_of(max_hold))
         return TaskConsumer(self, options, limited=max_hold is not None)
+
+    async def _ids(self, status: str | None) -> AsyncIterator[list[bytes]]:
+        keys = self.steps.keys
+        for listed, key, command in (
+            (("pending",), keys.pending, b"LRANGE"),
+            (("scheduled",), keys.scheduled, b"ZRANGE"),
+            (("reserved", "started"), keys.leases, b"ZRANGE"),
+            (("reserved", "started"), keys.listeners, b"SMEMBERS"),
+            (("complete",), keys.complete, b"LRANGE"),
+            (("failed",), keys.failed, b"LRANGE"),
+        ):
+            if status is not None and status not in listed:
+                continue
+            if key != keys.listeners:
+                async for ids in ids_in(self.client, key, command, backwards=key == keys.pending):
+                    yield ids
+                continue
+            for listener in sorted(await self.client.connection.ask(command, key, reads=True)):
+                try:
+                    async for ids in ids_in(self.client, keys.reserved(listener), b"LRANGE"):
+                        yield ids
+                except ServerError as error:
+                    if error.code != "WRONGTYPE":
+                        raise  # otherwise another program has damaged it: the others are listed
+
+    def _checked(self, task_id: Any) -> bytes:
+        self.check()
+        return raw(validation.text(task_id, "task_id"))
+
+    def _outcome(self, task_id: str, outcome: str) -> str:
+        """Return what a step on a task has done, or raise."""
+        what, _, detail = outcome.partition(" ")
+        if what == "unknown":
+            raise TaskDoesNotExistError(f"the queue {self.name!r} has no task {task_id}", id=task_id)
+        if what == "other":
+            raise TaskDoesNotExistError(
+                f"the task {task_id} is not in the queue {self.name!r}: it is in {detail!r}. Use that queue", id=task_id
+            )
+        if what == "unfit":
+            raise TaskStatusError(
+                f"the task {task_id} is {detail}: that does not allow this. Nothing was changed", id=task_id,
+                status=detail,
+            )  # fmt: skip
+        return what

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from apressure.core.errors import closed, damaged, missing
 from apressure.core.waiting import Reason, Wait
-from apressure.exceptions import DurabilityError, QueueClosedError, QueueDoesNotExistError, ServerError
+from apressure.exceptions import DurabilityError, ServerError
 
 Fields = dict[str, str]
 """The fields of a task's hash. What is not UTF-8 has surrogates."""
@@ -47,12 +48,10 @@ class Reservation(NamedTuple):
 
     Attributes:
         tasks: The tasks, in order.
-        dead: How many tasks have failed because they were tried too often.
         dropped: How many ids were dropped whose tasks are missing, or not waiting.
     """
 
     tasks: list[Reserved]
-    dead: int
     dropped: int
 
 
@@ -156,7 +155,7 @@ def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each k
         case b"tasks":
             claim = fields_of(answer[4])
             reserved = [Reserved(one, fields_of(flat) | claim) for one, flat in answer[1]]
-            return Reservation(reserved, answer[2], answer[3])
+            return Reservation(reserved, answer[3])
         case b"task":
             return answer[2]
         case b"extended":
@@ -169,15 +168,10 @@ def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each k
             flags = (bound >= 0, is_closed == 1, is_paused == 1)
             return Status._make((max(0, bound), *flags, *counts, listed == 1, lease if lease >= 0 else None))
         case b"closed":
-            return QueueClosedError(f"the queue {name!r} is closed", name=name)
+            return closed(name)
         case b"missing":
-            return QueueDoesNotExistError(
-                f"the queue {name!r} does not exist: create it first, or check the URL", name=name
-            )
+            return missing(name)
         case b"corrupt":
-            return ServerError(
-                f"the queue {name!r} is damaged: {answer[1].decode(errors='replace')}; nothing was written. Correct "
-                "the value with redis-cli"
-            )
+            return damaged(name, answer[1])
         case _:
             return answer

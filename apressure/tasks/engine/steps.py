@@ -8,25 +8,22 @@ can be sent again. The asynchronous methods take a series from a pool, so any nu
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import math
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from apressure import logs
-from apressure.concurrency.settle import note_sent, set_result_once
+from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client
 from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.series import Series
 from apressure.core.driver import Connection, OnAnswer
-from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError
-from apressure.tasks.engine.answers import Claim, Reserved, Status, read
+from apressure.tasks.engine.answers import Claim, Reserved, read, text
 from apressure.tasks.engine.keys import QUEUES, TaskKeys
-from apressure.tasks.engine.sending import NOT_DURABLE, changed
 from apressure.tasks.options import OnOrphan
 
 MAX_TASKS: Final = 1000
@@ -87,8 +84,7 @@ class TaskSteps(StepSender):
 
     _keys = TaskKeys
     _room = "apressure.tasks.engine"
-    _not_durable = NOT_DURABLE
-    _changed = staticmethod(changed)
+    _not_durable = frozenset({"extend", "register", "peek", "status", "tend"})
 
     def __init__(self, client: Client, name: str) -> None:
         super().__init__(client, name, ())
@@ -98,6 +94,18 @@ class TaskSteps(StepSender):
         if isinstance(raw, list) and isinstance(raw[-1], list) and raw[-1][:1] == [b"dead"]:
             self.counts.dead_lettered_count += logs.dead_letters("TaskQueue", self.name, raw.pop()[1:])
         return read(reply, self.name)
+
+    @staticmethod
+    def _changed(answer: Any) -> bool:
+        match answer[:1] if isinstance(answer, list) else answer:
+            case [b"put"] | [b"settled"] | [b"moved"] | [b"purged"]:
+                return bool(answer[1].strip(b"0-:"))
+            case [b"tasks"]:
+                return bool(answer[1]) or answer[2] > 0
+            case [b"created"] | [b"done"] | [b"changed"] | [b"tended"]:
+                return True
+            case _:
+                return False
 
     # Steps that a lane sends: one at a time for each series.
 
@@ -130,26 +138,17 @@ class TaskSteps(StepSender):
         self, claims: Sequence[Claim], lease: int, on_answer: OnAnswer, connection: Connection | None = None
     ) -> Request:
         """Renew leases: they last at least so many milliseconds. Answers with `Renewed`."""
-        arguments: list[Argument] = [lease]
-        for claim in claims:
-            arguments += claim[:2]
-        return self._send(self._unnumbered.call("extend"), arguments, on_answer, connection=connection)
+        return self._send(self._unnumbered.call("extend"), [lease, *_named(claims)], on_answer, connection=connection)
 
     def give_back_soon(self, tasks: Sequence[Reserved]) -> asyncio.Future[Any]:
         """Give back tasks that nobody has seen; returns what completes when they are back, or when that failed."""
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         changes = [Change("unseen", task.claim) for task in reversed(tasks)]
-        self.send_settle(changes, 0, functools.partial(set_result_once, done))
-        return done
+        return self._soon(lambda on_answer: self.send_settle(changes, 0, on_answer))
 
     def reopen_soon(self, claims: Sequence[Claim]) -> asyncio.Future[Any]:
         """Give back tasks that were completed with these claims; returns what completes when they wait again."""
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        arguments: list[Argument] = []
-        for claim in reversed(claims):
-            arguments += claim[:2]
-        self._send(self._unnumbered.call("reopen"), arguments, functools.partial(set_result_once, done))
-        return done
+        arguments = _named(reversed(claims))
+        return self._soon(lambda on_answer: self._send(self._unnumbered.call("reopen"), arguments, on_answer))
 
     # Steps that any number of tasks may run at a time.
 
@@ -171,15 +170,6 @@ class TaskSteps(StepSender):
     async def extend(self, claims: Sequence[Claim], lease: float) -> Any:
         """Renew leases for at least so many seconds; see `send_extend`."""
         return await self._ask(lambda on_answer: self.send_extend(claims, int(lease * 1000), on_answer))
-
-    async def peek(self, newest: bool = False) -> bytes | None:
-        """Return the parameters of the task that is next, or of the newest one; None if none waits."""
-        answer = await self._run("peek", flag(newest))
-        return None if isinstance(answer, Wait) else answer
-
-    async def status(self) -> Status:
-        """Look at the queue. It changes nothing."""
-        return await self._run("status")  # type: ignore[no-any-return]
 
     async def register(self, listener: bytes, block: bytes, seconds: float) -> int:
         """Note a sign of life of a listener, for so many seconds. Returns how many listeners there are."""
@@ -266,6 +256,11 @@ class TaskSteps(StepSender):
         await self._run("delete", b"0")
 
 
+def _named(claims: Iterable[Claim]) -> list[Argument]:
+    """Return the arguments that name claims."""
+    return [part for claim in claims for part in claim[:2]]
+
+
 def _pair(answer: str) -> tuple[int, int]:
     """Return the two numbers of an answer; an empty one is that of a step that came too late."""
     first, _, second = answer.partition(":")
@@ -286,4 +281,4 @@ async def ids_in(client: Client, key: bytes, command: bytes, backwards: bool = F
 async def queue_names(client: Client) -> list[str]:
     """Return the names of all queues, sorted."""
     found = await client.connection.ask(b"ZRANGE", QUEUES, 0, -1, reads=True)
-    return sorted(name.decode(errors="surrogateescape") for name in found)
+    return sorted(map(text, found))

@@ -16,19 +16,12 @@ from typing import Any, Final, Literal
 from apressure import logs
 from apressure.concurrency import background
 from apressure.concurrency.backoff import Backoff
-from apressure.exceptions import (
-    DecodeError,
-    LeaseLostError,
-    PressureError,
-    TaskDoesNotExistError,
-    TaskFailedError,
-)
+from apressure.exceptions import DecodeError, LeaseLostError, PressureError, TaskDoesNotExistError, TaskFailedError
 from apressure.protocols import Observer
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.runner.command import Command, Function
-from apressure.tasks.runner.output import Output, Stream
-from apressure.tasks.runner.process import BUSY, TaskProcess
-from apressure.tasks.runner.work import Order, Outcome, TaskCoroutine, Times
+from apressure.tasks.runner.reports import Output, Stream
+from apressure.tasks.runner.work import BUSY, Order, Outcome, TaskCoroutine, TaskProcess, Times
 
 logger = logging.getLogger("apressure")
 

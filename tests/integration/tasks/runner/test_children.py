@@ -17,10 +17,8 @@ import pytest
 
 from apressure.core.leases.clock import since_boot
 from apressure.tasks.runner.command import Command, Function, arguments_of
-from apressure.tasks.runner.output import Output, Tail
-from apressure.tasks.runner.process import Ended, TaskProcess
-from apressure.tasks.runner.reports import MAX_LINE, Reports, report_progress
-from apressure.tasks.runner.work import Order, Times
+from apressure.tasks.runner.reports import MAX_LINE, Output, Reports, Tail, report_progress
+from apressure.tasks.runner.work import Ended, Order, TaskProcess, Times
 from tests.integration.commands import PATIENCE, marked, new_mark
 
 LONG = 3600.0
