@@ -38,6 +38,19 @@ def _is_time(value: float | None) -> float | None:
     return value
 
 
+def option(name: str, help: str, metavar: str | None = None, shown: str | bool = True, **more: Any) -> Any:
+    """Return an option for `Annotated`.
+
+    Args:
+        name: Its name, without the dashes.
+        help: What the help says of it.
+        metavar: What its value is called there.
+        shown: What it says of the default, if that is not its text; False for nothing.
+        **more: As for `typer.Option`.
+    """
+    return typer.Option(f"--{name}", help=help, metavar=metavar, show_default=shown, **more)
+
+
 def replicas_of(given: str | int) -> int | Literal["all"]:
     """Read `--replicas`: a number, or `all`."""
     text = str(given)  # Typer passes the default, too
@@ -60,78 +73,48 @@ Address = Annotated[
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.", show_default=False)]
 Url = Annotated[
     str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help="The server of queues whose address names none: redis://, rediss://, redis+sentinel://, redis+cluster://, "
-        "unix:// or embedded:///DIR. "
-        "Default: APRESSURE_URL, or REDIS_SERVER, REDIS_PORT and REDIS_DB.",
-        show_default=False,
-        callback=_not_empty,
-        rich_help_panel=_SERVER_PANEL,
+    option(
+        "url",
+        "The server of queues whose address names none: redis://, rediss://, redis+sentinel://, redis+cluster://, "
+        "unix:// or embedded:///DIR. Default: APRESSURE_URL, or REDIS_SERVER, REDIS_PORT and REDIS_DB.",
+        "URL", shown=False, callback=_not_empty, rich_help_panel=_SERVER_PANEL,
     ),
-]
+]  # fmt: skip
 Prefix = Annotated[
     str | None,
-    typer.Option(
-        "--prefix",
-        metavar="TEXT",
-        help="The prefix of all keys. Default: PRESSURE_PREFIX, or __pressure__.",
-        show_default=False,
+    option(
+        "prefix", "The prefix of all keys. Default: PRESSURE_PREFIX, or __pressure__.", "TEXT", shown=False,
         rich_help_panel=_SERVER_PANEL,
     ),
-]
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print results and errors as JSON.", show_default=False, rich_help_panel=_SERVER_PANEL),
-]
+]  # fmt: skip
+Json = Annotated[bool, option("json", "Print results and errors as JSON.", shown=False, rich_help_panel=_SERVER_PANEL)]
 Watch = Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C, or until the queue is deleted.")]
 Interval = Annotated[
     float | None,
-    typer.Option(
-        "--interval",
-        metavar="SECONDS",
-        min=0.05,
-        max=86400,
+    option(
+        "interval", "Time between two looks, with --watch.", "SECONDS", shown="1", min=0.05, max=86400,
         callback=_is_time,
-        help="Time between two looks, with --watch.",
-        show_default="1",
     ),
-]
+]  # fmt: skip
 Timeout = Annotated[
     float | None,
-    typer.Option(
-        "--timeout",
-        metavar="SECONDS",
-        min=0,
-        callback=_is_time,
-        help="Give up after this time.",
-        show_default="wait for ever",
-    ),
+    option("timeout", "Give up after this time.", "SECONDS", shown="wait for ever", min=0, callback=_is_time),
 ]
 Lease = Annotated[
     float,
-    typer.Option(
-        "--lease",
-        metavar="SECONDS",
-        min=0.001,
+    option(
+        "lease", "How long an item belongs to this consumer. The command renews it.", "SECONDS", min=0.001,
         callback=_is_time,
-        help="How long an item belongs to this consumer. The command renews it.",
     ),
-]
+]  # fmt: skip
 Replicas = Annotated[
     Any,  # int | Literal["all"], which typer cannot tell apart
-    typer.Option(
-        "--replicas",
-        metavar="N|all",
+    option(
+        "replicas", "Wait until N replicas, or all known replicas, have received each write.", "N|all", shown=False,
         parser=replicas_of,
-        help="Wait until N replicas, or all known replicas, have received each write.",
-        show_default=False,
     ),
-]
-Fsync = Annotated[
-    bool, typer.Option("--fsync", help="Wait until each write is on the server's disk.", show_default=False)
-]
+]  # fmt: skip
+Fsync = Annotated[bool, option("fsync", "Wait until each write is on the server's disk.", shown=False)]
 Items = Annotated[
     list[str] | None,
     typer.Argument(metavar="ITEM", help="The items. Without any, items are read from standard input."),
@@ -154,15 +137,32 @@ Follow = Annotated[
 ]
 MaxAttempts = Annotated[
     int | None,
-    typer.Option(
-        "--max-attempts",
-        metavar="N",
-        min=1,
-        help="Move an item to the dead-letter queue after N deliveries that were not acknowledged.",
-        show_default="no limit",
+    option(
+        "max-attempts", "Move an item to the dead-letter queue after N deliveries that were not acknowledged.", "N",
+        shown="no limit", min=1,
     ),
-]
-Most = Annotated[int | None, typer.Option("--max", metavar="N", min=1, help="Move at most N.", show_default="all")]
+]  # fmt: skip
+Most = Annotated[int | None, option("max", "Move at most N.", "N", shown="all", min=1)]
+DeadLetters = Annotated[
+    str | None,
+    option(
+        "dead-letters", "The name of the dead-letter queue of an AsyncQueue or a directory.", "NAME",
+        shown="NAME:dead or NAME.dead",
+    ),
+]  # fmt: skip
+CONCURRENCY: Final = option(
+    "concurrency", "How many items or tasks a process handles at a time.", "N", shown="1", min=1
+)
+HANDLING_TIMEOUT: Final = option(
+    "timeout",
+    "How long one item or task may take; then it is ended, and fails.",
+    "SECONDS",
+    shown="no limit",
+    min=0.001,
+)
+SHUTDOWN_TIMEOUT: Final = option(
+    "shutdown-timeout", "How long items or tasks in hand may go on after a signal.", "SECONDS", shown="30", min=0
+)
 Pattern = Annotated[
     bool,
     typer.Option(

@@ -50,25 +50,20 @@ class TaskCodec:
 
 def decoded(text: str) -> Any:
     """Return what a text stands for: a value of JSON, or itself."""
-    if text[:1] not in _JSON_BEGINS:
-        return text
     try:
-        return decode_json(text)
+        return decode_json(text) if text[:1] in _JSON_BEGINS else text
     except (ValueError, RecursionError):
         return text
 
 
 def _is_json(text: str) -> bool:
     """Whether `decoded` might return something else than this text."""
-    if text[:1] not in _JSON_BEGINS:
-        return False
     try:
-        decode_json(text)
+        return text[:1] in _JSON_BEGINS and decode_json(text) is not text
     except ValueError:
         return False
     except RecursionError:  # it depends on how deep the reader's stack is
         return True
-    return True
 
 
 class UTF8Codec:

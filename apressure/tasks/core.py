@@ -30,9 +30,9 @@ from apressure.tasks.engine.answers import Claim, Reserved, Status, raw
 from apressure.tasks.engine.lanes import Put, PutLane, ReserveLane, TaskSettler
 from apressure.tasks.engine.steps import MAX_DELETED, MAX_TASKS, New, TaskSteps, Want
 from apressure.tasks.engine.waits import TaskWaits
-from apressure.tasks.letters import Chosen, Oldest, by_their_ends, read
+from apressure.tasks.letters import Revived, by_their_ends, read
 from apressure.tasks.nodes import processes
-from apressure.tasks.options import Policy, Purgeable
+from apressure.tasks.options import OnOrphan, Purgeable
 from apressure.tasks.processor import NO_RESULT
 from apressure.tasks.statistics import TaskStatistics
 from apressure.tasks.task import new_id
@@ -59,11 +59,13 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
         owns_client: Close it together with the queue object.
         name: The queue's name.
         codec: What parameters are.
-        policy: What becomes of its tasks.
 
     Attributes:
         client: As given.
-        max_attempts, lease, on_orphan, result_ttl: Those of the policy.
+        max_attempts: How often a task is tried at most; None for no limit.
+        lease: How long leases last, in seconds.
+        on_orphan: What happens to a task whose node dies.
+        result_ttl: Seconds for which results are kept; 0 keeps them.
         steps: The queue's steps.
         settler: Notes what happens to tasks.
     """
@@ -72,13 +74,17 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
     _most_prefetched: ClassVar[int | None] = MAX_TASKS
     _put_most: ClassVar[int] = MAX_TASKS
 
-    def __init__(self, client: Client, owns_client: bool, name: str, codec: Codec[Any], policy: Policy) -> None:
+    max_attempts: int | None
+    lease: float
+    on_orphan: OnOrphan
+    result_ttl: float
+
+    def __init__(self, client: Client, owns_client: bool, name: str, codec: Codec[Any]) -> None:
         super().__init__(client, owns_client, name)
         self.client = client
-        self.max_attempts, self.lease, self.on_orphan, self.result_ttl = policy
         self._items = Items(name, UTF8Codec(codec), client.settings.max_message_size)
         self.steps = TaskSteps(client, name)
-        self.settler = TaskSettler(self.steps, policy.result_ttl)
+        self.settler = TaskSettler(self.steps, self.result_ttl)
         self._waits = TaskWaits(client, self.steps)
         self._puts = PutLane(self.steps, self._waits)
         self._schedules = PutLane(self.steps, self._waits)  # these do not wait for room
@@ -189,12 +195,12 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
     @contextlib.asynccontextmanager
     async def _revival(
         self, max_items: int | None, ids: Iterable[str] | None, source: str | None
-    ) -> AsyncIterator[Oldest | Chosen]:
+    ) -> AsyncIterator[Revived]:
         failed = (await self._existing()).failed
         if ids is None:
-            yield Oldest(self.steps, self._expected, failed, max_items)
+            yield Revived(self.steps, self._expected, failed, max_items)
         else:
-            yield Chosen(self.steps, self._expected, await by_their_ends(self.client, ids))
+            yield Revived(self.steps, self._expected, ids=await by_their_ends(self.client, ids))
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         await self._existing()

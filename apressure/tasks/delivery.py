@@ -42,6 +42,7 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
     """
 
     _acked = "completed"
+    _keeps_errors = True
 
     _task: Task | None = None
     _note_of_error: Mapping[str, str] = _NOTHING
@@ -147,10 +148,6 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
     def nacked(self) -> Change:
         """The change that gives it back."""
         return Change("nack", self.claim, self.failure, self._note_of_error)
-
-    @property
-    def _keeps_errors(self) -> bool:
-        return True
 
     def _change(self, back: bool) -> Change:
         return self.nacked if back else Change("complete", self.claim, NO_RESULT)

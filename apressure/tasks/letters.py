@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from apressure import dead_letters
@@ -41,77 +40,58 @@ def _letter(task: Task, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
     return DeadLetter(task.id, raw(task.fields.get("parameters", "")), task.attempts, known, task.updated, decode)
 
 
-@dataclasses.dataclass
-class Oldest:
-    """The oldest failed tasks on their way back to the end of their queue.
+class Revived:
+    """Failed tasks on their way back to the end of their queue.
 
-    Attributes:
+    Args:
         steps: Enqueues them.
         expected: The queue must have been created.
-        left: How many of those that had failed when it began were not looked at yet.
-        most: How many are enqueued at most; None for all.
-        moved: How many have been enqueued.
-        not_found: As for `Chosen`.
-    """
-
-    steps: TaskSteps
-    expected: bool
-    left: int
-    most: int | None
-    moved: int = 0
-    not_found: Sequence[str] = ()
-
-    @property
-    def _wanted(self) -> int:
-        return self.left if self.most is None else min(self.left, self.most - self.moved)
-
-    @property
-    def more(self) -> bool:
-        """Whether there are more to enqueue."""
-        return self._wanted > 0
-
-    async def step(self) -> Wait | None:
-        """Enqueue the next ones. Without room, none is."""
-        moved, looked = await self.steps.requeue(min(self._wanted, MAX_DELETED), self.expected)
-        self.moved += moved
-        self.left -= looked
-        return None if looked else FULL
-
-
-@dataclasses.dataclass
-class Chosen:
-    """Tasks that were chosen by their ids, on their way back to the end of their queue.
+        failed: How many have failed: those are looked at, the oldest first,
+        most: and at most so many of them are enqueued; None for all.
+        ids: Or these ones are enqueued.
 
     Attributes:
-        steps: Enqueues them.
-        expected: The queue must have been created.
-        left: The ids of those that come next.
         moved: How many have been enqueued.
         not_found: The ids that no failed task has.
     """
 
-    steps: TaskSteps
-    expected: bool
-    left: list[str]
-    moved: int = 0
-    not_found: list[str] = dataclasses.field(default_factory=list)
+    def __init__(
+        self, steps: TaskSteps, expected: bool, failed: int = 0, most: int | None = None, ids: Iterable[str] = ()
+    ) -> None:
+        self.moved = 0
+        self.not_found: list[str] = []
+        self._steps = steps
+        self._expected = expected
+        self._left = failed
+        self._most = most
+        self._ids = list(ids)
 
     @property
     def more(self) -> bool:
         """Whether there are more to enqueue."""
-        return bool(self.left)
+        return bool(self._ids) or self._wanted > 0
+
+    @property
+    def _wanted(self) -> int:
+        """How many of the oldest ones may still be enqueued."""
+        return self._left if self._most is None else min(self._left, self._most - self.moved)
 
     async def step(self) -> Wait | None:
-        """Enqueue the next one, unless there is no room."""
-        outcome = await self.steps.retry(raw(self.left[0]), self.expected)
-        if outcome == "full":
-            return FULL
-        task_id = self.left.pop(0)
-        if outcome == "retried":
-            self.moved += 1
-        else:
-            self.not_found.append(task_id)
-        return None
+        """Enqueue the next ones, or the next one by its id, unless there is no room."""
+        if self._ids:
+            outcome = await self._steps.retry(raw(self._ids[0]), self._expected)
+            if outcome == "full":
+                return FULL
+            task_id = self._ids.pop(0)
+            if outcome == "retried":
+                self.moved += 1
+            else:
+                self.not_found.append(task_id)
+            return None
+        moved, looked = await self._steps.requeue(min(self._wanted, MAX_DELETED), self._expected)
+        self.moved += moved
+        self._left -= looked
+        return None if looked else FULL
 
 
 async def by_their_ends(client: Client, ids: Iterable[str]) -> list[str]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal
 
 from apressure import validation
 from apressure.connection.client import Client
-from apressure.core.leases.arguments import lease_of
 
 OnOrphan = Literal["retry", "fail"]
 """What happens to a task whose node dies."""
@@ -19,30 +18,6 @@ Purgeable = Literal["pending", "scheduled", "complete", "failed"]
 
 DEFAULT_RESULT_TTL: Final = 604800.0
 """Seconds for which results are kept: seven days."""
-
-
-class Policy(NamedTuple):
-    """What becomes of the tasks of a queue.
-
-    Attributes:
-        max_attempts: How often a task is tried at most; None for no limit.
-        lease: How long leases last, in seconds.
-        on_orphan: What happens to a task whose node dies.
-        result_ttl: Seconds for which results are kept; 0 keeps them.
-    """
-
-    max_attempts: int | None
-    lease: float
-    on_orphan: OnOrphan
-    result_ttl: float
-
-
-def policy_of(max_attempts: int | None, lease: float | None, on_orphan: OnOrphan, result_ttl: float | None) -> Policy:
-    """Return what the arguments of a `TaskQueue` say, checked."""
-    if max_attempts is not None:
-        validation.whole(max_attempts, "max_attempts")
-    one_of(get_args(OnOrphan), on_orphan, "on_orphan")
-    return Policy(max_attempts, lease_of(lease), on_orphan, ttl_of(result_ttl))
 
 
 def one_of(choices: Sequence[str], value: Any, name: str) -> None:
@@ -56,6 +31,20 @@ def ttl_of(result_ttl: float | None) -> float:
     if result_ttl is None:
         return 0.0
     return validation.seconds(result_ttl, "result_ttl", most=math.inf, above=True, none=True)
+
+
+def fraction_of(fraction: Any) -> float:
+    """Return how far a task has come, checked.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is not between 0 and 1.
+    """
+    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)):
+        raise TypeError(f"fraction must be a number from 0 to 1, not {type(fraction).__name__}")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"fraction must be between 0 and 1, not {fraction}")
+    return float(fraction)
 
 
 _PERIOD: Final = 365 * 86_400

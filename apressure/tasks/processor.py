@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +13,7 @@ from apressure.tasks.codec import TaskCodec
 from apressure.tasks.engine.answers import raw, text
 from apressure.tasks.engine.steps import Change
 from apressure.tasks.nodes import processes
+from apressure.tasks.options import fraction_of
 from apressure.tasks.task import Task, whole
 
 if TYPE_CHECKING:
@@ -125,11 +125,7 @@ class Processor(Claimed):
         """
         noted = checked_fields(fields)
         if fraction is not None:
-            if isinstance(fraction, bool) or not isinstance(fraction, (int, float)):
-                raise TypeError(f"fraction must be a number, not {type(fraction).__name__}")
-            if not math.isfinite(fraction) or not 0 <= fraction <= 1:
-                raise ValueError(f"fraction must be between 0 and 1, not {fraction}")
-            noted["progress"] = repr(float(fraction))
+            noted["progress"] = repr(fraction_of(fraction))
         if message is not None:
             validation.text(message, "message").encode()
             noted["progress_message"] = message

@@ -21,7 +21,7 @@ from apressure.tasks.engine.answers import raw
 from apressure.tasks.engine.lanes import Put
 from apressure.tasks.engine.steps import ids_in
 from apressure.tasks.nodes.consumer import TaskConsumer
-from apressure.tasks.options import DEFAULT_RESULT_TTL, OnOrphan, Purgeable, one_of, policy_of, refuse_unfit, time_of
+from apressure.tasks.options import DEFAULT_RESULT_TTL, OnOrphan, Purgeable, one_of, refuse_unfit, time_of, ttl_of
 from apressure.tasks.task import Task, load_many, new_id
 
 T = TypeVar("T")
@@ -104,9 +104,13 @@ class TaskQueue(Core[T]):
         **options: Unpack[ClientOptions],
     ) -> None:
         used = client_of(TaskQueue, client, options)
-        policy = policy_of(max_attempts, lease, on_orphan, result_ttl)
+        if max_attempts is not None:
+            validation.whole(max_attempts, "max_attempts")
+        one_of(get_args(OnOrphan), on_orphan, "on_orphan")
+        self.max_attempts, self.on_orphan = max_attempts, on_orphan
+        self.lease, self.result_ttl = lease_of(lease), ttl_of(result_ttl)
         refuse_unfit(used)
-        super().__init__(used, client is None, name, TaskCodec() if codec is None else codec_for(codec), policy)
+        super().__init__(used, client is None, name, TaskCodec() if codec is None else codec_for(codec))
 
     enqueue = Core.put
     """`put`, by the name that Blueque has for it."""

@@ -96,8 +96,8 @@ def test_the_keys_are_blueques_and_ours() -> None:
     assert keys.pending == b"blueque_pending_tasks_video.encode"
     assert keys.reserved(b"a_b_1") == b"blueque_reserved_tasks_video.encode_a_b_1"
     assert task_key(b"x") == b"blueque_task_x"
-    assert len(set(keys.types)) == len(keys.types) == 12
-    assert all(key.endswith(b"video.encode") for key in keys.types)
+    assert len({*keys.blueque, *keys.ours}) == 12
+    assert all(key.endswith(b"video.encode") for key in (*keys.blueque, *keys.ours))
     assert all(key.startswith((b"blueque_", b"apressure:blueque:")) for key in keys.for_script("y"))
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import shlex
 import sys
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -16,12 +16,15 @@ from apressure.cli.asking import told
 from apressure.cli.checkup import examine
 from apressure.cli.exits import Exit, UsageError, message_of
 from apressure.cli.finding import Finder
-from apressure.cli.options import Common, Interval, complain, seconds_between
+from apressure.cli.options import Common, Interval, complain, option, seconds_between
 from apressure.cli.show import print_json, printable
 from apressure.connection.settings import Settings
 from apressure.exceptions import QueueDoesNotExistError, ServerError
 from apressure.queue_addresses import QueueAddress
 from apressure.spark import sealed_batches
+
+_HOLDER: Final = "With --repair: give back the roles of this client. Make sure that the client is dead."
+_GIVE_BACK: Final = "Put back the messages that the Spark query of this group has taken and will not finish."
 
 
 async def doctor(
@@ -31,30 +34,12 @@ async def doctor(
         typer.Argument(metavar="QUEUE", help="The queue: orders, events:orders, …", show_default=False),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Examine all queues of the server, and the remains of deleted AsyncQueues.")
+        bool, option("all", "Examine all queues of the server, and the remains of deleted AsyncQueues.")
     ] = False,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Repair what can be repaired, and print each repair.")
-    ] = False,
-    holder: Annotated[
-        str | None,
-        typer.Option(
-            "--holder",
-            metavar="NAME",
-            help="With --repair: give back the roles of this client. Make sure that the client is dead.",
-            show_default=False,
-        ),
-    ] = None,
-    give_back: Annotated[
-        str | None,
-        typer.Option(
-            "--give-back",
-            metavar="GROUP",
-            help="Put back the messages that the Spark query of this group has taken and will not finish.",
-            show_default=False,
-        ),
-    ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Repair continuously, until Ctrl-C.")] = False,
+    repair: Annotated[bool, option("repair", "Repair what can be repaired, and print each repair.")] = False,
+    holder: Annotated[str | None, option("holder", _HOLDER, "NAME", shown=False)] = None,
+    give_back: Annotated[str | None, option("give-back", _GIVE_BACK, "GROUP", shown=False)] = None,
+    watch: Annotated[bool, option("watch", "Repair continuously, until Ctrl-C.")] = False,
     interval: Interval = None,
 ) -> None:
     """Find out what is wrong with a queue, and repair it with --repair.

@@ -29,6 +29,7 @@ from apressure.cli.options import (
     Timeout,
     complain,
     framing_of,
+    option,
 )
 from apressure.cli.running import Remains, execute
 from apressure.cli.show import answer, print_json
@@ -44,16 +45,11 @@ _READ = 64 * 1024
 
 Node = Annotated[Path, typer.Option("-d", "--dir", metavar="DIR", help="The directory that the queue is in.")]
 Poll = Annotated[
-    bool,
-    typer.Option("--poll", help="Look for changes every moment. Needed if other machines change the directory, too."),
+    bool, option("poll", "Look for changes every moment. Needed if other machines change the directory, too.")
 ]
 Bound = Annotated[
-    int | None,
-    typer.Option(
-        "--bound", metavar="N", min=0, help="Wait while the queue has N items; 0 for no bound.",
-        show_default="the queue's",
-    ),
-]  # fmt: skip
+    int | None, option("bound", "Wait while the queue has N items; 0 for no bound.", "N", "the queue's", min=0)
+]
 
 
 def pump(
@@ -63,14 +59,11 @@ def pump(
     directory: Node = Path(),
     bound: Bound = None,
     close: Close = False,
-    count: Annotated[
-        int | None,
-        typer.Option("--count", metavar="N", min=0, help="Put the numbers from 1 to N; 0 for no end."),
-    ] = None,
+    count: Annotated[int | None, option("count", "Put the numbers from 1 to N; 0 for no end.", "N", min=0)] = None,
     microseconds: Annotated[
-        bool, typer.Option("--microseconds", help="Name items like vsqs 0.3, for a directory shared with it.")
+        bool, option("microseconds", "Name items like vsqs 0.3, for a directory shared with it.")
     ] = False,
-    fsync: Annotated[bool, typer.Option("--fsync/--no-fsync", help="Wait until each item is on the disk.")] = True,
+    fsync: Annotated[bool, option("fsync/--no-fsync", "Wait until each item is on the disk.")] = True,
     null: Null = False,
     length_prefixed: LengthPrefixed = False,
     max_size: MaxSize = DEFAULT_LIMIT,
@@ -151,15 +144,12 @@ async def sink(
     number: Number = None,
     follow: Follow = True,
     discard: Annotated[
-        bool, typer.Option("--discard", help="Delete items without writing them, and report any that are out of order.")
+        bool, option("discard", "Delete items without writing them, and report any that are out of order.")
     ] = False,
     lease: Lease = DEFAULT_LEASE,
     max_attempts: MaxAttempts = None,
     dead_letters: Annotated[
-        str | None,
-        typer.Option(
-            "--dead-letters", metavar="NAME", help="The name of the dead-letter queue.", show_default="NAME.dead"
-        ),
+        str | None, option("dead-letters", "The name of the dead-letter queue.", "NAME", "NAME.dead")
     ] = None,
     null: Null = False,
     length_prefixed: LengthPrefixed = False,
@@ -167,7 +157,7 @@ async def sink(
     timeout: Timeout = None,
     poll: Poll = False,
     progress: Progress = None,
-) -> None:  # fmt: skip
+) -> None:
     """Get items from a queue and write each as a line to standard output, until the queue is closed.
 
     An item is deleted after it has been written. However the command ends, an item that was received and not written

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+from typing import Annotated, Final
 
 from apressure.cli.exits import UsageError
 from apressure.cli.options import (
     Address,
     Common,
+    DeadLetters,
     Follow,
     Fsync,
     LengthPrefixed,
@@ -21,11 +20,15 @@ from apressure.cli.options import (
     Timeout,
     durability_of,
     framing_of,
+    option,
 )
 from apressure.cli.streams.drain import Drain
 from apressure.cli.streams.meter import Meter, is_shown
 from apressure.cli.streams.pipes import Output
 from apressure.cli.streams.texts import text_of
+
+_AT_MOST_ONCE: Final = "Remove each item before it is written, or acknowledge it after it has been written."
+_SHARED: Final = "Share an AsyncQueue with all consumers that say so, as consumers of the other kinds always do."
 
 
 async def get(
@@ -33,34 +36,14 @@ async def get(
     queue: Address,
     number: Number = None,
     follow: Follow = True,
-    at_most_once: Annotated[
-        bool,
-        typer.Option(
-            "--at-most-once/--at-least-once",
-            help="Remove each item before it is written, or acknowledge it after it has been written.",
-        ),
-    ] = False,
+    at_most_once: Annotated[bool, option("at-most-once/--at-least-once", _AT_MOST_ONCE)] = False,
     timeout: Timeout = None,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete the queue when it is closed and its last item has been written.")
+        bool, option("delete", "Delete the queue when it is closed and its last item has been written.")
     ] = False,
-    shared: Annotated[
-        bool,
-        typer.Option(
-            "--shared",
-            help="Share an AsyncQueue with all consumers that say so, as consumers of the other kinds always do.",
-        ),
-    ] = False,
+    shared: Annotated[bool, option("shared", _SHARED)] = False,
     max_attempts: MaxAttempts = None,
-    dead_letters: Annotated[
-        str | None,
-        typer.Option(
-            "--dead-letters",
-            metavar="NAME",
-            help="The name of the dead-letter queue of an AsyncQueue or a directory.",
-            show_default="NAME:dead or NAME.dead",
-        ),
-    ] = None,
+    dead_letters: DeadLetters = None,
     replicas: Replicas = 0,
     fsync: Fsync = False,
     null: Null = False,

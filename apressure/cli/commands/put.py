@@ -7,8 +7,6 @@ import stat
 import sys
 from typing import Annotated
 
-import typer
-
 from apressure.cli.asking import told
 from apressure.cli.exits import UsageError
 from apressure.cli.options import (
@@ -25,6 +23,7 @@ from apressure.cli.options import (
     Timeout,
     durability_of,
     framing_of,
+    option,
 )
 from apressure.cli.running import Remains, execute
 from apressure.cli.show import print_json
@@ -40,31 +39,19 @@ def put(
     common: Common,
     queue: Address,
     items: Items = None,
-    create: Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist.")] = False,
+    create: Annotated[bool, option("create", "Create the queue if it does not exist.")] = False,
     bound: Annotated[
         int | None,
-        typer.Option(
-            "--bound",
-            metavar="N",
-            min=0,
-            help="How many items the queue may hold, with --create; 0 for no limit.",
-            show_default=False,
-        ),
+        option("bound", "How many items the queue may hold, with --create; 0 for no limit.", "N", shown=False, min=0),
     ] = None,
     close: Close = False,
     null: Null = False,
     length_prefixed: LengthPrefixed = False,
     max_size: MaxSize = DEFAULT_LIMIT,
     timeout: Timeout = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Put items even if the queue is full. Only into an AsyncQueue.")
-    ] = False,
-    parse: Annotated[
-        bool, typer.Option("--parse", help="Read the items as JSON: tasks take them for strings otherwise.")
-    ] = False,
-    ids: Annotated[
-        bool, typer.Option("--ids", help="Print the id of each item. The items of an AsyncQueue have none.")
-    ] = False,
+    force: Annotated[bool, option("force", "Put items even if the queue is full. Only into an AsyncQueue.")] = False,
+    parse: Annotated[bool, option("parse", "Read the items as JSON: tasks take them for strings otherwise.")] = False,
+    ids: Annotated[bool, option("ids", "Print the id of each item. The items of an AsyncQueue have none.")] = False,
     replicas: Replicas = 0,
     fsync: Fsync = False,
     progress: Progress = None,

@@ -13,7 +13,15 @@ from typing import Annotated, Any, Final
 import typer
 
 from apressure.cli.exits import Exit, UsageError
-from apressure.cli.options import Common, MaxAttempts, complain
+from apressure.cli.options import (
+    CONCURRENCY,
+    HANDLING_TIMEOUT,
+    SHUTDOWN_TIMEOUT,
+    Common,
+    MaxAttempts,
+    complain,
+    option,
+)
 from apressure.cli.running import execute
 from apressure.cli.show import answer
 from apressure.service.service import Served
@@ -40,65 +48,43 @@ def worker(
         typer.Argument(metavar="QUEUE", help="The queues that the handler serves, the most urgent first.",
                        show_default=False),
     ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option("--concurrency", metavar="N", min=1, show_default="1",
-                     help="How many handlers of a process run at a time."),
-    ] = None,
+    concurrency: Annotated[int | None, CONCURRENCY] = None,
     weights: Annotated[
         Any,
-        typer.Option("--weights", metavar="N,N,…", parser=_weights_of, show_default="in order",
-                     help="The proportions in which several queues get handlers."),
+        option("weights", "The proportions in which several queues get handlers.", "N,N,…", "in order",
+               parser=_weights_of),
     ] = None,
     codec: Annotated[
         str | None,
-        typer.Option("--codec", metavar="NAME", help="What items are: raw, text, json, msgpack or cloudevents.",
-                     show_default="bytes; JSON for tasks"),
+        option("codec", "What items are: raw, text, json, msgpack or cloudevents.", "NAME", "bytes; JSON for tasks"),
     ] = None,
     max_attempts: MaxAttempts = None,
     retry_delay: Annotated[
-        float | None,
-        typer.Option("--retry-delay", metavar="SECONDS", min=0, help="The first pause before a retry.",
-                     show_default="1"),
+        float | None, option("retry-delay", "The first pause before a retry.", "SECONDS", "1", min=0)
     ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Cancel a handler, which fails, after this time.",
-                     show_default="no limit"),
-    ] = None,
+    timeout: Annotated[float | None, HANDLING_TIMEOUT] = None,
     rate: Annotated[
-        float | None,
-        typer.Option("--rate", metavar="N", min=0, help="How many handlers of a process may begin a second.",
-                     show_default="no limit"),
+        float | None, option("rate", "How many handlers of a process may begin a second.", "N", "no limit", min=0)
     ] = None,
-    shutdown_timeout: Annotated[
-        float | None,
-        typer.Option("--shutdown-timeout", metavar="SECONDS", min=0, help="How long handlers may go on after a signal.",
-                     show_default="30"),
-    ] = None,
-    create: Annotated[bool, typer.Option("--create", help="Create the queues first, unless they exist.")] = False,
+    shutdown_timeout: Annotated[float | None, SHUTDOWN_TIMEOUT] = None,
+    create: Annotated[bool, option("create", "Create the queues first, unless they exist.")] = False,
     bound: Annotated[
-        int | None,
-        typer.Option("--bound", metavar="N", min=0, help="How many items a queue may hold, with --create.",
-                     show_default="no limit"),
+        int | None, option("bound", "How many items a queue may hold, with --create.", "N", "no limit", min=0)
     ] = None,
     process_count: Annotated[
-        int, typer.Option("--processes", metavar="N", min=1, max=1000, help="How many processes. One that dies is "
-                          "started again.")
+        int, option("processes", "How many processes. One that dies is started again.", "N", min=1, max=1000)
     ] = 1,
-    reload: Annotated[
-        bool, typer.Option("--reload", help="Start again when a Python file changes. For development.")
-    ] = False,
+    reload: Annotated[bool, option("reload", "Start again when a Python file changes. For development.")] = False,
     app_dir: Annotated[
-        Path, typer.Option("--app-dir", metavar="DIR", help="Where MODULE is; --reload watches this directory.")
+        Path, option("app-dir", "Where MODULE is; --reload watches this directory.", "DIR")
     ] = Path(),
     metrics_port: Annotated[
         int | None,
-        typer.Option("--metrics-port", metavar="PORT", min=0, max=65535, show_default="none",
-                     help="Serve /metrics and /healthz there; each further process at the next port."),
+        option("metrics-port", "Serve /metrics and /healthz there; each further process at the next port.", "PORT",
+               "none", min=0, max=65535),
     ] = None,
     metrics_host: Annotated[
-        str, typer.Option("--metrics-host", metavar="ADDRESS", help="The address. 0.0.0.0 opens it to other machines.")
+        str, option("metrics-host", "The address. 0.0.0.0 opens it to other machines.", "ADDRESS")
     ] = "127.0.0.1",
 ) -> None:  # fmt: skip
     """Handle the items of queues with a function of yours, until the queues are closed and drained, or a signal comes.

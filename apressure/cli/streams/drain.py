@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -16,10 +17,11 @@ _MOMENT: Final = 0.05
 """Seconds for an answer that is on its way."""
 
 
+@dataclasses.dataclass
 class Drain:
     """Writes items to an output.
 
-    Args:
+    Attributes:
         queue: The queue to get items from, of any kind.
         output: The output to write them to.
         meter: Counts the items.
@@ -32,31 +34,18 @@ class Drain:
         shared: Share the consumer role of an `AsyncQueue`. Consumers of the other kinds always compete.
     """
 
-    def __init__(
-        self,
-        queue: Any,
-        output: Output,
-        meter: Meter,
-        framing: Framing,
-        convert: Callable[[bytes], bytes],
-        *,
-        number: int | None = None,
-        follow: bool = True,
-        timeout: float | None = None,
-        delete: bool = False,
-        shared: bool = False,
-    ) -> None:
-        self._queue = queue
-        self._output = output
-        self._meter = meter
-        self._framing = framing
-        self._convert = convert
-        self._number = number
-        self._follow = follow
-        self._timeout = timeout
-        self._delete = delete
-        self._shared = {"shared": True} if shared else {}
-        self._warned = False
+    queue: Any
+    output: Output
+    meter: Meter
+    framing: Framing
+    convert: Callable[[bytes], bytes]
+    _: dataclasses.KW_ONLY
+    number: int | None = None
+    follow: bool = True
+    timeout: float | None = None
+    delete: bool = False
+    shared: bool = False
+    _warned: bool = dataclasses.field(default=False, init=False)
 
     async def at_least_once(self) -> None:
         """Get items in the consumer role. Each is acknowledged after it has been written.
@@ -68,10 +57,9 @@ class Drain:
             QueueEmptyError: No item came before the timeout.
             QueueInUseError: Another consumer had the role until the timeout.
         """
-        with self._output.noticing_the_reader():
-            deleted = {"delete": True} if self._delete else {}
-            block = self._queue.consumer(timeout=self._timeout, **deleted, **self._shared)
-            async with block as consumer:
+        with self.output.noticing_the_reader():
+            wanted = {name: True for name in ("delete", "shared") if getattr(self, name)}  # not all kinds have both
+            async with self.queue.consumer(timeout=self.timeout, **wanted) as consumer:
                 items = aiter(consumer)
                 while not self._satisfied:
                     try:
@@ -80,11 +68,11 @@ class Drain:
                         self._end()
                         break
                     except QueueEmptyError:
-                        if self._follow:
+                        if self.follow:
                             raise
                         break
-                    await self._output.write_item(self._convert(item), self._framing)
-                    self._meter.add(1, len(item))
+                    await self.output.write_item(self.convert(item), self.framing)
+                    self.meter.add(1, len(item))
 
     async def at_most_once(self) -> None:
         """Get items one by one. Each is removed from the queue and then written.
@@ -97,39 +85,39 @@ class Drain:
             QueueEmptyError: No item came before the timeout.
             QueueInUseError: Another consumer had the role until the timeout.
         """
-        with self._output.noticing_the_reader():
+        with self.output.noticing_the_reader():
             while not self._satisfied:
                 try:
-                    item = self._convert(await self._queue.get(self._timeout if self._follow else 0))
+                    item = self.convert(await self.queue.get(self.timeout if self.follow else 0))
                 except QueueClosedError:
                     self._end()
-                    if self._delete:
-                        await self._queue.delete(self._timeout)
+                    if self.delete:
+                        await self.queue.delete(self.timeout)
                     break
                 except QueueEmptyError:
-                    if self._follow:
+                    if self.follow:
                         raise
                     break
-                if not fits(item, self._framing) and not self._warned:
+                if not fits(item, self.framing) and not self._warned:
                     self._warned = True
                     complain("apressure: an item contains the delimiter, so its reader sees two. Use --length-prefixed")
-                await self._output.write_item(item, self._framing, strict=False)
-                self._meter.add(1, len(item))
+                await self.output.write_item(item, self.framing, strict=False)
+                self.meter.add(1, len(item))
 
     @property
     def _satisfied(self) -> bool:
-        return self._number is not None and self._meter.messages >= self._number
+        return self.number is not None and self.meter.messages >= self.number
 
     def _end(self) -> None:
         """End at a closed and drained queue. That is an error if more items were asked for."""
-        if self._number is not None and self._follow:
+        if self.number is not None and self.follow:
             raise QueueClosedError(
-                f"the queue {self._queue.name!r} is closed: {self._meter.messages} of {self._number} items came",
-                name=self._queue.name,
+                f"the queue {self.queue.name!r} is closed: {self.meter.messages} of {self.number} items came",
+                name=self.queue.name,
             )
 
     async def _next(self, items: AsyncIterator[bytes]) -> bytes:
-        timeout = self._timeout if self._follow else 0
+        timeout = self.timeout if self.follow else 0
         if timeout is None:
             return await anext(items)
         # The attempt goes on while we look, since a cancelled one gives back what it was about to get.
@@ -145,12 +133,12 @@ class Drain:
             attempt.cancel()
             await asyncio.wait((attempt,))
         if attempt.cancelled():
-            raise QueueEmptyError(f"the queue {self._queue.name!r} is {state}", name=self._queue.name)
+            raise QueueEmptyError(f"the queue {self.queue.name!r} is {state}", name=self.queue.name)
         return attempt.result()
 
     async def _state(self) -> str:
         """Return why no item comes: the queue is paused or empty. Nothing if one waits."""
-        statistics = await self._queue.statistics()
+        statistics = await self.queue.statistics()
         if statistics.paused:
             return "paused"
         return "" if statistics.length else "empty"

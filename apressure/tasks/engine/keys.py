@@ -11,16 +11,10 @@ from typing import Final
 from apressure import validation
 from apressure.connection.settings import MAX_NAME
 
-_BLUEQUE: Final = {
-    "pending_tasks": "list",
-    "scheduled_tasks": "zset",
-    "started_tasks": "set",
-    "listeners": "set",
-    "complete_tasks": "list",
-    "failed_tasks": "list",
-    "tasks": "list",
-}
-_OURS: Final = {"leases": "zset", "nodes": "zset", "bound": "string", "closed": "string", "paused": "string"}
+_BLUEQUE: Final = (
+    b"pending_tasks", b"scheduled_tasks", b"started_tasks", b"listeners", b"complete_tasks", b"failed_tasks", b"tasks",
+)  # fmt: skip
+_OURS: Final = (b"leases", b"nodes", b"bound", b"closed", b"paused")
 
 QUEUES: Final = b"blueque_queues"
 """The sorted set of the names of all queues, by how many nodes listen to each."""
@@ -70,8 +64,8 @@ class TaskKeys:
         if len(encoded) > MAX_NAME:
             raise ValueError(f"a queue's name must be shorter than {MAX_NAME} bytes")
         self.name = encoded
-        self.blueque = tuple(b"blueque_%b_%b" % (word.encode(), encoded) for word in _BLUEQUE)
-        self.ours = tuple(b"apressure:blueque:%b:%b" % (word.encode(), encoded) for word in _OURS)
+        self.blueque = tuple(b"blueque_%b_%b" % (word, encoded) for word in _BLUEQUE)
+        self.ours = tuple(b"apressure:blueque:%b:%b" % (word, encoded) for word in _OURS)
         self.pending, self.scheduled, _, self.listeners, self.complete, self.failed, _ = self.blueque
         self.leases = self.ours[0]
         self.channel = b"blueque_channel_" + encoded
@@ -87,8 +81,3 @@ class TaskKeys:
         return (
             QUEUES, *self.blueque, *self.ours, operation, _TASK, self.reserved(b""), self.channel, self.room, SCHEDULED,
         )  # fmt: skip
-
-    @property
-    def types(self) -> dict[bytes, str]:
-        """The type of each key, but for tasks, reserved lists and the records of steps."""
-        return dict(zip((*self.blueque, *self.ours), (*_BLUEQUE.values(), *_OURS.values()), strict=True))

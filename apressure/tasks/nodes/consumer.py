@@ -26,9 +26,6 @@ from apressure.tasks.task import Task
 
 T = TypeVar("T")
 
-SIGN_OF_LIFE: Final = 5.0
-"""Seconds between two signs of life of a listener."""
-
 STALE: Final = 30.0
 """Seconds without a sign of life after which a listener of ours is forgotten. Its tasks go back by their leases."""
 
@@ -113,7 +110,7 @@ class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
     """
 
     hand: TaskHand
-    _heartbeat = SIGN_OF_LIFE
+    _heartbeat = 5.0
 
     def __init__(self, queue: Core[Any], options: ConsumerOptions, *, limited: bool = False) -> None:
         chunk = Chunk(options.prefetch, MAX_PREFETCH, one_by_one=True)

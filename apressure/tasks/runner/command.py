@@ -139,17 +139,10 @@ class Function:
 
 def arguments_of(parameters: Any) -> list[str]:
     """Return the parameters of a task as the arguments of a command; `Command` has the rules."""
-    if parameters is None:
-        return []
     if isinstance(parameters, Mapping):
-        return [argument for key, value in parameters.items() for argument in _option(key, value)]
-    return _texts(parameters)
-
-
-def _option(key: str, value: Any) -> list[str]:
-    if value is None or value is False:
-        return []
-    return [f"--{key}", *([] if value is True else _texts(value))]
+        given = {key: value for key, value in parameters.items() if value is not None and value is not False}
+        return [text for key, value in given.items() for text in (f"--{key}", *_texts([] if value is True else value))]
+    return [] if parameters is None else _texts(parameters)
 
 
 def _texts(value: Any) -> list[str]:

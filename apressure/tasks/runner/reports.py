@@ -22,6 +22,7 @@ from typing import Final, Literal
 
 from apressure import validation
 from apressure.tasks.codec import decode_json
+from apressure.tasks.options import fraction_of
 
 logger = logging.getLogger("apressure")
 
@@ -58,14 +59,11 @@ def report_progress(fraction: float, message: str = "") -> None:
     Raises:
         TypeError, ValueError: The fraction is no number from 0 to 1, or the message is no text.
     """
-    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)):
-        raise TypeError(f"fraction must be a number from 0 to 1, not {type(fraction).__name__}")
-    if not 0 <= fraction <= 1:
-        raise ValueError(f"fraction must be a number from 0 to 1, not {fraction}")
+    fraction = fraction_of(fraction)
     message = " ".join(validation.text(message, "message").splitlines())[:MAX_MESSAGE]
     text = message.encode(errors="replace")
     if (on_progress := current_progress.get()) is not None:
-        on_progress(float(fraction), text.decode())
+        on_progress(fraction, text.decode())
         return
     with contextlib.suppress(KeyError, ValueError, OSError):
         descriptor = int(os.environ[VARIABLE])

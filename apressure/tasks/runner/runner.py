@@ -119,8 +119,6 @@ class Runner:
     ) -> None:
         if timeout is not None:
             validation.seconds(timeout, "timeout", above=True, none=True)
-        if on_orphan not in {"retry", "fail"}:
-            raise ValueError(f"on_orphan must be 'retry' or 'fail', not {on_orphan!r}")
         self._settings = Settings(
             concurrency=validation.whole(concurrency, "concurrency", 1, _MOST),
             shutdown_timeout=validation.seconds(shutdown_timeout, "shutdown_timeout"),

@@ -12,7 +12,8 @@ import pytest
 import redis
 
 from apressure import LeaseLostError, QueueEmptyError, TaskClient, TaskQueue
-from apressure.tasks.nodes import consumer, orphans, processes
+from apressure.tasks.nodes import orphans, processes
+from apressure.tasks.nodes.consumer import TaskConsumer
 from apressure.tasks.nodes.orphans import Orphans
 from tests.integration.deaths import start
 from tests.integration.tasks.conftest import HERE, Blueque, Open, consistent, eventually, in_time
@@ -122,7 +123,7 @@ async def test_a_killed_listener_is_replaced_on_its_host(
     open_queue: Open, url: str, db: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its process is gone, so its task goes on before the lease ends; so does a task whose process it had started."""
-    monkeypatch.setattr(consumer, "SIGN_OF_LIFE", 0.2)
+    monkeypatch.setattr(TaskConsumer, "_heartbeat", 0.2)
     queue = await open_queue()
     task_id = await queue.enqueue("a")
     worker = await start("hold", url, "1", "tasks")
@@ -266,7 +267,7 @@ async def test_a_node_looks_for_what_no_longer_runs(
     queue: TaskQueue[Any], blueque: Blueque, db: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than one look finds: each is bounded."""
-    monkeypatch.setattr(consumer, "SIGN_OF_LIFE", 0.05)
+    monkeypatch.setattr(TaskConsumer, "_heartbeat", 0.05)
     started = blueque.key("started_tasks")
     db.sadd(started, *(f"far_away_5 7 {number}" for number in range(450)))
     async with queue.consumer():

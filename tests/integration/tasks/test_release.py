@@ -20,7 +20,7 @@ import redis
 from apressure import TaskFailedError, TaskStatusError
 from apressure.tasks import Listener, Scheduler, Task, TaskClient
 from apressure.tasks.codec import decoded
-from apressure.tasks.nodes import consumer
+from apressure.tasks.nodes.consumer import TaskConsumer
 from tests.blueque import Release
 from tests.integration.commands import environment, running
 from tests.integration.tasks.conftest import HERE, eventually
@@ -393,7 +393,7 @@ async def test_a_runner_is_killed_and_its_child_lives(
     client: TaskClient, start: Start, db: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours waits for the child, and runs the task again only when that is dead."""
-    monkeypatch.setattr(consumer, "SIGN_OF_LIFE", 0.2)
+    monkeypatch.setattr(TaskConsumer, "_heartbeat", 0.2)
     runner = start()
     task_id = runner("enqueue", "jobs", "hold")
     runner("run", "jobs")

@@ -14,7 +14,7 @@ import typer
 from apressure.cli.commands.tasks.options import Queue, opened
 from apressure.cli.commands.tasks.watching import Bars
 from apressure.cli.exits import UsageError
-from apressure.cli.options import Common, Progress
+from apressure.cli.options import CONCURRENCY, HANDLING_TIMEOUT, SHUTDOWN_TIMEOUT, Common, Progress, option
 from apressure.cli.show import answer
 from apressure.cli.streams.meter import is_shown
 from apressure.protocols import DEFAULT_LEASE
@@ -38,42 +38,30 @@ async def run(
         ),
     ] = None,
     call: Annotated[
-        str | None,
-        typer.Option("--call", metavar="MODULE:FUNCTION", help="Call a Python function instead, in a process."),
+        str | None, option("call", "Call a Python function instead, in a process.", "MODULE:FUNCTION")
     ] = None,
     stdin: Annotated[
-        bool, typer.Option("--stdin", help="The command reads the parameters as JSON, and gets no arguments.")
+        bool, option("stdin", "The command reads the parameters as JSON, and gets no arguments.")
     ] = False,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", metavar="N", min=1, help="How many tasks run at a time.")
-    ] = 1,
-    timeout: Annotated[
-        float | None,
-        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="End a task, which fails, after this time.",
-                     show_default="no limit"),
-    ] = None,
-    grace: Annotated[
-        float, typer.Option("--grace", metavar="SECONDS", min=0, help="Time from SIGTERM to SIGKILL for a task.")
-    ] = 10.0,
+    concurrency: Annotated[int, CONCURRENCY] = 1,
+    timeout: Annotated[float | None, HANDLING_TIMEOUT] = None,
+    grace: Annotated[float, option("grace", "Time from SIGTERM to SIGKILL for a task.", "SECONDS", min=0)] = 10.0,
     lease: Annotated[
         float,
-        typer.Option("--lease", metavar="SECONDS", min=0.1,
-                     help="Other nodes get the tasks of this one if it is dead or cut off for so long."),
+        option("lease", "Other nodes get the tasks of this one if it is dead or cut off for so long.", "SECONDS",
+               min=0.1),
     ] = DEFAULT_LEASE,
     on_orphan: Annotated[
-        Literal["retry", "fail"], typer.Option("--on-orphan", help="What happens to a task whose node died.")
+        Literal["retry", "fail"], option("on-orphan", "What happens to a task whose node died.")
     ] = "retry",
     max_attempts: Annotated[
-        int, typer.Option("--max-attempts", metavar="N", min=0, help="How often to try a task; 0 for no limit.")
+        int, option("max-attempts", "How often to try a task; 0 for no limit.", "N", min=0)
     ] = 3,
-    shutdown_timeout: Annotated[
-        float,
-        typer.Option("--shutdown-timeout", metavar="SECONDS", min=0, help="How long tasks may go on after a signal."),
-    ] = 30.0,
+    shutdown_timeout: Annotated[float, SHUTDOWN_TIMEOUT] = 30.0,
     scheduler: Annotated[
-        bool, typer.Option("--scheduler/--no-scheduler", help="Also enqueue the scheduled tasks that are due.")
+        bool, option("scheduler/--no-scheduler", "Also enqueue the scheduled tasks that are due.")
     ] = True,
-    output: Annotated[bool, typer.Option("--output", help="Show what the tasks write, as it comes.")] = False,
+    output: Annotated[bool, option("output", "Show what the tasks write, as it comes.")] = False,
     progress: Progress = None,
 ) -> None:  # fmt: skip
     """Run tasks until the queue is closed and all its tasks have ended, or a signal comes.

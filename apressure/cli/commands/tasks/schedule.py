@@ -6,10 +6,8 @@ import sys
 import time
 from typing import Annotated, Any
 
-import typer
-
 from apressure.cli.commands.tasks.options import Parameters, Parse, Queue, chunks, moment_of, opened
-from apressure.cli.options import Common
+from apressure.cli.options import Common, option
 from apressure.cli.running import Remains, execute
 from apressure.cli.show import print_json
 from apressure.tasks import TaskQueue
@@ -21,15 +19,11 @@ def schedule(
     parameters: Parameters = None,
     at: Annotated[
         str | None,
-        typer.Option(
-            "--at",
-            metavar="TIME",
-            help="When they are due: ISO 8601, in local time unless it names a zone, or seconds since 1970.",
+        option(
+            "at", "When they are due: ISO 8601, in local time unless it names a zone, or seconds since 1970.", "TIME"
         ),
     ] = None,
-    after: Annotated[
-        float | None, typer.Option("--in", metavar="SECONDS", min=0, help="How long from now they are due.")
-    ] = None,
+    after: Annotated[float | None, option("in", "How long from now they are due.", "SECONDS", min=0)] = None,
     parse: Parse = False,
 ) -> None:
     """Schedule tasks for later, and print their ids: one task for each argument, or for each line of standard input.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +16,7 @@ from apressure.cli.commands.tasks.options import Id, Parse, Queue, opened, param
 from apressure.cli.options import Common, Number
 from apressure.cli.show import answer, plain, print_json
 from apressure.exceptions import TaskDoesNotExistError
-from apressure.tasks import Task
+from apressure.tasks import Processor, Task
 
 
 async def listen(common: Common, queue: Queue, number: Number = None) -> None:
@@ -46,9 +47,7 @@ async def complete(
 ) -> None:
     """Complete a task that a listener has reserved, with a result."""
     value = None if result is None else parameters_of(result, parse)
-    async with common.tasks() as client:
-        await client.processor(await client.task(task_id)).complete(value)
-    answer({"id": task_id, "status": "complete"}, f"completed {task_id}", as_json=common.json)
+    await _change(common, task_id, lambda task: task.complete(value), {"status": "complete"}, f"completed {task_id}")
 
 
 async def fail(
@@ -58,9 +57,7 @@ async def fail(
 ) -> None:
     """Fail a task that a listener has reserved, with an error."""
     logs.logger.setLevel(logging.ERROR)  # the answer says that it is a dead letter
-    async with common.tasks() as client:
-        await client.processor(await client.task(task_id)).fail(error)
-    answer({"id": task_id, "status": "failed"}, f"failed {task_id}", as_json=common.json)
+    await _change(common, task_id, lambda task: task.fail(error), {"status": "failed"}, f"failed {task_id}")
 
 
 async def progress(
@@ -72,10 +69,17 @@ async def progress(
     message: Annotated[str | None, typer.Argument(metavar="MESSAGE", help="A text for people.")] = None,
 ) -> None:
     """Say how far a task is that a listener has reserved."""
+    noted, text = {"progress": fraction, "progress_message": message}, f"{task_id} is at {fraction:.0%}"
+    await _change(common, task_id, lambda task: task.progress(fraction, message), noted, text)
+
+
+async def _change(
+    common: Common, task_id: str, change: Callable[[Processor], Awaitable[None]], noted: Mapping[str, Any], text: str
+) -> None:
+    """Change a task that a listener has reserved, and print what was noted."""
     async with common.tasks() as client:
-        await client.processor(await client.task(task_id)).progress(fraction, message)
-    text = f"{task_id} is at {fraction:.0%}"
-    answer({"id": task_id, "progress": fraction, "progress_message": message}, text, as_json=common.json)
+        await change(client.processor(await client.task(task_id)))
+    answer({"id": task_id, **noted}, text, as_json=common.json)
 
 
 async def _ended(task: Task) -> None:

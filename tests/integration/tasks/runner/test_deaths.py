@@ -15,7 +15,7 @@ import pytest
 
 from apressure.embedded import EmbeddedServer
 from apressure.tasks import Ran, TaskClient
-from apressure.tasks.nodes import consumer, processes
+from apressure.tasks.nodes import processes
 from apressure.tasks.nodes.consumer import TaskConsumer
 from apressure.tasks.nodes.orphans import Orphans
 from tests.integration.commands import PATIENCE, ended, environment, running
@@ -110,7 +110,7 @@ async def test_a_second_signal_ends_a_task_that_arrives_with_it(jobs: Jobs, monk
 async def test_a_killed_runner_takes_its_commands_along_and_the_next_one_runs_the_task(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer, "SIGN_OF_LIFE", 0.2)
+    monkeypatch.setattr(TaskConsumer, "_heartbeat", 0.2)
     task_id = await jobs.queue.enqueue(None)
     command = jobs.shell(f"cd {jobs.folder}; [ -e again ] || {{ trap '' TERM; touch again; sleep 1000; }}")
     with runner(jobs.url, "jobs", command, grace=0.5) as process:
@@ -151,7 +151,7 @@ async def test_what_a_dead_listener_of_this_host_had_fails_where_that_is_the_pol
 async def test_a_task_whose_process_outlives_its_listener_runs_again_after_that(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer, "SIGN_OF_LIFE", 0.2)
+    monkeypatch.setattr(TaskConsumer, "_heartbeat", 0.2)
     with running(["sleep", "1000"]) as process:
         task_id = await abandon(jobs, process.pid)
         async with jobs.running(jobs.runner(jobs.shell("touch ran"))):
