@@ -8,8 +8,6 @@ from apressure import validation
 from apressure.codecs import Codec
 from apressure.connection.client import Client
 from apressure.connection.settings import OtherOptions
-from apressure.core.consumer import ConsumerOptions
-from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.tasks.engine.steps import queue_names
 from apressure.tasks.nodes.consumer import Listener
 from apressure.tasks.options import DEFAULT_RESULT_TTL, OnOrphan, refuse_unfit, ttl_of
@@ -83,12 +81,10 @@ class TaskClient(Client):
             max_attempts: How often a task is tried at most; None for no limit.
             on_orphan: As for `TaskQueue`.
         """
-        hold = max_hold_of(max_hold)
         queue = self._queue_named(name)
         if max_attempts is not None or on_orphan != "retry":
             queue = self.queue(name, max_attempts=max_attempts, on_orphan=on_orphan)
-        options = ConsumerOptions(True, False, None, lease_of(lease), hold)
-        return Listener(queue, options, limited=max_hold is not None)
+        return Listener(queue, True, False, None, lease, max_hold)
 
     def processor(self, task: Task) -> Processor:
         """Return what updates a task while it is processed.

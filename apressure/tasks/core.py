@@ -11,7 +11,7 @@ from apressure import validation
 from apressure.codecs import Codec
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.handover import note_taken
-from apressure.concurrency.settle import note_sent, wait_for_answer, wait_shielded
+from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.core import objects
 from apressure.core.delivery import Hand
@@ -28,11 +28,11 @@ from apressure.tasks.codec import UTF8Codec
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.engine.answers import Claim, Reserved, Status, raw
 from apressure.tasks.engine.lanes import Put, PutLane, ReserveLane, TaskSettler
-from apressure.tasks.engine.steps import MAX_DELETED, MAX_TASKS, New, TaskSteps, Want
+from apressure.tasks.engine.steps import MAX_TASKS, New, TaskSteps, Want
 from apressure.tasks.engine.waits import TaskWaits
 from apressure.tasks.letters import Revived, by_their_ends, read
 from apressure.tasks.nodes import processes
-from apressure.tasks.options import OnOrphan, Purgeable
+from apressure.tasks.options import OnOrphan
 from apressure.tasks.processor import NO_RESULT
 from apressure.tasks.statistics import TaskStatistics
 from apressure.tasks.task import new_id
@@ -170,27 +170,6 @@ class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generi
 
     async def _look(self) -> Status:
         return await self.steps.status()  # type: ignore[no-any-return]
-
-    async def _purge(
-        self,
-        status: Purgeable = "pending",
-        older_than: float | None = None,
-        on_progress: Callable[[int], object] | None = None,
-    ) -> int:
-        found: Status = await self._existing()
-        left, deleted = found.waiting if status == "pending" else getattr(found, status), 0
-        while left > 0:
-            purged, looked = await self.steps.purge(status, min(left, MAX_DELETED), older_than, self._expected)
-            deleted += purged
-            note_sent()
-            if status in ("pending", "scheduled"):
-                self.steps.counts.deleted_count += purged
-            left -= looked
-            if not looked:
-                break
-            if on_progress is not None:
-                on_progress(deleted)
-        return deleted
 
     @contextlib.asynccontextmanager
     async def _revival(

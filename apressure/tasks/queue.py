@@ -9,17 +9,17 @@ from typing import Any, Final, Literal, TypeVar, Unpack, get_args, overload
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline
+from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
-from apressure.core.consumer import ConsumerOptions
-from apressure.core.leases.arguments import lease_of, max_hold_of
+from apressure.core.leases.arguments import lease_of
 from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import ServerError, TaskDoesNotExistError, TaskStatusError
 from apressure.tasks.codec import TaskCodec
 from apressure.tasks.core import Core
-from apressure.tasks.engine.answers import raw
+from apressure.tasks.engine.answers import Status, raw
 from apressure.tasks.engine.lanes import Put
-from apressure.tasks.engine.steps import ids_in
+from apressure.tasks.engine.steps import MAX_DELETED, ids_in
 from apressure.tasks.nodes.consumer import TaskConsumer
 from apressure.tasks.options import DEFAULT_RESULT_TTL, OnOrphan, Purgeable, one_of, refuse_unfit, time_of, ttl_of
 from apressure.tasks.task import Task, load_many, new_id
@@ -169,7 +169,22 @@ class TaskQueue(Core[T]):
         one_of(get_args(Purgeable), status, "status")
         if older_than is not None:
             validation.seconds(older_than, "older_than", most=float("inf"), none=True)
-        return await self._purge(status, older_than, on_progress)
+        found: Status = await self._existing()
+        left, deleted = found.waiting if status == "pending" else getattr(found, status), 0
+        while left > 0:
+            purged, looked = await self.steps.purge(status, min(left, MAX_DELETED), older_than, self._expected)
+            deleted += purged
+            note_sent()
+            if status in ("pending", "scheduled"):
+                self.steps.counts.deleted_count += purged
+            left -= looked
+            if not looked:
+                break
+            if on_progress is not None:
+                on_progress(deleted)
+        return deleted
+
+    _purge = purge
 
     # Single tasks.
 
@@ -263,9 +278,7 @@ class TaskQueue(Core[T]):
     def _consumer(
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
     ) -> TaskConsumer[Any]:
-        seconds = self.lease if lease is None else lease_of(lease)
-        options = ConsumerOptions(manual, delete, prefetch, seconds, max_hold_of(max_hold))
-        return TaskConsumer(self, options, limited=max_hold is not None)
+        return TaskConsumer(self, manual, delete, prefetch, lease, max_hold)
 
     async def _ids(self, status: str | None) -> AsyncIterator[list[bytes]]:
         keys = self.steps.keys

@@ -32,7 +32,7 @@ TASKS = [(b"a", b"1", b""), (b"b", b"2", b"5.0")]
 CALLS: dict[str, Callable[[TaskSteps], Any]] = {
     "enqueue": lambda steps: steps.send_enqueue(steps.series(), TASKS, True, print),
     "reserve": lambda steps: steps.send_reserve(steps.series(), 3, Want(1, 2, "fail", b"host_1", True, 4), print),
-    "settle": lambda steps: steps.settle([Change("complete", CLAIM, b"done", {"a": "b"})], 5.0),
+    "settle": lambda steps: steps.send_settle([Change("complete", CLAIM, b"done", {"a": "b"})], 5.0, print),
     "reopen": lambda steps: steps.reopen_soon([CLAIM]),
     "extend": lambda steps: steps.extend([CLAIM], 5.0),
     "peek": lambda steps: steps.peek(newest=True),

@@ -163,21 +163,18 @@ class TaskSteps(StepSender):
         self.counts.deleted_count += letters.count("1")
         return letters
 
-    async def settle(self, changes: Sequence[Change], ttl: float = 0) -> str:
-        """Note what happens to reserved tasks; see `send_settle`. Cancelled, it has happened or not."""
-        return await self._ask(lambda on_answer: self.send_settle(changes, ttl, on_answer))  # type: ignore[no-any-return]
-
     async def extend(self, claims: Sequence[Claim], lease: float) -> Any:
         """Renew leases for at least so many seconds; see `send_extend`."""
         return await self._ask(lambda on_answer: self.send_extend(claims, int(lease * 1000), on_answer))
 
-    async def register(self, listener: bytes, block: bytes, seconds: float) -> int:
-        """Note a sign of life of a listener, for so many seconds. Returns how many listeners there are."""
-        return await self._run("register", b"0", listener, block, int(seconds * 1000))  # type: ignore[no-any-return]
+    async def register(self, listener: bytes, block: bytes, seconds: float, gone: bool = False) -> int:
+        """Note a sign of life of a listener, for so many seconds, or that a block of it is gone.
 
-    async def unregister(self, listener: bytes, block: bytes) -> int:
-        """Note that a block of a listener is gone. Returns how many listeners there are."""
-        return await self._run("register", b"1", listener, block, 0)  # type: ignore[no-any-return]
+        Returns:
+            How many listeners there are.
+        """
+        milliseconds = int(seconds * 1000)
+        return await self._run("register", flag(gone), listener, block, milliseconds)  # type: ignore[no-any-return]
 
     async def pause(self, pausing: bool, expected: bool = False) -> bool:
         """Pause the queue, or resume it. Returns whether that is new."""

@@ -138,12 +138,11 @@ class Channels:
         if channel not in self._listening:
             return  # it was left meanwhile
         self._generations[channel] += 1
-        for future in [one for one in self._parked.get(channel, ()) if not one.done()]:
-            if future.done():  # cancelled by the callback of another one
-                continue
-            future.set_result(None)
-            if future.on_wake is not None:
-                future.on_wake(future)
+        for future in list(self._parked.get(channel, ())):
+            if not future.done():  # the callback of another one may have cancelled it
+                future.set_result(None)
+                if future.on_wake is not None:
+                    future.on_wake(future)
 
     def _missed(self) -> None:
         """The connection was opened, perhaps again."""

@@ -12,6 +12,7 @@ from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
 from apressure.core.consumer import ConsumerOptions
 from apressure.core.fetching import FetchingConsumer
+from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.leases.in_hand import ExtendedHand
 from apressure.core.prefetch import QUICK, Chunk
 from apressure.core.waiting import Wait
@@ -43,7 +44,7 @@ class TaskHand(ExtendedHand[TaskDelivery[Any]]):
         core: The queue.
         options: As for `ClaimHand`. With a number for `prefetch`, leases of tasks that were reserved ahead are renewed
             for as long as it takes.
-        limited: Otherwise a turn of the event loop is progress enough.
+        limited: The program said `max_hold`. Otherwise a turn of the event loop is progress enough.
     """
 
     kind = "TaskQueue"
@@ -105,16 +106,21 @@ class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
 
     Args:
         queue: The queue object.
-        options: What the program says.
-        limited: It said `max_hold`. Otherwise a turn of the event loop is progress enough.
+        manual, delete, prefetch: As for `ConsumerOptions`.
+        lease, max_hold: As for `consumer` of the queue.
     """
 
     hand: TaskHand
     _heartbeat = 5.0
 
-    def __init__(self, queue: Core[Any], options: ConsumerOptions, *, limited: bool = False) -> None:
-        chunk = Chunk(options.prefetch, MAX_PREFETCH, one_by_one=True)
-        super().__init__(queue, TaskHand(queue, options, limited=limited), chunk, options)
+    def __init__(
+        self, queue: Core[Any], manual: bool, delete: bool, prefetch: int | None, lease: float | None,
+        max_hold: float | None,
+    ) -> None:  # fmt: skip
+        seconds = queue.lease if lease is None else lease_of(lease)
+        options = ConsumerOptions(manual, delete, prefetch, seconds, max_hold_of(max_hold))
+        hand = TaskHand(queue, options, limited=max_hold is not None)
+        super().__init__(queue, hand, Chunk(prefetch, MAX_PREFETCH, one_by_one=True), options)
         self._queue = queue
         self._timer: asyncio.TimerHandle | None = None
         self._looked_at = 0
@@ -148,7 +154,7 @@ class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
         await self._queue.steps.register(self._listener, self._block, STALE)
 
     async def _leave(self) -> None:
-        await self._queue.steps.unregister(self._listener, self._block)
+        await self._queue.steps.register(self._listener, self._block, 0, gone=True)
 
     async def _delete_drained(self) -> None:
         status: Status = await self._queue.steps.status()

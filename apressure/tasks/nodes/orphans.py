@@ -25,10 +25,6 @@ ADOPTED: Final = 15.0
 """Seconds for which a task stays with a process that runs on after its listener has died, at each look."""
 
 
-Orphan = tuple[bytes, bool, bytes]
-"""A task of a listener that has died: its id, whether its process runs, and its token."""
-
-
 class Orphans:
     """What a node knows of the listeners of its host.
 
@@ -115,8 +111,10 @@ class Orphans:
         return ids
 
 
-def _look(pid: int, tasks: Sequence[Task]) -> tuple[bool, list[Orphan]] | None:
+def _look(pid: int, tasks: Sequence[Task]) -> tuple[bool, list[tuple[bytes, bool, bytes]]] | None:
     """Return whether no process has a listener's number, and its orphans; None if the listener lives.
+
+    Of each orphan, it is the id, whether its process runs, and the token.
 
     A task without fields is missing.
 

@@ -5,10 +5,8 @@
 --          {'closed'} | {'missing'} | {'corrupt', why}
 local before = recall(ARGV[1], ARGV[2])
 if before then return {'moved', before} end
-local bound, created = state(ARGV[4] == '1')
-if not bound then return created end
-if call('EXISTS', CLOSED) == 1 then return {'closed'} end
-check_types()
+local bound, refused = state_to_revive(ARGV[4] == '1')
+if not bound then return refused end
 local most = math.min(tonumber(ARGV[3]), CHUNK)
 local room = bound > 0 and math.max(0, bound - call('LLEN', PENDING)) or most
 local ids = call('LRANGE', FAILED, -most, -1)

@@ -5,10 +5,8 @@
 --          | {'closed'} | {'missing'} | {'corrupt', why}
 local before = recall(ARGV[1], ARGV[2])
 if before then return {'changed', before} end
-local bound, created = state(ARGV[4] == '1')
-if not bound then return created end
-if call('EXISTS', CLOSED) == 1 then return {'closed'} end
-check_types()
+local bound, refused = state_to_revive(ARGV[4] == '1')
+if not bound then return refused end
 local id, status, outcome = ARGV[3], standing(ARGV[3])
 if status == 'failed' and bound > 0 and call('LLEN', PENDING) >= bound then
   return {'changed', 'full'}

@@ -308,6 +308,16 @@ local function tidy_started()
   push('SREM', STARTED, not_running(LOOKED_AT))
 end
 
+-- Check, before the first write, that failed tasks may wait again.
+-- Returns: the bound (0: none) | nil, an answer that says why they may not
+local function state_to_revive(expected)
+  local bound, created = state(expected)
+  if not bound then return nil, created end
+  if call('EXISTS', CLOSED) == 1 then return nil, {'closed'} end
+  check_types()
+  return bound
+end
+
 -- A failed task waits again, last in line.
 local function revive(id)
   tell()
