@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from apressure.cli.command import command
 from apressure.cli.exits import MEANINGS, Exit, one_line
-from apressure.cli.options import Common, Json, Prefix, Url, complain
+from apressure.cli.options import Common, Json, Prefix, Url, complain, option
 from apressure.cli.running import mute_output, new_fast_loop
 
 _EPILOG: Final = "Exit codes: " + "; ".join(f"{code.value} {meaning}" for code, meaning in MEANINGS.items()) + "."
@@ -111,7 +111,7 @@ def common_options(
     prefix: Prefix = None,
     json: Json = False,
     show_version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+        bool, option("version", "Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Take the options that may stand before the name of the command."""

@@ -88,7 +88,7 @@ Prefix = Annotated[
     ),
 ]  # fmt: skip
 Json = Annotated[bool, option("json", "Print results and errors as JSON.", shown=False, rich_help_panel=_SERVER_PANEL)]
-Watch = Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C, or until the queue is deleted.")]
+Watch = Annotated[bool, option("watch", "Repeat until Ctrl-C, or until the queue is deleted.")]
 Interval = Annotated[
     float | None,
     option(
@@ -119,21 +119,16 @@ Items = Annotated[
     list[str] | None,
     typer.Argument(metavar="ITEM", help="The items. Without any, items are read from standard input."),
 ]
-Close = Annotated[bool, typer.Option("--close", help="Close the queue after the last item.")]
+Close = Annotated[bool, option("close", "Close the queue after the last item.")]
 Null = Annotated[bool, typer.Option("-0", "--null", help="Items end with a NUL byte instead of a newline.")]
-LengthPrefixed = Annotated[
-    bool, typer.Option("--length-prefixed", help="Each item follows its length: 4 bytes, big-endian.")
-]
-MaxSize = Annotated[int, typer.Option("--max-size", metavar="BYTES", min=1, help="The largest item to accept.")]
+LengthPrefixed = Annotated[bool, option("length-prefixed", "Each item follows its length: 4 bytes, big-endian.")]
+MaxSize = Annotated[int, option("max-size", "The largest item to accept.", "BYTES", min=1)]
 Number = Annotated[
     int | None, typer.Option("-n", "--number", metavar="N", min=1, help="End after N items.", show_default="all")
 ]
 Follow = Annotated[
     bool,
-    typer.Option(
-        "--follow/--no-follow",
-        help="Wait for more items until the queue is closed, or end when the queue is empty.",
-    ),
+    option("follow/--no-follow", "Wait for more items until the queue is closed, or end when the queue is empty."),
 ]
 MaxAttempts = Annotated[
     int | None,
@@ -154,26 +149,22 @@ CONCURRENCY: Final = option(
     "concurrency", "How many items or tasks a process handles at a time.", "N", shown="1", min=1
 )
 HANDLING_TIMEOUT: Final = option(
-    "timeout",
-    "How long one item or task may take; then it is ended, and fails.",
-    "SECONDS",
-    shown="no limit",
-    min=0.001,
+    "timeout", "How long an item or a task may take, which fails then.", "SECONDS", shown="no limit", min=0.001
 )
 SHUTDOWN_TIMEOUT: Final = option(
     "shutdown-timeout", "How long items or tasks in hand may go on after a signal.", "SECONDS", shown="30", min=0
 )
 Pattern = Annotated[
     bool,
-    typer.Option(
-        "--pattern",
-        help="The names are patterns: 'orders*' for queues of every kind on the server, 'events:orders*' for those of "
+    option(
+        "pattern",
+        "The names are patterns: 'orders*' for queues of every kind on the server, 'events:orders*' for those of "
         "one kind, 'files:spool/*' for those in a directory.",
     ),
 ]
 Progress = Annotated[
     bool | None,
-    typer.Option("--progress/--no-progress", help="Show the progress on standard error.", show_default=False),
+    option("progress/--no-progress", "Show the progress on standard error.", shown=False),
 ]
 
 

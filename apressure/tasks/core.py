@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from apressure import validation
 from apressure.codecs import Codec
@@ -13,12 +14,13 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
-from apressure.core import objects
+from apressure.core.consumer import QueueConsumer
 from apressure.core.delivery import Hand
 from apressure.core.leases.arguments import lease_of
 from apressure.core.leases.clock import since_boot
-from apressure.core.leases.in_hand import ClaimHand
+from apressure.core.objects import QueueObject
 from apressure.core.queue import Queue
+from apressure.core.statistics import BoundedStatistics
 from apressure.core.taking import Take
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
@@ -34,24 +36,36 @@ from apressure.tasks.letters import Revived, by_their_ends, read
 from apressure.tasks.nodes import processes
 from apressure.tasks.options import OnOrphan
 from apressure.tasks.processor import NO_RESULT
-from apressure.tasks.statistics import TaskStatistics
 from apressure.tasks.task import new_id
 
 T = TypeVar("T")
 A = TypeVar("A")
 
 
-class Block(objects.Block, Protocol):
-    """A consumer's block.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatistics(BoundedStatistics):
+    """A snapshot of a `TaskQueue`: what `BoundedStatistics` says, and more. In flight is what nodes have.
 
     Attributes:
-        hand: What it has in hand.
+        scheduled: Tasks that wait for their time.
+        started: Tasks that run. Entries that another program has left behind do not count (1,000 are looked at).
+        complete: Tasks that have completed, and whose results are kept.
+        dead_letters: Tasks that have failed.
+        consumers: Listeners that are registered, those of the released blueque included.
+        next_expiry: Seconds until the next lease may end; None if no node of apressure has a task.
+        late_renewals: As in `EventQueueStatistics`.
     """
 
-    hand: ClaimHand[TaskDelivery[Any]]
+    scheduled: int
+    started: int
+    complete: int
+    dead_letters: int
+    consumers: int
+    next_expiry: float | None
+    late_renewals: int = 0
 
 
-class Core(objects.QueueObject[Client, Block], Queue[T, TaskDelivery[T]], Generic[T]):
+class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, TaskDelivery[T]], Generic[T]):
     """The part of `TaskQueue` that no program calls.
 
     Args:

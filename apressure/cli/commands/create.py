@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from apressure.cli.asking import told
-from apressure.cli.options import Address, Common
+from apressure.cli.options import Address, Common, option
 from apressure.cli.show import answer, bound_text
 
 
 async def create(
     common: Common,
     queue: Address,
-    bound: Annotated[
-        int, typer.Option("--bound", metavar="N", min=0, help="How many items the queue may hold; 0 for no limit.")
-    ] = 0,
-    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Succeed if the queue exists already.")] = False,
+    bound: Annotated[int, option("bound", "How many items the queue may hold; 0 for no limit.", "N", min=0)] = 0,
+    exist_ok: Annotated[bool, option("exist-ok", "Succeed if the queue exists already.")] = False,
 ) -> None:
     """Create a queue. Queues of events and of tasks, and directories, need that only for a bound."""
     address = common.read(queue)

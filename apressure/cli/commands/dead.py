@@ -8,13 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 from apressure import DeadLetter
 from apressure.cli.asking import bare_name, must_exist
 from apressure.cli.exits import UsageError
 from apressure.cli.finding import Finder
-from apressure.cli.options import Address, Common, check_source
+from apressure.cli.options import Address, Common, check_source, option
 from apressure.cli.show import print_json, printable, visible
 from apressure.dead_letters import MOST_BYTES
 from apressure.queue_addresses import Kind, QueueAddress
@@ -27,14 +25,14 @@ _SUFFIXES: Final[dict[Kind, str]] = {"queue": ":dead", "files": ".dead"}
 
 Source = Annotated[
     str | None,
-    typer.Option(
-        "--from",
-        metavar="DEAD",
-        help="The name of the dead-letter queue of an AsyncQueue or a directory.",
-        show_default="NAME:dead or NAME.dead",
+    option(
+        "from",
+        "The name of the dead-letter queue of an AsyncQueue or a directory.",
+        "DEAD",
+        shown="NAME:dead or NAME.dead",
     ),
 ]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show the N oldest ones.")]
+Limit = Annotated[int, option("limit", "Show the N oldest ones.", "N", min=1)]
 
 
 async def dead(common: Common, queue: Address, source: Source = None, limit: Limit = 100) -> None:

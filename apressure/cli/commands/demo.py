@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from apressure.cli.exits import Exit
-from apressure.cli.options import Common
+from apressure.cli.options import Common, option
 from apressure.cli.running import execute
 from apressure.cli.show import print_json
 from apressure.demo import ALL_FLIGHTS
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 Rows = Annotated[
     int | None,
-    typer.Option("--rows", metavar="N", min=1, max=ALL_FLIGHTS, help="How many flights to send.", show_default="all"),
+    option("rows", "How many flights to send.", "N", shown="all", min=1, max=ALL_FLIGHTS),
 ]
 
 
 def demo(
     common: Common,
     rows: Rows = None,
-    bound: Annotated[int, typer.Option("--bound", metavar="N", min=1, help="How many rows the queue takes.")] = 1000,
+    bound: Annotated[int, option("bound", "How many rows the queue takes.", "N", min=1)] = 1000,
 ) -> None:
     """See a queue at work: send the flights of New York City in 2013 from one process to another.
 

@@ -12,7 +12,7 @@ import typer
 from apressure.cli.asking import look, told
 from apressure.cli.exits import Exit, UsageError
 from apressure.cli.figures import consumers_of
-from apressure.cli.options import Address, Common
+from apressure.cli.options import Address, Common, option
 from apressure.cli.show import print_json, printable
 from apressure.exceptions import ServerUnavailableError
 
@@ -22,10 +22,10 @@ async def health(
     queue: Address,
     max_length: Annotated[
         int | None,
-        typer.Option("--max-length", metavar="N", min=0, help="Unhealthy if more items wait.", show_default="no limit"),
+        option("max-length", "Unhealthy if more items wait.", "N", shown="no limit", min=0),
     ] = None,
-    consumed: Annotated[bool, typer.Option("--consumed", help="Unhealthy if no consumer is there.")] = False,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Give up then.")] = 5.0,
+    consumed: Annotated[bool, option("consumed", "Unhealthy if no consumer is there.")] = False,
+    timeout: Annotated[float, option("timeout", "Give up then.", "SECONDS", min=0.001)] = 5.0,
 ) -> None:
     """Check that a queue can be used: the server answers, and the queue exists and is open. For probes.
 

@@ -13,7 +13,7 @@ import typer
 
 from apressure.cli.exits import Exit
 from apressure.cli.finding import Finder
-from apressure.cli.options import Common, Pattern
+from apressure.cli.options import Common, Pattern, option
 from apressure.cli.show import answer, print_json
 from apressure.exceptions import PressureError
 from apressure.queue_addresses import QueueAddress
@@ -30,14 +30,10 @@ async def metrics(
         typer.Argument(metavar="QUEUE", help="The queues, such as orders, events:clicks or files:spool/orders."),
     ],
     pattern: Pattern = False,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0 for a free port.")] = 9100,
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="The address. 0.0.0.0 opens it to other machines.")
-    ] = "127.0.0.1",
-    interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=0.05, max=3600, help="Time between two looks.")
-    ] = 5.0,
-    once: Annotated[bool, typer.Option("--once", help="Print the metrics once, and end.")] = False,
+    port: Annotated[int, option("port", "Where to listen; 0 for a free port.", min=0, max=65535)] = 9100,
+    host: Annotated[str, option("host", "The address. 0.0.0.0 opens it to other machines.", "ADDRESS")] = "127.0.0.1",
+    interval: Annotated[float, option("interval", "Time between two looks.", "SECONDS", min=0.05, max=3600)] = 5.0,
+    once: Annotated[bool, option("once", "Print the metrics once, and end.")] = False,
 ) -> None:
     """Serve the metrics of queues to Prometheus, at /metrics, until Ctrl-C. /healthz says whether it runs.
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from apressure.cli.options import Address, Common, LengthPrefixed, Null, framing_of
+from apressure.cli.options import Address, Common, LengthPrefixed, Null, framing_of, option
 from apressure.cli.streams.pipes import Output
 from apressure.cli.streams.texts import text_of
 
@@ -14,7 +12,7 @@ from apressure.cli.streams.texts import text_of
 async def peek(
     common: Common,
     queue: Address,
-    newest: Annotated[bool, typer.Option("--newest", help="The item that was put last, instead of the next one.")]
+    newest: Annotated[bool, option("newest", "The item that was put last, instead of the next one.")]
     = False,
     null: Null = False,
     length_prefixed: LengthPrefixed = False,

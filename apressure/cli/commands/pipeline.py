@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
 from apressure.cli.commands.demo import Rows, end, screen
-from apressure.cli.options import Common
+from apressure.cli.options import Common, option
 from apressure.cli.running import Remains, execute
 
 _REMAINS: Final = Remains("run the same command again to continue", {})
@@ -18,14 +16,12 @@ def pipeline(
     common: Common,
     into: Annotated[
         Path,
-        typer.Option(
-            "--into", metavar="DIR", resolve_path=True, help="The folder for the results, and for what a restart needs."
-        ),
+        option("into", "The folder for the results, and for what a restart needs.", "DIR", resolve_path=True),
     ] = Path("late-flights"),
     rows: Rows = None,
     bound: Annotated[
         int | None,
-        typer.Option("--bound", metavar="N", min=1, help="How many rows the queue takes.", show_default="10000"),
+        option("bound", "How many rows the queue takes.", "N", shown="10000", min=1),
     ] = None,
 ) -> None:
     """Feed flights to Spark through a bounded queue, and get their delays as Parquet and a chart.

@@ -13,7 +13,7 @@ from apressure.cli.asking import bare_name, told
 from apressure.cli.commands.dead import Source, check_name, from_source, letters_of
 from apressure.cli.exits import Exit, UsageError
 from apressure.cli.finding import Finder
-from apressure.cli.options import Address, Common, Most, Progress, Timeout, complain
+from apressure.cli.options import Address, Common, Most, Progress, Timeout, complain, option
 from apressure.cli.running import Remains, execute
 from apressure.cli.show import answer, printable
 from apressure.cli.streams.meter import Meter
@@ -30,12 +30,7 @@ def requeue(
     source: Source = None,
     ids: Annotated[
         list[str] | None,
-        typer.Option(
-            "--id",
-            metavar="ID",
-            help="Move the dead letter that `apressure dead` shows with this id.",
-            show_default="all",
-        ),
+        option("id", "Move the dead letter that `apressure dead` shows with this id.", "ID", shown="all"),
     ] = None,
     most: Most = None,
     timeout: Timeout = None,

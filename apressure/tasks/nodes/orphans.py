@@ -114,9 +114,7 @@ class Orphans:
 def _look(pid: int, tasks: Sequence[Task]) -> tuple[bool, list[tuple[bytes, bool, bytes]]] | None:
     """Return whether no process has a listener's number, and its orphans; None if the listener lives.
 
-    Of each orphan, it is the id, whether its process runs, and the token.
-
-    A task without fields is missing.
+    An orphan is the id of a task, whether its process runs, and its token. A task without fields is missing.
 
     The released blueque writes `updated` by this host's clock. Our nodes write the server's time, which cannot be
     compared with the start of a process here. Their tasks have leases, which tell when another process has the number:

@@ -184,7 +184,13 @@ class TaskProcess:
             stdin.write(job.stdin)
             stdin.seek(0)
             control_end, control = _pipe(theirs, ours)
-            reading = {name: _pipe(ours, theirs) for name in ("status", "reports", "stdout", "stderr")}
+            takers: dict[str, Callable[[bytes], None]] = {
+                "status": self._listen,
+                "reports": self._reports.feed,
+                "stdout": functools.partial(output.feed, "stdout"),
+                "stderr": functools.partial(output.feed, "stderr"),
+            }
+            reading = {name: _pipe(ours, theirs) for name in takers}
             passed = (control_end, reading["status"][1], reading["reports"][1])
             limits = (*order.times, order.grace)
             self._process = subprocess.Popen(
@@ -199,12 +205,6 @@ class TaskProcess:
         self._control: int | None = control
         self._writing = threading.Lock()
         os.set_blocking(control, False)
-        takers: dict[str, Callable[[bytes], None]] = {
-            "status": self._listen,
-            "reports": self._reports.feed,
-            "stdout": functools.partial(output.feed, "stdout"),
-            "stderr": functools.partial(output.feed, "stderr"),
-        }
         self._readers = {name: _Reader(ends[0], takers[name]) for name, ends in reading.items()}
 
     def go(self) -> None:

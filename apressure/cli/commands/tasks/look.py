@@ -15,7 +15,7 @@ from apressure.cli.commands.tasks import views
 from apressure.cli.commands.tasks.options import Ids, Queue, opened
 from apressure.cli.commands.tasks.watching import Bars, View
 from apressure.cli.exits import Exit
-from apressure.cli.options import Common, Interval, Progress, Timeout, Watch, complain, seconds_between
+from apressure.cli.options import Common, Interval, Progress, Timeout, Watch, complain, option, seconds_between
 from apressure.cli.show import plain, print_json
 from apressure.cli.streams.meter import is_shown
 from apressure.tasks import Task, TaskClient
@@ -26,10 +26,8 @@ Status = Literal["scheduled", "pending", "reserved", "started", "complete", "fai
 async def ls(
     common: Common,
     queue: Queue,
-    status: Annotated[
-        Status | None, typer.Option("--status", help="Only tasks with this status.", show_default="all")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show at most N tasks.")] = 100,
+    status: Annotated[Status | None, option("status", "Only tasks with this status.", shown="all")] = None,
+    limit: Annotated[int, option("limit", "Show at most N tasks.", "N", min=1)] = 100,
     watch: Watch = False,
     interval: Interval = None,
 ) -> None:

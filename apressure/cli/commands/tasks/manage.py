@@ -10,7 +10,7 @@ import typer
 from apressure.cli.asking import must_exist
 from apressure.cli.commands.tasks.options import Ids, Queue, opened
 from apressure.cli.exits import Exit, message_of
-from apressure.cli.options import Common, Progress, complain
+from apressure.cli.options import Common, Progress, complain, option
 from apressure.cli.show import answer
 from apressure.cli.streams.meter import Meter
 from apressure.exceptions import TaskError
@@ -40,13 +40,10 @@ async def cancel(common: Common, ids: Ids) -> None:
 async def purge(
     common: Common,
     queue: Queue,
-    status: Annotated[Purgeable, typer.Option("--status", help="Which tasks to delete.")] = "complete",
+    status: Annotated[Purgeable, option("status", "Which tasks to delete.")] = "complete",
     older_than: Annotated[
         float | None,
-        typer.Option(
-            "--older-than", metavar="SECONDS", min=0, help="Only tasks that have not changed for so long.",
-            show_default="all",
-        ),
+        option("older-than", "Only tasks that have not changed for so long.", "SECONDS", shown="all", min=0),
     ] = None,
     progress: Progress = None,
 ) -> None:  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from apressure.cli.exits import UsageError
-from apressure.cli.options import Common
+from apressure.cli.options import Common, option
 from apressure.cli.streams.framing import DEFAULT_LIMIT, Framing, decoder
 from apressure.cli.streams.pipes import Input
 from apressure.queue_addresses import QueueAddress
@@ -34,7 +34,7 @@ Parameters = Annotated[
         metavar="PARAMETERS", help="The parameters, one task each. Without any: the lines of standard input."
     ),
 ]
-Parse = Annotated[bool, typer.Option("--parse", help="Read the values as JSON. Without it, they are plain strings.")]
+Parse = Annotated[bool, option("parse", "Read the values as JSON. Without it, they are plain strings.")]
 
 
 def read(common: Common, queue: str) -> QueueAddress:
