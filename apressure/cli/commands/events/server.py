@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from apressure.cli.options import Common, complain, replicas_of
+from apressure.cli.options import Common, complain, option, replicas_of
 from apressure.cli.running import ROUTINE
 from apressure.cli.settings_file import load, show_example
 from apressure.cli.show import print_json
@@ -38,18 +38,18 @@ _WIRE, _CONNECTIONS, _SETTINGS = Limits(), ConnectionLimits(), ServerSettings()
 
 def _option(name: str, help: str, **more: Any) -> Any:
     """Return an option that has an environment variable and a line in the configuration file, too."""
-    return typer.Option(f"--{name}", envvar=f"OKQ_{name.upper().replace('-', '_')}", help=help, **more)
+    return option(name, help, envvar=f"OKQ_{name.upper().replace('-', '_')}", **more)
 
 
-def _most(name: str, help: str, metavar: str = "N") -> Any:
-    return _option(name, help, metavar=metavar, min=1, rich_help_panel=_LIMITS)
+def _limit(name: str, help: str, metavar: str = "N", least: int = 1) -> Any:
+    return _option(name, help, metavar=metavar, min=least, rich_help_panel=_LIMITS)
 
 
 Password = Annotated[
     str | None,
     _option(
         "password", "The password for AUTH. Others can see it in the list of processes: prefer OKQ_PASSWORD.",
-        metavar="TEXT", show_default=False, show_envvar=False, rich_help_panel=_SECURITY,
+        metavar="TEXT", shown=False, show_envvar=False, rich_help_panel=_SECURITY,
     ),
 ]  # fmt: skip
 
@@ -64,11 +64,11 @@ async def serve(
         str | None,
         _option(
             "redis-addr", "The Redis or Valkey server: host:port, a URL, or embedded:// for one of its own. "
-            "Default: APRESSURE_URL, or 127.0.0.1:6379.", metavar="ADDRESS", show_default=False,
+            "Default: APRESSURE_URL, or 127.0.0.1:6379.", metavar="ADDRESS", shown=False,
         ),
     ] = None,
     redis_cluster: Annotated[
-        bool, _option("redis-cluster", "The Redis server is a node of a cluster.", show_default=False)
+        bool, _option("redis-cluster", "The Redis server is a node of a cluster.", shown=False)
     ] = False,
     bg_push_pool_size: Annotated[
         int, _option("bg-push-pool-size", "How many NOBLOCK pushes may be under way.", metavar="N", min=0)
@@ -82,54 +82,52 @@ async def serve(
                 parser=replicas_of, metavar="N|all"),
     ] = 0,
     fsync: Annotated[
-        bool, _option("fsync", "Answer when the disk of Redis has what a command wrote (WAITAOF).", show_default=False)
+        bool, _option("fsync", "Answer when the disk of Redis has what a command wrote (WAITAOF).", shown=False)
     ] = False,
-    debug: Annotated[bool, _option("debug", "Log more.", show_default=False)] = False,
+    debug: Annotated[bool, _option("debug", "Log more.", shown=False)] = False,
     password: Password = None,
     tls_cert: Annotated[
         Path | None, _option("tls-cert", "The certificate (PEM). With it, clients must use TLS.", metavar="FILE",
-                             show_default=False, rich_help_panel=_SECURITY)
+                             shown=False, rich_help_panel=_SECURITY)
     ] = None,
     tls_key: Annotated[
         Path | None, _option("tls-key", "The key of the certificate (PEM), if it has a file of its own.",
-                             metavar="FILE", show_default=False, rich_help_panel=_SECURITY)
+                             metavar="FILE", shown=False, rich_help_panel=_SECURITY)
     ] = None,
     tls_client_ca: Annotated[
         Path | None, _option("tls-client-ca", "The authority of clients' certificates (PEM), which they need then.",
-                             metavar="FILE", show_default=False, rich_help_panel=_SECURITY)
+                             metavar="FILE", shown=False, rich_help_panel=_SECURITY)
     ] = None,
-    max_connections: Annotated[int, _most("max-connections", "How many clients.")] = _CONNECTIONS.connections,
+    max_connections: Annotated[int, _limit("max-connections", "How many clients.")] = _CONNECTIONS.connections,
     max_pipeline: Annotated[
-        int, _most("max-pipeline", "How many commands of a client may wait behind the one that runs.")
+        int, _limit("max-pipeline", "How many commands of a client may wait behind the one that runs.")
     ] = _CONNECTIONS.pipeline,
     max_bulk_size: Annotated[
-        int, _most("max-bulk-size", "The longest argument: the largest contents of an event.", "BYTES")
+        int, _limit("max-bulk-size", "The longest argument: the largest contents of an event.", "BYTES")
     ] = _WIRE.bulk,
     max_command_size: Annotated[
-        int, _most("max-command-size", "The longest command with all its arguments.", "BYTES")
+        int, _limit("max-command-size", "The longest command with all its arguments.", "BYTES")
     ] = _WIRE.command,
-    max_args: Annotated[int, _most("max-args", "How many arguments of a command.")] = _WIRE.arguments,
+    max_args: Annotated[int, _limit("max-args", "How many arguments of a command.")] = _WIRE.arguments,
     max_inline_size: Annotated[
-        int, _most("max-inline-size", "The longest inline command.", "BYTES")
+        int, _limit("max-inline-size", "The longest inline command.", "BYTES")
     ] = _WIRE.inline,
     max_output_size: Annotated[
-        int, _most("max-output-size", "The most replies that a client may leave unread.", "BYTES")
+        int, _limit("max-output-size", "The most replies that a client may leave unread.", "BYTES")
     ] = _CONNECTIONS.output,
     idle_timeout: Annotated[
-        float, _option("idle-timeout", "Disconnect clients that send nothing for so long; 0: never.",
-                       metavar="SECONDS", min=0, rich_help_panel=_LIMITS)
+        float, _limit("idle-timeout", "Disconnect clients that send nothing for so long; 0: never.", "SECONDS", 0)
     ] = _CONNECTIONS.idle,
     stalled_timeout: Annotated[
-        float, _option("stalled-timeout", "Disconnect clients that read no replies for so long; 0: never.",
-                       metavar="SECONDS", min=0, rich_help_panel=_LIMITS)
+        float, _limit("stalled-timeout", "Disconnect clients that read no replies for so long; 0: never.", "SECONDS", 0)
     ] = _CONNECTIONS.stalled,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Read settings from a file of 'key: value' lines.",
-                                  is_eager=True, callback=load, show_default=False)
+        Path | None, option("config", "Read settings from a file of 'key: value' lines.", "FILE", shown=False,
+                            is_eager=True, callback=load)
     ] = None,
     example: Annotated[
-        bool, typer.Option("--example", help="Print a configuration file with all settings, and exit.",
-                           is_eager=True, callback=show_example, show_default=False)
+        bool, option("example", "Print a configuration file with all settings, and exit.", shown=False,
+                     is_eager=True, callback=show_example)
     ] = False,
 ) -> None:  # fmt: skip
     """Serve event queues to Redis clients in any language: okq's commands, on okq's keys.
@@ -177,15 +175,15 @@ async def serve(
 async def health(
     common: Common,
     addr: Annotated[
-        str, typer.Option("--addr", metavar="HOST:PORT", envvar="OKQ_LISTEN_ADDR", help="Where the server listens.")
+        str, option("addr", "Where the server listens.", "HOST:PORT", envvar="OKQ_LISTEN_ADDR")
     ] = str(_SETTINGS.listen),
     password: Password = None,
-    tls: Annotated[bool, typer.Option("--tls", help="Connect with TLS.", rich_help_panel=_SECURITY)] = False,
+    tls: Annotated[bool, option("tls", "Connect with TLS.", rich_help_panel=_SECURITY)] = False,
     tls_ca: Annotated[
-        Path | None, typer.Option("--tls-ca", metavar="FILE", help="The authority of the server's certificate (PEM).",
-                                  show_default="the system's", rich_help_panel=_SECURITY)
+        Path | None, option("tls-ca", "The authority of the server's certificate (PEM).", "FILE", "the system's",
+                            rich_help_panel=_SECURITY)
     ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Give up then.")] = 5.0,
+    timeout: Annotated[float, option("timeout", "Give up then.", "SECONDS", min=0.001)] = 5.0,
 ) -> None:  # fmt: skip
     """Check that a server answers, and that it reaches its Redis. Exit code 0 if it does, 7 if not."""
     try:
