@@ -351,7 +351,7 @@ def test_progress_outside_of_a_task_is_checked_and_ignored(monkeypatch: pytest.M
         report_progress(0.5, "this is another file")
     assert (tmp_path / "other").read_bytes() == b""
     for bad in (-0.1, 1.1, float("nan")):
-        with pytest.raises(ValueError, match="from 0 to 1"):
+        with pytest.raises(ValueError, match="between 0 and 1"):
             report_progress(bad)
-    with pytest.raises(TypeError, match="from 0 to 1"):
+    with pytest.raises(TypeError, match="between 0 and 1"):
         report_progress(True)
