@@ -353,5 +353,5 @@ def test_progress_outside_of_a_task_is_checked_and_ignored(monkeypatch: pytest.M
     for bad in (-0.1, 1.1, float("nan")):
         with pytest.raises(ValueError, match="between 0 and 1"):
             report_progress(bad)
-    with pytest.raises(TypeError, match="between 0 and 1"):
+    with pytest.raises(TypeError, match="from 0 to 1"):
         report_progress(True)
