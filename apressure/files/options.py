@@ -83,6 +83,10 @@ class Settings(NamedTuple):
     max_message_size: int = MAX_MESSAGE_SIZE
     clock: Callable[[], float] = time.time
 
+    def lease_of(self, seconds: float | None, name: str = "lease") -> float:
+        """Return a lease in seconds, checked; None for the queue's own."""
+        return self.lease if seconds is None else _checked_lease(seconds, name, none=True)
+
 
 def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
     """Check a queue's path and its options.
@@ -101,7 +105,7 @@ def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
         if given.get(option) is not None:
             validation.whole(given[option], option)
     if "lease" in given:
-        check_lease(given["lease"])
+        _checked_lease(given["lease"])
     if "poll_interval" in given:
         validation.seconds(given["poll_interval"], "poll_interval", 0.001, 86400)
     if given.get("unit", "ms") not in ("ms", "us"):
@@ -114,6 +118,5 @@ def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
     return Settings(parent, name, dead, **given)
 
 
-def check_lease(lease: float, name: str = "lease", none: bool = False) -> float:
-    """Return a lease in seconds, or raise if it is invalid. With `none`, the error says that None is valid, too."""
+def _checked_lease(lease: float, name: str = "lease", none: bool = False) -> float:
     return validation.seconds(lease, name, 0.001, _LONGEST_LEASE, none=none)

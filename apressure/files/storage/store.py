@@ -10,6 +10,8 @@ import errno
 import random
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final
 
 from apressure import logs
@@ -21,7 +23,6 @@ from apressure.files.storage.index import Index
 from apressure.files.storage.messages import marks
 from apressure.files.storage.watcher import Listed, Notified, Wake, is_remote
 from apressure.files.storage.worker import Worker
-from apressure.files.waits import Outlook
 
 ABANDONED: Final = 30.0
 """Seconds after which a `.new` file is deleted if its publisher is known to have died."""
@@ -42,6 +43,12 @@ _FORGET: Final = 60.0
 
 _ROUND: Final = 1.0
 """Seconds between two checks of what no notification tells: is the directory there, and is a publisher late?"""
+
+_ALL: Final = (sys.maxsize,) * 4
+"""All tasks of each line may try again."""
+
+Operation = Callable[[], AbstractContextManager[None]]
+"""Returns the context of an operation."""
 
 
 class Store:
@@ -263,13 +270,21 @@ class Store:
         ages = [(key, max(now - seen, wall - names.time_of(key) / 1e6)) for key, seen in unfinished]
         return [(key, age) for key, age in ages if age > limit and key not in self.own]
 
-    def look(self, passed: bool) -> Outlook:
-        """Return how many waiting tasks may try again; see `Waits`."""
+    def look(self, passed: bool) -> tuple[float, tuple[int, ...]]:
+        """Say how many waiting tasks may try again.
+
+        Args:
+            passed: It is called since time has passed, and not since something has changed.
+
+        Returns:
+            Seconds after which to look again, even if nothing changes until then, and how many of those that wait for
+            a message, for room, for the end of what is in flight, and for the close; see `Waits`.
+        """
         index, watcher = self.index, self.watcher
         try:
             current, is_round = self.now, self._is_round()
         except Exception:  # noqa: BLE001 - of the clock: each waiting task tries again, and raises it
-            return Outlook(_ROUND)
+            return _ROUND, _ALL
         if watcher is not None and watcher.ordered:
             watcher.drain()
             if passed and not self.directory.exists():
@@ -278,7 +293,7 @@ class Store:
         else:
             tries, again = int(passed), self.settings.poll_interval * random.uniform(0.8, 1.2)
         if watcher is None or watcher.gone or index.unknown is not None:  # each opens it again, or raises the error
-            return Outlook(_ROUND)
+            return _ROUND, _ALL
         bound, messages = self.bound, index.waiting
         room = index.room(bound) if bound else 0
         if expiry := index.next_expiry():
@@ -293,10 +308,30 @@ class Store:
         if index.paused:
             messages = ended = 0
         closed = sys.maxsize if index.closed else 0
-        return Outlook(
-            again,
-            receivers=max(messages, tries, ended),
-            putters=max(room, tries, closed) if bound or index.closed else sys.maxsize,
-            drainers=max(messages, tries, 0 if index.in_flight else ended),
-            closers=max(tries, closed),
+        return again, (
+            max(messages, tries, ended),
+            max(room, tries, closed) if bound or index.closed else sys.maxsize,
+            max(messages, tries, 0 if index.in_flight else ended),
+            max(tries, closed),
         )
+
+
+class Steps:
+    """Steps on the queue of a store.
+
+    Args:
+        store: The queue.
+        operation: Opens each operation.
+
+    Attributes:
+        store, operation: As given.
+        settings: The queue's options.
+    """
+
+    def __init__(self, store: Store, operation: Operation) -> None:
+        self.store = store
+        self.operation = operation
+        self.settings = store.settings
+        self._index = store.index
+        self._directory = store.directory
+        self._worker = store.worker
