@@ -18,7 +18,6 @@ from apressure.core.waiting import Wait
 from apressure.exceptions import (
     ClientClosedError,
     OperationUnblockedError,
-    PressureError,
     QueueDoesNotExistError,
     QueueFullError,
 )
@@ -48,6 +47,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         super().__init__()
         self.name = settings.name
         self.path = settings.parent / settings.name
+        self._where = f": {self.path}"
         self.max_attempts = settings.max_attempts
         self._store = Store(settings)
         self._putter = Putter(self._store, self._operation)
@@ -58,10 +58,6 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
 
     def __repr__(self) -> str:
         return f"<FileQueue {str(self.path)!r}>"
-
-    @property
-    def _where(self) -> str:  # type: ignore[override]
-        return f": {self.path}"
 
     @property
     def dead_letter_queue(self) -> str | None:
@@ -158,20 +154,16 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
             while isinstance(answer := await step(), Wait):
                 self.check()
                 if until is not None and loop.time() >= until:
-                    raise self._too_late(answer)
+                    if answer.reason == "full":
+                        what = f"the queue {self.name!r} is full: it has {self._store.bound} messages"
+                        raise QueueFullError(what, name=self.name)
+                    raise answer.error(self.name)
                 await operation.wait(answer, ticket, until)
                 self.check()  # the object may have been closed meanwhile
             if self._closed and undo is not None:
                 await undo(answer)
                 self.check()
         return answer
-
-    def _too_late(self, wait: Wait) -> PressureError:
-        """Return the error for an operation that may not wait any longer."""
-        if wait.reason == "full":
-            bound = self._store.bound
-            return QueueFullError(f"the queue {self.name!r} is full: it has {bound} messages", name=self.name)
-        return wait.error(self.name)
 
     def _operation(self) -> Waits:
         """Return the context of each operation, if the object can be used."""

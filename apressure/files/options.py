@@ -12,10 +12,6 @@ from apressure.files.storage import names
 from apressure.files.storage.state import MAX_BOUND
 from apressure.protocols import DEFAULT_LEASE
 
-MAX_MESSAGE_SIZE: Final = 64 * 1024 * 1024
-SUFFIX: Final = ".dead"
-"""A queue's name with this suffix is that of its dead-letter queue."""
-
 _LONGEST_LEASE: Final = 10 * 365 * 86400.0
 
 
@@ -80,7 +76,7 @@ class Settings(NamedTuple):
     notify: bool | None = None
     poll_interval: float = 1.0
     threads: bool = False
-    max_message_size: int = MAX_MESSAGE_SIZE
+    max_message_size: int = 64 * 1024 * 1024
     clock: Callable[[], float] = time.time
 
     def lease_of(self, seconds: float | None, name: str = "lease") -> float:
@@ -112,7 +108,7 @@ def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
         raise ValueError(f"unit must be 'ms' or 'us', not {given['unit']!r}")
     if dead_letters is not None and given.get("max_attempts") is None:
         raise ValueError("dead_letters= needs max_attempts=: give both")
-    dead = names.check_queue_name(name + SUFFIX if dead_letters is None else dead_letters)
+    dead = names.check_queue_name(f"{name}.dead" if dead_letters is None else dead_letters)
     if dead == name:
         raise ValueError(f"the dead-letter queue {dead!r} is the queue itself: choose another name")
     return Settings(parent, name, dead, **given)

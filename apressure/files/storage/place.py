@@ -44,7 +44,6 @@ class Place:
         self.path = parent / name
         self.name = name
         self.fsync = fsync
-        self._spelled = os.fspath(self.path)
         self._fd = -1
         self._identity = (0, 0)
 
@@ -102,7 +101,7 @@ class Place:
             return self.path.is_dir() and not self.path.is_symlink()
         try:
             # While the descriptor is open, no other directory can get this identity.
-            return self._identity == _identity(os.lstat(self._spelled))
+            return self._identity == _identity(os.lstat(self.path))
         except OSError:
             return False
 

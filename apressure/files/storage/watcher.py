@@ -13,7 +13,7 @@ import stat
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from apressure.files.storage import inotify
 from apressure.files.storage.index import Index
@@ -34,15 +34,6 @@ _REMOTE: Final = frozenset(
      "smbfs", "vboxsf", "virtiofs"}
 )  # fmt: skip
 """File systems that other machines change without this machine's kernel knowing. So do all of FUSE."""
-
-
-class _Change(NamedTuple):
-    """A change in a directory; see `inotify.Watcher.change`."""
-
-    mask: int
-    renaming: int
-    filename: str
-    now: float
 
 
 class Notified:
@@ -81,8 +72,8 @@ class Notified:
         """The number of that rename. Its new name comes with the same number."""
         self._strangers: set[str] = set()
         """Names of what is not a file, or is not known to be one."""
-        self._kept: list[_Change] | None = None
-        """Changes during a listing."""
+        self._kept: list[tuple[int, int, str, float]] | None = None
+        """Changes during a listing, as `change` takes them."""
         self._wake: Wake | None = None
         self.stale = True
         self.gone = False
@@ -132,7 +123,10 @@ class Notified:
     def change(self, mask: int, renaming: int, filename: str, now: float) -> None:
         """Bring a change into the index. If it is stale, the change counts only while the directory is listed."""
         if self.stale:
-            self._keep(_Change(mask, renaming, filename, now))
+            if self._kept is not None:
+                self._kept.append((mask, renaming, filename, now))
+                if len(self._kept) > _MOST_KEPT:
+                    self.lose()
             return
         index = self._index
         was_file = renaming != 0 and renaming == self._renaming and self._leaving not in self._strangers
@@ -152,12 +146,6 @@ class Notified:
         elif mask & _GONE:
             self.gone = self.stale = True  # the index keeps what was in the directory
 
-    def _keep(self, change: _Change) -> None:
-        if self._kept is not None:
-            self._kept.append(change)
-            if len(self._kept) > _MOST_KEPT:
-                self.lose()
-
     def _left(self) -> None:
         if self._leaving is not None:
             self._index.discard(self._leaving)
@@ -165,16 +153,11 @@ class Notified:
             self._leaving = None
 
     def _is_message(self, filename: str) -> bool:
-        try:
-            status = os.stat(filename, dir_fd=self._directory, follow_symlinks=False)
-        except OSError:  # it was renamed or deleted; the next changes tell
-            self._strangers.add(filename)
-            return True
-        if stat.S_ISREG(status.st_mode):
-            self._strangers.discard(filename)
-            return True
-        self._strangers.add(filename)
-        return False
+        is_file: bool | None = None  # it was renamed or deleted; the next changes tell
+        with contextlib.suppress(OSError):
+            is_file = stat.S_ISREG(os.stat(filename, dir_fd=self._directory, follow_symlinks=False).st_mode)
+        (self._strangers.discard if is_file else self._strangers.add)(filename)
+        return is_file is not False
 
     @contextlib.contextmanager
     def listing(self) -> Iterator[None]:
