@@ -23,7 +23,6 @@ from apressure.files.putting import Putter
 from apressure.files.storage import lifecycle, names
 from apressure.files.storage.directory import Directory, Letter
 from apressure.files.storage.index import Index
-from apressure.files.storage.state import MAX_BOUND
 from apressure.files.storage.store import Steps
 
 T = TypeVar("T")
@@ -92,7 +91,7 @@ class QueueSteps(Steps):
 class Administration(LettersBeside[T], Core[T], Generic[T]):
     """The part of `FileQueue` that is about the queue as a whole."""
 
-    _max_bound: ClassVar[int] = MAX_BOUND
+    _max_bound: ClassVar[int] = names.MAX_BOUND
 
     @with_deadline(reads=True)
     async def statistics(self, *, deadline: float | None = None) -> FileQueueStatistics:

@@ -148,7 +148,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         """See `Administration`. `undo` is for an answer that comes when the object has been closed."""
         operation, loop = self._operation(), asyncio.get_running_loop()
         validation.timeout(timeout)
-        until, ticket = None if timeout is None else loop.time() + timeout, operation.ticket()
+        until, ticket = None if timeout is None else loop.time() + timeout, next(operation.tickets)
         with operation:
             await self.breathe()
             while isinstance(answer := await step(), Wait):

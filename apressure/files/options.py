@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple, TypedDict
 
 from apressure import validation
 from apressure.files.storage import names
-from apressure.files.storage.state import MAX_BOUND
 from apressure.protocols import DEFAULT_LEASE
 
 _LONGEST_LEASE: Final = 10 * 365 * 86400.0
@@ -96,7 +95,7 @@ def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
     dead_letters = given.pop("dead_letters", None)
     validation.known(given, (*FileQueueOptions.__annotations__, "codec"))
     if given.get("bound") is not None:
-        validation.whole(given["bound"], "bound", 0, MAX_BOUND, "messages")
+        validation.whole(given["bound"], "bound", 0, names.MAX_BOUND, "messages")
     for option in ("max_attempts", "max_message_size"):
         if given.get(option) is not None:
             validation.whole(given[option], option)

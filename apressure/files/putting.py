@@ -16,7 +16,7 @@ from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import QueueClosedError, StorageError
 from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
-from apressure.files.storage.messages import marks
+from apressure.files.storage.messages import contents
 from apressure.files.storage.store import Operation, Steps, Store
 from apressure.files.storage.writing import Reservation
 from apressure.items import Progress
@@ -127,17 +127,13 @@ class Putter(Steps):
 
     def _names(self, count: int) -> list[int]:
         """Return names for new messages that, as far as the index knows, are free."""
-        settings = self.settings
+        name, unit, now = self.settings.name, self.settings.unit, self.store.time()
         newest = max(self._index.newest, self._last)
-        keys = []
-        now = self.store.time()
-        for _ in range(count):
-            try:
-                newest = names.following(newest, now, settings.unit)
-            except OverflowError as error:
-                reason = f"cannot put into the queue {settings.name!r}: {error}"
-                raise StorageError(reason, name=settings.name, errno=errno.EOVERFLOW) from None
-            keys.append(newest)
+        try:
+            keys = [newest := names.following(newest, now, unit) for _ in range(count)]
+        except OverflowError as error:
+            reason = f"cannot put into the queue {name!r}: {error}"
+            raise StorageError(reason, name=name, errno=errno.EOVERFLOW) from None
         self._last = newest
         return keys
 
@@ -155,7 +151,7 @@ class Putter(Steps):
                 break
             reserved.append(reservation)
         if reserved and names.time_of(reserved[-1].key) > now:
-            marks.note(self._directory.fileno(), reserved[-1].key)
+            contents.note_newest(self._directory.fileno(), reserved[-1].key)
         return reserved
 
     def _forget(self, reservations: Sequence[Reservation]) -> None:

@@ -73,6 +73,7 @@ class Waits:
         putters: Wait for room.
         drainers: Wait, in a closed queue, for a message in flight to come back or to be acknowledged.
         closers: Wait until the queue is closed.
+        tickets: The places in a line.
         blocked: For how long operations waited here.
     """
 
@@ -83,7 +84,7 @@ class Waits:
         self._again: asyncio.TimerHandle | None = None
         self._closed = False
         self.receivers, self.putters, self.drainers, self.closers = self._lines = (Line(), Line(), Line(), Line())
-        self._tickets = itertools.count()
+        self.tickets = itertools.count()
         self.blocked = Blocked()
 
     def __del__(self) -> None:
@@ -98,10 +99,6 @@ class Waits:
         self.nudge()
         if self._closed and not self._running:
             self._store.close()
-
-    def ticket(self) -> int:
-        """Return a place in a line."""
-        return next(self._tickets)
 
     async def wait(self, wait: Wait, ticket: int, deadline: float | None) -> None:
         """Wait in a line until a try may succeed, or until the deadline, by the event loop's clock.

@@ -18,11 +18,10 @@ from typing import NamedTuple
 from apressure import logs
 from apressure.exceptions import QueueDoesNotExistError, StorageError
 from apressure.files.storage.messages import contents, reasons
-from apressure.files.storage.messages.marks import handed_out, mark
+from apressure.files.storage.messages.contents import handed_out, mark
 from apressure.files.storage.messages.reasons import Reason
-from apressure.files.storage.names import id_of
+from apressure.files.storage.names import CLOSED, PAUSED, id_of
 from apressure.files.storage.place import CREATE, MODE, READ, opened
-from apressure.files.storage.state import CLOSED, PAUSED
 from apressure.files.storage.writing import Writing
 
 logger = logging.getLogger("apressure")

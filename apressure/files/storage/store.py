@@ -20,7 +20,7 @@ from apressure.files.options import Settings
 from apressure.files.storage import inotify, names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.index import Index
-from apressure.files.storage.messages import marks
+from apressure.files.storage.messages import contents
 from apressure.files.storage.watcher import Listed, Notified, Wake, is_remote
 from apressure.files.storage.worker import Worker
 
@@ -242,7 +242,7 @@ class Store:
         watcher.begin()
         files, others = self.directory.list()
         index = Index.of(files, time.monotonic())
-        index.newest = max(index.newest, marks.newest(self.directory.fileno()))
+        index.newest = max(index.newest, contents.newest_noted(self.directory.fileno()))
         return index, others
 
     async def _sweep(self) -> None:
