@@ -123,7 +123,7 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
             dead_lettered_count=self._receiver.dead_lettered,
             waiting_putters=len(self._waits.putters),
             waiting_receivers=len(self._waits.receivers) + len(self._waits.drainers),
-            notified=self._store.notified,
+            notified=self._store.watcher.ordered,
             blocked=self._waits.blocked.seconds(),
         )
 

@@ -144,7 +144,7 @@ class Waits:
 
     def stop(self) -> None:
         """Look no more until `nudge` is called."""
-        self._store.attend(None)
+        self._store.watcher.attend(None)
         if self._again is not None:
             self._again.cancel()
             self._again = None
@@ -156,7 +156,7 @@ class Waits:
         if not any(self._lines):
             self.stop()
             return
-        self._store.attend(weakref.WeakMethod(self._wake))
+        self._store.watcher.attend(weakref.WeakMethod(self._wake))
         assert self._loop is not None
         when = self._loop.time() + again
         if self._again is None or passed or self._again.when() > when:

@@ -21,7 +21,7 @@ from apressure.files.storage import inotify, names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.index import Index
 from apressure.files.storage.messages import contents
-from apressure.files.storage.watcher import Listed, Notified, Wake, is_remote
+from apressure.files.storage.watcher import Listed, Notified, Watcher, is_remote
 from apressure.files.storage.worker import Worker
 
 ABANDONED: Final = 30.0
@@ -60,7 +60,7 @@ class Store:
         index: The messages in the directory, in memory.
         directory: The directory.
         worker: The thread for calls that may take long.
-        watcher: Keeps the index current; None before the queue is opened.
+        watcher: Keeps the index current, once the directory is open.
         own: The keys of messages that this object is writing.
     """
 
@@ -71,7 +71,7 @@ class Store:
         # The process may change its working directory.
         self.directory = Directory(settings.parent.absolute(), settings.name, settings.max_message_size, settings.fsync)
         self.worker = Worker(settings.threads)
-        self.watcher: Notified | Listed | None = None
+        self.watcher: Watcher = Watcher()
         self.own: set[int] = set()
         self._local = False
         self._listing = asyncio.Lock()
@@ -85,20 +85,13 @@ class Store:
 
     def close(self) -> None:
         """Stop watching, and close the descriptor when the thread has ended its calls."""
-        if self.watcher is not None:
-            self.watcher.close()
+        self.watcher.close()
         self.worker.close(self.directory.close)
 
     def release(self) -> None:
         """Stop watching, and close the descriptor at once."""
-        if self.watcher is not None:
-            self.watcher.close()
+        self.watcher.close()
         self.directory.close()
-
-    def attend(self, wake: Wake | None) -> None:
-        """Call `wake(False)` as soon as something has changed, if the kernel tells that; with None, no more."""
-        if self.watcher is not None:
-            self.watcher.attend(wake)
 
     @property
     def bound(self) -> int:
@@ -110,11 +103,6 @@ class Store:
         """Whether the queue is closed and nothing waits. Messages in flight may come back."""
         index = self.index
         return index.closed and not index.waiting and not index.unfinished
-
-    @property
-    def notified(self) -> bool:
-        """Whether the kernel tells of changes."""
-        return self.watcher is not None and self.watcher.ordered
 
     def time(self) -> float:
         """Return the seconds since 1970, by the clock that was given.
@@ -134,7 +122,7 @@ class Store:
         """The time in microseconds since 1970."""
         return int(self.time() * 1e6)
 
-    async def open(self, create: bool = False) -> Notified | Listed:
+    async def open(self, create: bool = False) -> Watcher:
         """Open the directory, unless it is open.
 
         Args:
@@ -144,10 +132,8 @@ class Store:
             QueueDoesNotExistError: It is missing.
             StorageError: It cannot be opened or made.
         """
-        if self.watcher is not None:
-            return self.watcher
         async with self._listing:
-            if self.watcher is None:
+            if not self.watcher.opened:
                 create = create and self.auto_create
                 self._local = await self.worker.in_thread(self._open, create, undo=lambda _: self.directory.close())
                 self.worker.always |= not self._local
@@ -157,12 +143,12 @@ class Store:
     async def reopen(self) -> None:
         """Forget a directory that was deleted, so that the next operation opens the one that has its name now."""
         async with self._listing:
-            if self.watcher is not None and not self.directory.exists():
+            if self.watcher.opened and not self.directory.exists():
                 self.release()
-                self.watcher = None
+                self.watcher = Watcher()
                 self.index.clear()
 
-    async def refresh(self, create: bool = False) -> Notified | Listed:
+    async def refresh(self, create: bool = False) -> Watcher:
         """Bring the index up to date. The first time, open the queue; for `create` see `open`.
 
         Returns:
@@ -172,7 +158,7 @@ class Store:
             QueueDoesNotExistError: The directory does not exist, or was deleted.
             StorageError: It cannot be opened or listed, or has a state file of a later version.
         """
-        watcher = self.watcher or await self.open(create)
+        watcher = self.watcher if self.watcher.opened else await self.open(create)
         watcher.drain()
         is_round = self._is_round()
         if watcher.gone:
@@ -195,11 +181,11 @@ class Store:
                 name=self.settings.name,
                 errno=errno.EINVAL,
             )
-        return self.watcher or watcher
+        return self.watcher
 
     async def _list_all(self) -> None:
         async with self._listing:
-            while (watcher := self.watcher) is not None and watcher.stale:
+            while (watcher := self.watcher).stale:
                 with watcher.listing():
                     watcher.bring(*await self.worker.in_thread(self._list, watcher))
                 if not watcher.ordered:
@@ -213,10 +199,9 @@ class Store:
 
         After a call in the thread, another client may have brought the name back. Then the notifications decide.
         """
-        watcher = self.watcher
-        if self.worker.always and watcher is not None and watcher.ordered:
-            watcher.drain()
-            if not watcher.stale:
+        if self.worker.always and self.watcher.ordered:
+            self.watcher.drain()
+            if not self.watcher.stale:
                 return
         self.index.discard(filename)
 
@@ -227,7 +212,7 @@ class Store:
             return self.settings.notify
         return sys.platform == "linux" and not is_remote(self.directory.fileno())
 
-    def _watch(self) -> Notified | Listed:
+    def _watch(self) -> Watcher:
         """Watch the directory; list it for now, if the kernel has no watch left."""
         if self._local:
             try:
@@ -237,7 +222,7 @@ class Store:
                 logs.not_watched(self.settings.name, error, inotify.to_do(error), self.settings.poll_interval)
         return self.watcher if isinstance(self.watcher, Listed) else Listed(self.index)
 
-    def _list(self, watcher: Notified | Listed) -> tuple[Index, set[str]]:
+    def _list(self, watcher: Watcher) -> tuple[Index, set[str]]:
         """Make a full listing, in the thread. Returns its index, and the names of what is not a file."""
         watcher.begin()
         files, others = self.directory.list()
@@ -285,14 +270,14 @@ class Store:
             current, is_round = self.now, self._is_round()
         except Exception:  # noqa: BLE001 - of the clock: each waiting task tries again, and raises it
             return _ROUND, _ALL
-        if watcher is not None and watcher.ordered:
+        if watcher.ordered:
             watcher.drain()
             if passed and not self.directory.exists():
                 watcher.gone = True
             tries, again = int(watcher.stale), _ROUND
         else:
             tries, again = int(passed), self.settings.poll_interval * random.uniform(0.8, 1.2)
-        if watcher is None or watcher.gone or index.unknown is not None:  # each opens it again, or raises the error
+        if watcher.gone or index.unknown is not None:  # each opens it again, or raises the error
             return _ROUND, _ALL
         bound, messages = self.bound, index.waiting
         room = index.room(bound) if bound else 0

@@ -36,7 +36,40 @@ _REMOTE: Final = frozenset(
 """File systems that other machines change without this machine's kernel knowing. So do all of FUSE."""
 
 
-class Notified:
+class Watcher:
+    """Keeps an index current. This one does nothing, since its directory is not open.
+
+    Attributes:
+        opened: Whether the directory is open.
+        ordered: Whether changes come in the order in which they were made.
+        stale: Whether the index needs a full listing.
+        gone: Whether the directory may have been deleted or moved.
+    """
+
+    opened = ordered = stale = False
+    gone = True
+
+    def drain(self) -> None:
+        """Bring every change that was made before this call into the index, unless it is stale."""
+
+    def listing(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context of a full listing."""
+        return contextlib.nullcontext()
+
+    def begin(self) -> None:
+        """The listing begins, in the thread."""
+
+    def bring(self, listed: Index, others: set[str]) -> None:
+        """Bring a listing into the index: that of its files, and the names of what is not a file."""
+
+    def attend(self, wake: Wake | None) -> None:
+        """Call `wake(False)` as soon as something has changed, if the kernel tells that; with None, no more."""
+
+    def close(self) -> None:
+        """Stop watching. Closing twice is allowed."""
+
+
+class Notified(Watcher):
     """Changes as the kernel tells them (Linux), in the order in which they were made.
 
     A rename is two changes. Between them the message would have no name, and a full queue would seem to have room. So a
@@ -54,14 +87,10 @@ class Notified:
     Raises:
         MissingExtraError: The package asyncinotify is not installed.
         OSError: The kernel cannot watch the directory.
-
-    Attributes:
-        ordered: Whether changes come in the order in which they were made.
-        stale: Whether the index needs a full listing.
-        gone: Whether the directory may have been deleted or moved.
     """
 
-    ordered = True
+    opened = ordered = stale = True
+    gone = False
 
     def __init__(self, index: Index, directory: int, path: Path) -> None:
         self._index = index
@@ -75,20 +104,16 @@ class Notified:
         self._kept: list[tuple[int, int, str, float]] | None = None
         """Changes during a listing, as `change` takes them."""
         self._wake: Wake | None = None
-        self.stale = True
-        self.gone = False
         self._instance = inotify.instance_of(asyncio.get_running_loop())
         self._number = self._instance.watch(directory, path, self)
 
     def close(self) -> None:
-        """Stop watching. From now on it is stale. Closing twice is allowed."""
         self.stale = True
         if self._number != -1:
             self._instance.unwatch(self._number, self)
             self._number = -1
 
     def attend(self, wake: Wake | None) -> None:
-        """Call `wake(False)` as soon as something has changed; with None, no more."""
         if (wake is None) != (self._wake is None) and self._number != -1:
             (self._instance.leave if wake is None else self._instance.attend)(self)
         self._wake = wake
@@ -99,7 +124,6 @@ class Notified:
             call(False)
 
     def drain(self) -> None:
-        """Bring every change that was made before this call into the index, unless it is stale."""
         self._instance.read(self)
         while (leaving := self._leaving) is not None and not self.stale:
             self._wait_for_renames()
@@ -169,11 +193,7 @@ class Notified:
         finally:
             self._kept = None
 
-    def begin(self) -> None:
-        """The listing begins, in the thread."""
-
     def bring(self, listed: Index, others: set[str]) -> None:
-        """Bring a listing into the index: that of its files, and the names of what is not a file."""
         self._instance.read(self)
         self._index.become(listed)
         self._strangers = others
@@ -187,40 +207,26 @@ class Notified:
         self.drain()
 
 
-class Listed:
-    """Full listings, which are slow and work on every file system. It has the methods of `Notified`."""
+class Listed(Watcher):
+    """Full listings, which are slow and work on every file system. Tasks that wait look again after a time."""
 
-    ordered = False
+    opened = stale = True
     gone = False
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._asked = 1
-        self._answers = self._answered = 0
-
-    @property
-    def stale(self) -> bool:
-        """Whether a task has called `drain` since the last listing began."""
-        return self._answered < self._asked
+        self._asked = self._answers = 0
 
     def drain(self) -> None:
         self._asked += 1
-
-    def listing(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
+        self.stale = True  # until a listing has begun after this call
 
     def begin(self) -> None:
         self._answers = self._asked
 
     def bring(self, listed: Index, others: set[str]) -> None:  # noqa: ARG002
         self._index.become(listed)
-        self._answered = self._answers
-
-    def attend(self, wake: Wake | None) -> None:
-        """Do nothing: tasks that wait look again after a time."""
-
-    def close(self) -> None:
-        """Do nothing."""
+        self.stale = self._answers < self._asked
 
 
 def is_remote(directory: int) -> bool:
