@@ -111,7 +111,6 @@ class FileConsumer(QueueConsumer[T, FileDelivery[Any]]):
         super().__init__([queue], FileHand(receiver, options), chunk, options, math.inf)
         chunk.turn_at = 0.0  # each item has to be looked at: the queue may be paused
         self._queue = queue
-        self._store = receiver.store
         self._receiver = receiver
 
     async def _enter(self) -> None:
@@ -119,9 +118,10 @@ class FileConsumer(QueueConsumer[T, FileDelivery[Any]]):
         self._open()
 
     async def _delete_drained(self) -> None:
+        store = self._receiver.store
         with self._receiver.operation():
-            await self._store.refresh()
-        if self._store.drained and not self._store.index.in_flight:
+            await store.refresh()
+        if store.drained and not store.index.in_flight:
             await self._queue.delete()
 
     def _begin(self) -> None:
@@ -139,7 +139,7 @@ class FileConsumer(QueueConsumer[T, FileDelivery[Any]]):
                 self.hand.current = None
 
     async def _receive(self) -> None:
-        queue, index = self._queue, self._store.index
+        queue, index = self._queue, self._receiver.store.index
         try:
             got = await queue.take(self._chunk.size, None, self.hand.term.seconds, lambda: not self.hand.claims)
         except QueueDoesNotExistError as error:

@@ -94,23 +94,22 @@ def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
     parent, name = names.node_of(path, given.pop("directory", None))
     dead_letters = given.pop("dead_letters", None)
     validation.known(given, (*FileQueueOptions.__annotations__, "codec"))
-    if given.get("bound") is not None:
-        validation.whole(given["bound"], "bound", 0, names.MAX_BOUND, "messages")
-    for option in ("max_attempts", "max_message_size"):
-        if given.get(option) is not None:
-            validation.whole(given[option], option)
-    if "lease" in given:
-        _checked_lease(given["lease"])
-    if "poll_interval" in given:
-        validation.seconds(given["poll_interval"], "poll_interval", 0.001, 86400)
-    if given.get("unit", "ms") not in ("ms", "us"):
-        raise ValueError(f"unit must be 'ms' or 'us', not {given['unit']!r}")
-    if dead_letters is not None and given.get("max_attempts") is None:
-        raise ValueError("dead_letters= needs max_attempts=: give both")
     dead = names.check_queue_name(f"{name}.dead" if dead_letters is None else dead_letters)
+    settings = Settings(parent, name, dead, **given)
+    if settings.bound is not None:
+        validation.whole(settings.bound, "bound", 0, names.MAX_BOUND, "messages")
+    if settings.max_attempts is not None:
+        validation.whole(settings.max_attempts, "max_attempts")
+    validation.whole(settings.max_message_size, "max_message_size")
+    _checked_lease(settings.lease)
+    validation.seconds(settings.poll_interval, "poll_interval", 0.001, 86400)
+    if settings.unit not in ("ms", "us"):
+        raise ValueError(f"unit must be 'ms' or 'us', not {settings.unit!r}")
+    if dead_letters is not None and settings.max_attempts is None:
+        raise ValueError("dead_letters= needs max_attempts=: give both")
     if dead == name:
         raise ValueError(f"the dead-letter queue {dead!r} is the queue itself: choose another name")
-    return Settings(parent, name, dead, **given)
+    return settings
 
 
 def _checked_lease(lease: float, name: str = "lease", none: bool = False) -> float:

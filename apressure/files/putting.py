@@ -198,8 +198,7 @@ class Putter(Steps):
             if not reserved:
                 return None
             try:
-                mine = names.id_of(reserved[0].key)
-                return await self._worker.do(other.revive, filename, self._directory, mine)
+                return await self._worker.do(other.revive, filename, self._directory, names.id_of(reserved[0].key))
             except FileExistsError:
                 continue
             finally:

@@ -78,7 +78,10 @@ def parse(filename: str) -> FileName | None:
     if extension == NEW:
         return FileName(key, NEW)
     matched = _EXPIRES.fullmatch(extension)
-    return None if matched is None else FileName(key, "taken", _microseconds(int(matched[1])))
+    if matched is None:
+        return None
+    expires = int(matched[1])
+    return FileName(key, "taken", expires if expires >= FIRST_MICROSECONDS else expires * 1000)
 
 
 def key_of(number: str) -> int | None:
@@ -137,10 +140,6 @@ def taken_name(key: int, until: float) -> str:
     if key & 1:
         return f"{key >> 1}.{min(max(int(until * 1_000_000), FIRST_MICROSECONDS), _END - 1)}"
     return f"{key // 2000}.{min(max(int(until * 1000), 0), FIRST_MICROSECONDS - 1)}"
-
-
-def _microseconds(number: int) -> int:
-    return number if number >= FIRST_MICROSECONDS else number * 1000
 
 
 def bound_name(bound: int) -> str:

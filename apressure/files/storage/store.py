@@ -186,8 +186,8 @@ class Store:
     async def _list_all(self) -> None:
         async with self._listing:
             while (watcher := self.watcher).stale:
-                with watcher.listing():
-                    watcher.bring(*await self.worker.in_thread(self._list, watcher))
+                watcher.prepare()
+                watcher.bring(*await self.worker.in_thread(self._list, watcher))
                 if not watcher.ordered:
                     break  # tasks that asked meanwhile make their own listing
 

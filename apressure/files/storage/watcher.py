@@ -11,7 +11,7 @@ import contextlib
 import os
 import stat
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -52,9 +52,8 @@ class Watcher:
     def drain(self) -> None:
         """Bring every change that was made before this call into the index, unless it is stale."""
 
-    def listing(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context of a full listing."""
-        return contextlib.nullcontext()
+    def prepare(self) -> None:
+        """A full listing is about to begin."""
 
     def begin(self) -> None:
         """The listing begins, in the thread."""
@@ -102,7 +101,7 @@ class Notified(Watcher):
         self._strangers: set[str] = set()
         """Names of what is not a file, or is not known to be one."""
         self._kept: list[tuple[int, int, str, float]] | None = None
-        """Changes during a listing, as `change` takes them."""
+        """Changes since a listing began, as `change` takes them; None if there is none, or if some are missing."""
         self._wake: Wake | None = None
         self._instance = inotify.instance_of(asyncio.get_running_loop())
         self._number = self._instance.watch(directory, path, self)
@@ -145,7 +144,14 @@ class Notified(Watcher):
         self._kept = None
 
     def change(self, mask: int, renaming: int, filename: str, now: float) -> None:
-        """Bring a change into the index. If it is stale, the change counts only while the directory is listed."""
+        """Bring a change into the index. If it is stale, the change counts only while the directory is listed.
+
+        Args:
+            mask: What happened, as in linux/inotify.h.
+            renaming: The number that both changes of a rename have; 0 for other changes.
+            filename: The name; empty for the directory itself.
+            now: When the change was read, by `time.monotonic`.
+        """
         if self.stale:
             if self._kept is not None:
                 self._kept.append((mask, renaming, filename, now))
@@ -183,15 +189,9 @@ class Notified(Watcher):
         (self._strangers.discard if is_file else self._strangers.add)(filename)
         return is_file is not False
 
-    @contextlib.contextmanager
-    def listing(self) -> Iterator[None]:
-        """The context of a full listing: changes that come meanwhile are kept."""
+    def prepare(self) -> None:
         self._instance.read(self)  # the listing has these changes
         self._kept = []
-        try:
-            yield
-        finally:
-            self._kept = None
 
     def bring(self, listed: Index, others: set[str]) -> None:
         self._instance.read(self)
