@@ -16,7 +16,6 @@ from typing import Final
 
 from apressure.exceptions import StorageError
 from apressure.files.storage import names
-from apressure.files.storage.messages.renaming import Renaming
 from apressure.files.storage.place import Place, opened
 from apressure.files.storage.writing import lock
 
@@ -52,7 +51,7 @@ def _make(staged: Path, place: Place, bound: int) -> None:
             (staged / names.bound_name(bound)).touch(mode=0o600, exist_ok=False)
         if place.fsync:
             os.fsync(fd)
-        Renaming().directory(staged, place.path)
+        place.renaming.directory(staged, place.path)
 
 
 def delete(place: Place) -> None:
@@ -72,11 +71,11 @@ def delete(place: Place) -> None:
             place.check()
             _refuse_strangers(place, place.path)
             staged = _staged(parent)
-            Renaming().directory(place.path, staged)
+            place.renaming.directory(place.path, staged)
             try:
                 _refuse_strangers(place, staged)
             except StorageError:
-                Renaming().directory(staged, place.path)
+                place.renaming.directory(staged, place.path)
                 raise
             _clear(staged)
 

@@ -128,7 +128,7 @@ class Notified(Watcher):
             self._wait_for_renames()
             self._instance.read(self)
             if self._leaving is leaving:
-                self._left()  # it was moved out of the directory
+                self._left(leaving)  # it was moved out of the directory
 
     def _wait_for_renames(self) -> None:
         # A rename holds the directory's lock until the kernel has told both of its changes. A listing takes that lock.
@@ -161,7 +161,7 @@ class Notified(Watcher):
         index = self._index
         was_file = renaming != 0 and renaming == self._renaming and self._leaving not in self._strangers
         if self._leaving is not None:
-            self._left()  # this change is its new name, or it has none
+            self._left(self._leaving)  # this change is its new name, or it has none
         if mask & _CHANGED and not mask & inotify.ISDIR:
             if mask & _APPEARED:
                 if was_file or self._is_message(filename):
@@ -176,11 +176,10 @@ class Notified(Watcher):
         elif mask & _GONE:
             self.gone = self.stale = True  # the index keeps what was in the directory
 
-    def _left(self) -> None:
-        if self._leaving is not None:
-            self._index.discard(self._leaving)
-            self._strangers.discard(self._leaving)
-            self._leaving = None
+    def _left(self, filename: str) -> None:
+        self._index.discard(filename)
+        self._strangers.discard(filename)
+        self._leaving = None
 
     def _is_message(self, filename: str) -> bool:
         is_file: bool | None = None  # it was renamed or deleted; the next changes tell

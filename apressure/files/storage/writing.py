@@ -18,7 +18,6 @@ from pathlib import Path
 
 from apressure.exceptions import StorageError
 from apressure.files.storage.messages import contents
-from apressure.files.storage.messages.renaming import Renaming
 from apressure.files.storage.names import id_of, new_name
 from apressure.files.storage.place import CREATE, MODE, READ, Place
 
@@ -46,10 +45,6 @@ class Reservation:
 
 class Writing(Place):
     """The part of `Directory` that writes messages, and removes files."""
-
-    def __init__(self, parent: Path, name: str, fsync: bool) -> None:
-        super().__init__(parent, name, fsync)
-        self._renaming = Renaming()
 
     def reserve(self, key: int, data: bytes) -> Reservation | None:
         """Begin to write a message (specification: New). None if another one of that name is being written."""
@@ -117,14 +112,15 @@ class Writing(Place):
                     contents.sync([reservation.fd for reservation in reservations[:written]])
                 for reservation in reservations[:written]:
                     reservation.close()  # NFS reports a full disk only here
-                    if not self._rename(new_name(reservation.key), id_of(reservation.key)):
+                    renamed = False
+                    with contextlib.suppress(FileExistsError):  # named by a client whose clock is wrong
+                        renamed = self._rename(new_name(reservation.key), id_of(reservation.key))
+                    if not renamed:
                         error = None
                         break
                     done += 1
                 if self.fsync and done:
                     os.fsync(self._fd)
-        except FileExistsError:  # named by a client whose clock is wrong
-            error = None
         except StorageError as refused:
             error = refused
         self.abandon(reservations[done:])
@@ -143,7 +139,7 @@ class Writing(Place):
         return True
 
     def _rename(self, before: str, after: str) -> bool:
-        return self._renaming(self._fd, before, self._fd, after)
+        return self.renaming(self._fd, before, self._fd, after)
 
 
 def lock(fd: int) -> bool:
