@@ -11,6 +11,7 @@ from apressure import validation
 from apressure.files.storage import names
 from apressure.protocols import DEFAULT_LEASE
 
+_SHORTEST_LEASE: Final = 0.001
 _LONGEST_LEASE: Final = 10 * 365 * 86400.0
 
 
@@ -80,7 +81,9 @@ class Settings(NamedTuple):
 
     def lease_of(self, seconds: float | None, name: str = "lease") -> float:
         """Return a lease in seconds, checked; None for the queue's own."""
-        return self.lease if seconds is None else _checked_lease(seconds, name, none=True)
+        if seconds is None:
+            return self.lease
+        return validation.seconds(seconds, name, _SHORTEST_LEASE, _LONGEST_LEASE, none=True)
 
 
 def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
@@ -101,7 +104,7 @@ def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
     if settings.max_attempts is not None:
         validation.whole(settings.max_attempts, "max_attempts")
     validation.whole(settings.max_message_size, "max_message_size")
-    _checked_lease(settings.lease)
+    validation.seconds(settings.lease, "lease", _SHORTEST_LEASE, _LONGEST_LEASE)
     validation.seconds(settings.poll_interval, "poll_interval", 0.001, 86400)
     if settings.unit not in ("ms", "us"):
         raise ValueError(f"unit must be 'ms' or 'us', not {settings.unit!r}")
@@ -110,7 +113,3 @@ def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
     if dead == name:
         raise ValueError(f"the dead-letter queue {dead!r} is the queue itself: choose another name")
     return settings
-
-
-def _checked_lease(lease: float, name: str = "lease", none: bool = False) -> float:
-    return validation.seconds(lease, name, 0.001, _LONGEST_LEASE, none=none)

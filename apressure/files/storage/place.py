@@ -52,7 +52,7 @@ class Place:
         self.fsync = fsync
         self.renaming = Renaming()
         self._fd = -1
-        self._identity = (0, 0)
+        self._identity: os.stat_result
 
     def __del__(self) -> None:
         self.close()
@@ -84,7 +84,7 @@ class Place:
             except NotADirectoryError:
                 what = "a symbolic link: open what it leads to" if self.path.is_symlink() else "no directory"
                 raise NotADirectoryError(errno.ENOTDIR, f"this is {what}") from None
-            self._identity = _identity(os.fstat(self._fd))
+            self._identity = os.fstat(self._fd)
 
     def sync_parent(self) -> None:
         """Bring the directory's name to the disk."""
@@ -108,7 +108,7 @@ class Place:
             return self.path.is_dir() and not self.path.is_symlink()
         try:
             # While the descriptor is open, no other directory can get this identity.
-            return self._identity == _identity(os.lstat(self.path))
+            return os.path.samestat(self._identity, os.lstat(self.path))
         except OSError:
             return False
 
@@ -157,7 +157,3 @@ class Place:
         about = f" (message {message})" if message else ""
         reason = f"cannot {doing} the queue {self.name!r}{about} at {self.path}: {error.strerror or error}"
         return StorageError(reason, name=self.name, errno=error.errno or errno.EIO)
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_ino, status.st_dev

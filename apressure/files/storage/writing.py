@@ -128,15 +128,12 @@ class Writing(Place):
 
     def remove(self, filename: str) -> bool:
         """Delete a file. False if it is gone, or is not a file: that is left alone."""
-        with self.errors("delete from"):
+        with self.errors("delete from"), contextlib.suppress(FileNotFoundError):
             status = self.status(filename)
-            if status is None or not stat.S_ISREG(status.st_mode):
-                return False
-            try:
+            if status is not None and stat.S_ISREG(status.st_mode):
                 os.unlink(filename, dir_fd=self._fd)
-            except FileNotFoundError:
-                return False
-        return True
+                return True
+        return False
 
     def _rename(self, before: str, after: str) -> bool:
         return self.renaming(self._fd, before, self._fd, after)
