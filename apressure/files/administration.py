@@ -207,7 +207,7 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
                 found = []  # there are no dead letters yet
             if chosen is not None:
                 found = [filename for filename in found if filename in chosen]
-            yield _Revived(self._putter, dead, found[:max_items][::-1], chosen or {})
+            yield _Revived(self._putter, dead, found[:max_items][::-1], chosen or {}, self.breathe)
 
     async def _each(self, act: Callable[[str], Awaitable[bool | None]], names_of: Callable[[], list[str]]) -> int:
         """Do something with all messages that have these names. Returns with how many of them it was possible."""
@@ -264,6 +264,7 @@ class _Revived:
         dead: The directory that they are in.
         left: The names of those that are left, the oldest last.
         not_found: The ids that were asked for, and that no dead letter has (any more).
+        breathe: Lets other tasks run now and then.
         moved: How many have been moved.
     """
 
@@ -271,6 +272,7 @@ class _Revived:
     dead: Directory
     left: list[str]
     not_found: dict[str, None]
+    breathe: Callable[[], Awaitable[None]]
     moved: int = 0
 
     @property
@@ -279,12 +281,14 @@ class _Revived:
         return bool(self.left)
 
     async def step(self) -> Wait | None:
-        """Move the next one, if there is room."""
-        adopted = await self.putter.adopt(self.dead, self.left[-1])
-        if adopted is None:
-            return FULL
-        filename = self.left.pop()
-        if adopted:
-            self.moved += 1
-            self.not_found.pop(filename, None)
+        """Move all for which there is room. What waits for room keeps its place in the line."""
+        while self.left:
+            await self.breathe()
+            adopted = await self.putter.adopt(self.dead, self.left[-1])
+            if adopted is None:
+                return FULL
+            filename = self.left.pop()
+            if adopted:
+                self.moved += 1
+                self.not_found.pop(filename, None)
         return None

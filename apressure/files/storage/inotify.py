@@ -69,7 +69,7 @@ class Instance:
         self._inotify: Any = _make()
         self.fd: int = self._inotify.fd
         """Readable when something has changed; -1 when the instance has ended."""
-        self._watches: dict[int, tuple[Any, weakref.WeakSet[Notified]]] = {}
+        self._watches: dict[int, tuple[Any, tuple[weakref.ref[Notified], ...]]] = {}
         """By the kernel's number, which is not used again: what the library calls a watch, and who is told. These are
         several, since the kernel has one watch for a directory, however often it is asked for."""
         self._attending: set[Notified] = set()
@@ -96,17 +96,21 @@ class Instance:
         # By the descriptor, since another directory may have the path now.
         known = Path(f"/proc/self/fd/{directory}")
         watch = self._inotify.add_watch(known if known.exists() else path, _MASK)
-        self._watches.setdefault(watch.wd, (watch, weakref.WeakSet()))[1].add(watcher)
+        self._watches[watch.wd] = watch, (*self._others(watch.wd, None), weakref.ref(watcher))
         self._listen()
         return int(watch.wd)
 
     def unwatch(self, number: int, watcher: Notified) -> None:
         """Stop telling a watcher of changes. The watch ends with the last one."""
         self.leave(watcher)
-        if number in self._watches:
-            self._watches[number][1].discard(watcher)
-            if not self._watches[number][1]:
-                self._end_watch(number)
+        if others := self._others(number, watcher):
+            self._watches[number] = self._watches[number][0], others
+        else:
+            self._end_watch(number)
+
+    def _others(self, number: int, watcher: Notified | None) -> tuple[weakref.ref[Notified], ...]:
+        _, refs = self._watches.get(number, (None, ()))
+        return tuple(ref for ref in refs if ref() not in {None, watcher})
 
     def attend(self, watcher: Notified) -> None:
         """Wake a watcher as soon as something has changed."""
@@ -171,18 +175,21 @@ class Instance:
                 self._lose()
                 continue
             filename = data[position - length : position].rstrip(b"\0").decode("ascii", "replace")
-            watchers = list(self._watches[number][1]) if number in self._watches else []
-            for watcher in watchers:
-                watcher.change(mask, renaming, filename, now)
-                if watcher in self._attending:
-                    self._due.add(watcher)
-            if mask & IGNORED or not watchers:
+            told = False
+            for ref in self._watches.get(number, (None, ()))[1]:
+                if (watcher := ref()) is not None:
+                    watcher.change(mask, renaming, filename, now)
+                    told = True
+                    if watcher in self._attending:
+                        self._due.add(watcher)
+            if mask & IGNORED or not told:
                 self._end_watch(number)
 
     def _lose(self) -> None:
-        for _, watchers in self._watches.values():
-            for watcher in watchers:
-                watcher.lose()
+        for _, refs in self._watches.values():
+            for ref in refs:
+                if (watcher := ref()) is not None:
+                    watcher.lose()
         self._due |= self._attending
 
     def _wake(self) -> None:

@@ -13,14 +13,63 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from apressure import logs
 from apressure.concurrency.settle import note_sent, set_result_once, within_deadline
 
 T = TypeVar("T")
+
+
+class _Job(Generic[T]):
+    """A call in the thread.
+
+    Attributes:
+        ended: Whether the call has returned, or raised.
+        error: What it raised.
+        cancelled: The cancellation of the task that waits for it.
+    """
+
+    __slots__ = ("_arguments", "_call", "_loop", "_result", "_waiter", "cancelled", "ended", "error")
+
+    def __init__(self, call: Callable[..., T], arguments: tuple[Any, ...]) -> None:
+        self._call = call
+        self._arguments = arguments
+        self._loop = asyncio.get_running_loop()
+        self._waiter = self._loop.create_future()
+        self.ended = False
+        self.error: BaseException | None = None
+        self.cancelled: asyncio.CancelledError | None = None
+
+    def run(self) -> None:
+        """Make the call, in the thread."""
+        try:
+            self._result = _made(self._call, self._arguments)
+        except BaseException as error:  # noqa: BLE001 - `result` raises it
+            self.error = error
+        with contextlib.suppress(RuntimeError):  # the loop was closed, so no task waits any more
+            self._loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        self.ended = True
+        set_result_once(self._waiter, None)
+
+    async def wait(self) -> None:
+        """Wait for the end of the call, also when cancelled; but no longer than the operation's deadline."""
+        while not self.ended and not _too_late():
+            try:
+                await self._waiter
+            except asyncio.CancelledError as cancelled:
+                note_sent()
+                self.cancelled = cancelled
+                self._waiter = self._loop.create_future()
+
+    def result(self) -> T:
+        """Return what the call returned, or raise what it raised."""
+        if self.error is not None:
+            raise self.error
+        return self._result
 
 
 class Worker:
@@ -34,7 +83,7 @@ class Worker:
         self.always = always
         self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._started = False
-        self._late: Future[Any] | None = None
+        self._late: _Job[Any] | None = None
         """The last call whose task has stopped waiting for it."""
 
     def __del__(self) -> None:
@@ -52,57 +101,36 @@ class Worker:
         Cancelled, it waits until the call has ended, undoes it where there is an `undo`, and then raises. At the
         operation's deadline it raises at once, and the call is undone when it has ended.
         """
-        job, cancelled = await self._ended(call, *arguments)
-        if job.done() and cancelled is None:
+        job = await self._ended(call, *arguments)
+        if job.ended and job.cancelled is None:
             return job.result()
-        if undo is not None and not (job.done() and job.exception()):
+        if undo is not None and not (job.ended and job.error is not None):
             await self._ended(_undo, undo, job)  # if that fails, the message comes again when its lease ends
-        raise cancelled or asyncio.CancelledError
+        raise job.cancelled or asyncio.CancelledError
 
     async def surely(self, call: Callable[..., object], *arguments: Any) -> None:
         """Make a short call that cleans up. Cancelled, it is made all the same. It must not raise."""
         if self.always and self._started:
-            _, cancelled = await self._ended(call, *arguments)
-            if cancelled is not None:
-                raise cancelled
+            job = await self._ended(call, *arguments)
+            if job.cancelled is not None:
+                raise job.cancelled
         else:
             _made(call, arguments)
 
-    async def _ended(self, call: Callable[..., T], *arguments: Any) -> tuple[Future[T], asyncio.CancelledError | None]:
-        """Wait for the end of a call, also when cancelled; but no longer than the operation's deadline.
-
-        Returns:
-            The call's outcome, and the cancellation.
-        """
+    async def _ended(self, call: Callable[..., T], *arguments: Any) -> _Job[T]:
         if not self._started:
             self._started = True
             threading.Thread(target=_work, args=(self._jobs,), name="apressure-files", daemon=True).start()
-        loop = asyncio.get_running_loop()
-        job, ended = Future[T](), loop.create_future()
-
-        def work() -> None:
-            try:
-                job.set_result(_made(call, arguments))
-            except BaseException as error:  # noqa: BLE001 - the future's `result` raises it
-                job.set_exception(error)
-            with contextlib.suppress(RuntimeError):  # the loop was closed, so no task waits any more
-                loop.call_soon_threadsafe(set_result_once, ended, None)
-
-        cancelled: asyncio.CancelledError | None = None
-        self._jobs.put(work)
-        while not ended.done() and not _too_late():
-            try:
-                await asyncio.wait((ended,))
-            except asyncio.CancelledError as error:
-                note_sent()
-                cancelled = error
-        if not ended.done():
+        job = _Job(call, arguments)
+        self._jobs.put(job.run)
+        await job.wait()
+        if not job.ended:
             self._late = job
-        return job, cancelled
+        return job
 
     def after(self, call: Callable[[], object]) -> None:
         """Make a call that releases what calls before it may still use."""
-        if self._late is None or self._late.done():
+        if self._late is None or self._late.ended:
             call()
         else:
             self._jobs.put(call)
@@ -122,8 +150,8 @@ def _too_late() -> bool:
     return within_deadline(math.inf) <= 0 and task is not None and task.cancelling() > 0
 
 
-def _undo(undo: Callable[[T], object], job: Future[T]) -> None:
-    if job.exception() is None:
+def _undo(undo: Callable[[T], object], job: _Job[T]) -> None:
+    if job.error is None:
         undo(job.result())
 
 
