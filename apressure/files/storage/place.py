@@ -52,7 +52,8 @@ class Place:
         self.fsync = fsync
         self.renaming = Renaming()
         self._fd = -1
-        self._identity: os.stat_result
+        self._spelled = os.fspath(self.path)
+        self._identity = (0, 0)
 
     def __del__(self) -> None:
         self.close()
@@ -84,7 +85,7 @@ class Place:
             except NotADirectoryError:
                 what = "a symbolic link: open what it leads to" if self.path.is_symlink() else "no directory"
                 raise NotADirectoryError(errno.ENOTDIR, f"this is {what}") from None
-            self._identity = os.fstat(self._fd)
+            self._identity = _identity(os.fstat(self._fd))
 
     def sync_parent(self) -> None:
         """Bring the directory's name to the disk."""
@@ -108,7 +109,7 @@ class Place:
             return self.path.is_dir() and not self.path.is_symlink()
         try:
             # While the descriptor is open, no other directory can get this identity.
-            return os.path.samestat(self._identity, os.lstat(self.path))
+            return self._identity == _identity(os.lstat(self._spelled))
         except OSError:
             return False
 
@@ -170,3 +171,7 @@ class Refusal:
         if isinstance(error, FileNotFoundError) and self._place.fileno() != -1:
             self._place.check()
         raise self._place.refused(self._doing, error, self._message) from error
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_dev

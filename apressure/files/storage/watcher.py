@@ -7,7 +7,6 @@ before the call. While a task waits, the event loop reads them, too.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import stat
 import weakref
@@ -182,9 +181,11 @@ class Notified(Watcher):
         self._leaving = None
 
     def _is_message(self, filename: str) -> bool:
-        is_file: bool | None = None  # it was renamed or deleted; the next changes tell
-        with contextlib.suppress(OSError):
-            is_file = stat.S_ISREG(os.stat(filename, dir_fd=self._directory, follow_symlinks=False).st_mode)
+        try:
+            mode = os.stat(filename, dir_fd=self._directory, follow_symlinks=False).st_mode
+            is_file: bool | None = stat.S_ISREG(mode)
+        except OSError:  # it was renamed or deleted; the next changes tell
+            is_file = None
         (self._strangers.discard if is_file else self._strangers.add)(filename)
         return is_file is not False
 

@@ -112,9 +112,10 @@ class Writing(Place):
                     contents.sync([reservation.fd for reservation in reservations[:written]])
                 for reservation in reservations[:written]:
                     reservation.close()  # NFS reports a full disk only here
-                    renamed = False
-                    with contextlib.suppress(FileExistsError):  # named by a client whose clock is wrong
+                    try:
                         renamed = self._rename(new_name(reservation.key), id_of(reservation.key))
+                    except FileExistsError:  # named by a client whose clock is wrong
+                        renamed = False
                     if not renamed:
                         error = None
                         break
@@ -128,12 +129,15 @@ class Writing(Place):
 
     def remove(self, filename: str) -> bool:
         """Delete a file. False if it is gone, or is not a file: that is left alone."""
-        with self.errors("delete from"), contextlib.suppress(FileNotFoundError):
+        with self.errors("delete from"):
             status = self.status(filename)
-            if status is not None and stat.S_ISREG(status.st_mode):
+            if status is None or not stat.S_ISREG(status.st_mode):
+                return False
+            try:
                 os.unlink(filename, dir_fd=self._fd)
-                return True
-        return False
+            except FileNotFoundError:
+                return False
+        return True
 
     def _rename(self, before: str, after: str) -> bool:
         return self.renaming(self._fd, before, self._fd, after)
