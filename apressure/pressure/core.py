@@ -27,8 +27,8 @@ from apressure.pressure.engine.requeueing import Revival, letters, revival
 
 if TYPE_CHECKING:
     from apressure.pressure.delivery import Delivery
+    from apressure.pressure.engine.engine import Scripted
     from apressure.pressure.engine.plain.engine import Plain
-    from apressure.pressure.engine.scripted import Scripted
     from apressure.pressure.statistics import QueueStatistics
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
 from apressure import validation
+from apressure.pressure.leases.hand import Received
 from apressure.pressure.leases.lease import Lease
-from apressure.pressure.leases.state import Received
 from apressure.protocols import LONGEST_LEASE
 
 T = TypeVar("T")

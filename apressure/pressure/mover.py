@@ -13,7 +13,7 @@ from apressure.connection.waiting.waiter import SLICE
 from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import DurabilityError, LeaseLostError
 from apressure.items import Items
-from apressure.pressure.engine.scripted import Scripted
+from apressure.pressure.engine.engine import Scripted
 from apressure.protocols import Move
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from apressure.items import Items
 from apressure.pressure.engine.batching import Put, PutLane, put_chunk
 
 if TYPE_CHECKING:
+    from apressure.pressure.engine.engine import Scripted
     from apressure.pressure.engine.plain.engine import Plain
-    from apressure.pressure.engine.scripted import Scripted
     from apressure.pressure.queue import AsyncQueue
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class Exclusive:
                 scripted.name,
             )
         except BaseException:
-            scripted.end_block("producer")
+            scripted.held.pop("producer", None)
             raise
         try:
             scripted.check()  # a client that was closed meanwhile does not know of this lease
@@ -123,7 +123,7 @@ class Exclusive:
             await self.exit(close=False, hurry=True)
             raise
         self._lane = scripted.put_lane(self.token)
-        scripted.hold("producer", self)
+        scripted.held["producer"] = self
         self._renewal = steps.renewal(self, "producer", scripted.client.renewer, self._max_hold)
         self._renewal.note_task()
         self._renewal.begin()
@@ -152,7 +152,7 @@ class Exclusive:
 
     async def exit(self, close: bool, hurry: bool) -> None:
         scripted = self._scripted
-        scripted.hold("producer", None)
+        scripted.held["producer"] = None
         try:
             if close:
                 with contextlib.suppress(QueueClosedError):
@@ -162,10 +162,10 @@ class Exclusive:
             raise
         finally:
             if self._lane is not None:
-                scripted.drop_lane(self._lane)
+                scripted.put_lanes.discard(self._lane)
                 self._lane = None
             self.stop()
-            scripted.end_block("producer")
+            scripted.held.pop("producer", None)
             if self._error is None:
                 logs.role("role_released", scripted.name, "producer", self.token)
                 answer = self._send(leave=True)

@@ -16,8 +16,8 @@ from apressure.items import Items
 from apressure.pressure.core import Core
 from apressure.pressure.engine.batching import Put, put_chunk
 from apressure.pressure.engine.dead_letters import limited
+from apressure.pressure.engine.engine import Scripted
 from apressure.pressure.engine.keys import Keys
-from apressure.pressure.engine.scripted import Scripted
 from apressure.protocols import Mover
 
 if TYPE_CHECKING:

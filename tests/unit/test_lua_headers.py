@@ -22,8 +22,7 @@ from apressure.pressure.engine.answers import read
 from apressure.pressure.engine.dead_letters import DeadLetters
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.sending import script
-from apressure.pressure.engine.shared_steps import Settlement, Want
-from apressure.pressure.engine.steps import Steps
+from apressure.pressure.engine.steps import Settlement, Steps, Want
 from tests.unit.fakes import FakeConnection
 
 LUA = {
@@ -149,7 +148,7 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         },
     ),
     "join": (
-        lambda steps, series: steps.join(HELD, TOKEN, 30000, PLACE),
+        lambda steps, series: steps.acquire("consumer", HELD, TOKEN, 30000, PLACE),
         {b"UID": "uid", HELD: "was claimed", TOKEN: "member's token", 30000: "milliseconds"},
     ),
     "receive_shared": (

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from apressure import validation
 from apressure.connection.client import Client
 from apressure.exceptions import PermissionDeniedError, Role, ScriptingRefusedError, ServerError
-from apressure.pressure.doctor.finding import Finding, FindingKind
-from apressure.pressure.doctor.findings import CLAIM_MS, diagnose, suspicious
-from apressure.pressure.doctor.snapshot import Snapshot
-from apressure.pressure.doctor.words import SENTENCES, shown, text_of
+from apressure.pressure.doctor.findings import CLAIM_MS, Snapshot, diagnose, suspicious
+from apressure.pressure.doctor.words import SENTENCES, Finding, FindingKind, shown, text_of
 from apressure.pressure.engine import keys as spelling
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.steps import Steps

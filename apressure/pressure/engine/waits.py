@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
@@ -12,9 +13,8 @@ from apressure.connection.waiting.rounds import OVERDUE, Look, Rounds
 from apressure.connection.waiting.waiter import LONG_SLICE, SLICE, Waiter, park
 from apressure.core import waiting
 from apressure.core.waiting import ROLE_OF, Parked, Reason, Wait
-from apressure.exceptions import PressureError, Role
+from apressure.exceptions import ROLES, PressureError, Role
 from apressure.pressure.engine.keys import Keys
-from apressure.pressure.engine.line import Line
 from apressure.pressure.engine.notices import Notice
 
 T = TypeVar("T")
@@ -26,6 +26,50 @@ _MANY: Final = 8
 
 LOOKED_AT: Final = frozenset[Reason](("full", "empty", "watch", "turn", "open"))
 """The reasons for which `lua/look.lua` says when it is time to try again."""
+
+
+class Line:
+    """This client's place in the line of those that wait for messages: one watches, and a put gives the next its turn.
+
+    Args:
+        keys: The queue's keys.
+        waiter: Makes a waiter for a list, given where its elements go, and what is called where nobody wants one.
+        resign: Called when nobody waits for messages here any more, with the place, and whether its turn had come.
+
+    Attributes:
+        place: The place, as the server knows it.
+        messages: Waits for messages, if this client watches the queue.
+        turns: Waits for this client's turn.
+        watching: It watches the queue, or a step has said that it is to.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        waiter: Callable[[bytes, bytes | None, Callable[[], None]], Waiter],
+        resign: Callable[[bytes, bool], None],
+    ) -> None:
+        self.place = os.urandom(8).hex().encode()
+        self.messages = waiter(keys.messages, keys.messages, lambda: self.leave(False))
+        self.turns = waiter(keys.line()[0], None, lambda: self.leave(True))
+        self.watching = False
+        self._resign = resign
+
+    def take_turn(self) -> bytes:
+        """A step for messages is about to be sent: it sees to it that others get their turn. Returns the place."""
+        self.turns.take_claim()
+        self.watching = False
+        return self.place
+
+    def leave(self, unused: bool) -> None:
+        """Have another client watch the queue, if nobody waits for messages here any more.
+
+        Args:
+            unused: A turn came for nobody.
+        """
+        if (self.watching or unused) and not (self.messages.watched or self.turns.watched):
+            self.watching = False
+            self._resign(self.place, unused)
 
 
 class Waits(waiting.Waits):
@@ -58,20 +102,18 @@ class Waits(waiting.Waits):
         patient = rounds is not None
         seconds = LONG_SLICE if patient else SLICE
 
-        def peek(key: bytes, seconds: int = seconds) -> Waiter:
-            return Waiter(node, key, key, seconds, patient=patient)
-
-        def in_line(source: bytes, destination: bytes | None, on_unwanted: Callable[[], None]) -> Waiter:
+        def waiter(source: bytes, destination: bytes | None, on_unwanted: Callable[[], None] | None = None) -> Waiter:
             return Waiter(node, source, destination, seconds, on_unwanted, patient)
 
-        def claim(role: Role) -> Waiter:
-            return Waiter(node, keys.free(role), keys.claim(role), on_unwanted=lambda: hand_back(role))
-
-        closed, not_full, resumed = peek(keys.closed, LONG_SLICE), peek(keys.not_full), peek(keys.resumed)
-        self.line = Line(keys, in_line, resign)
+        closed = Waiter(node, keys.closed, keys.closed, LONG_SLICE, patient=patient)
+        not_full, resumed = waiter(keys.not_full, keys.not_full), waiter(keys.resumed, keys.resumed)
+        self.line = Line(keys, waiter, resign)
         messages, turns = self.line.messages, self.line.turns
         self.in_line = False
-        self._claims: dict[Role, Waiter] = {"producer": claim("producer"), "consumer": claim("consumer")}
+        self._claims: dict[Role, Waiter] = {
+            role: Waiter(node, keys.free(role), keys.claim(role), on_unwanted=functools.partial(hand_back, role))
+            for role in ROLES
+        }
         self._looks: dict[tuple[Reason, bytes], Look] = {}
         self._rounds = rounds
         self._looked_at = keys.for_look()

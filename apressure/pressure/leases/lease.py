@@ -19,12 +19,10 @@ from apressure.concurrency.settle import Patience
 from apressure.core.leases.clock import Clock, Term, since_boot
 from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, ServerError
-from apressure.pressure.engine.access import Access
 from apressure.pressure.engine.dead_letters import DeadLetters
-from apressure.pressure.leases.hand import firsts
-from apressure.pressure.leases.receiving import Receiving
-from apressure.pressure.leases.settling import Settling
-from apressure.pressure.leases.state import LeaseState, Received
+from apressure.pressure.engine.steps import Access
+from apressure.pressure.leases.hand import LeaseState, Received, firsts
+from apressure.pressure.leases.steps import Receiving, Settling
 
 SHARED = b"shared:1"
 """The token on the server of a role that has members; each one has a token of its own."""
@@ -72,17 +70,15 @@ class Lease:
         self._settling = Settling(self.state, steps)
         renewer, on_paused = self.client.renewer, self._settling.return_buffer
         self.renewal = steps.renewal(self, "consumer", renewer, max_hold, shared, on_paused)
-        self.receiving = Receiving(self.state, self._settling, self.renewal, steps, dead)
+        self.receiving = Receiving(self.state, self._settling, self.renewal, steps)
 
     async def acquire(self, timeout: float | None) -> int:
         """Take the role, waiting while somebody else has it; returns the queue's bound."""
         steps, waits, shared = self._steps, self._steps.waits, self.state.shared
 
         def step() -> Awaitable[int | Wait]:
-            claimed, milliseconds = waits.take_claim("consumer"), self.term.milliseconds
-            if shared:
-                return steps.join(claimed, self.token, milliseconds, waits.line.take_turn())
-            return steps.acquire("consumer", claimed, self.token, milliseconds)
+            place = waits.line.take_turn() if shared else None
+            return steps.acquire("consumer", waits.take_claim("consumer"), self.token, self.term.milliseconds, place)
 
         bound = await waits.until(step, timeout, steps.name)
         self.renewal.note_task()
@@ -208,7 +204,7 @@ class Lease:
         if error is None or isinstance(error, ServerError):  # the server refused a step: the role is ours still
             last = self._settling.leave(() if receive is None else receive.acks, self.receiving.unseen)
             state.error = error or closing
-        state.clear()
+        state.unsettled.clear()
         state.buffer.clear()
         if last is not None and await patience.wait(last):
             if isinstance(last.result(), Exception):

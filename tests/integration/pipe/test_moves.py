@@ -34,7 +34,7 @@ class Moves:
         """The step with a number, as a late one or as a repeat."""
         uid = self.steps._uid
         arguments = [uid, number, repeated, b"0", self.token, b"0", len(runs), *runs, *results]
-        return await self.steps._ask(self.series.call("move", self.source.as_second), arguments)
+        return await self.steps._ask(self.series.call("move", lambda: self.source.for_script("none")), arguments)
 
 
 async def in_hand(source: Queue, destination: Queue) -> tuple[Moves, list[Any]]:

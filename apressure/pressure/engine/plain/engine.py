@@ -17,6 +17,7 @@ from apressure import validation
 from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client
 from apressure.core.counts import Counts
+from apressure.core.errors import closed
 from apressure.core.waiting import Wait
 from apressure.exceptions import (
     ROLES,
@@ -29,12 +30,11 @@ from apressure.exceptions import (
     ScriptingRefusedError,
     ServerError,
 )
-from apressure.pressure.engine.answers import closed, collides, missing
+from apressure.pressure.engine.answers import collides, missing
 from apressure.pressure.engine.batching import MAX_MESSAGES, Put
 from apressure.pressure.engine.engine import Engine
 from apressure.pressure.engine.keys import Keys
-from apressure.pressure.engine.plain.own_connections import OwnConnections
-from apressure.pressure.engine.plain.role_lock import Interrupted, RoleLine, RoleLock
+from apressure.pressure.engine.plain.role_lock import Interrupted, OwnConnections, RoleLine, RoleLock
 from apressure.pressure.engine.waits import Waits
 
 
