@@ -8,7 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar
 
-from apressure.core.leases.clock import Clock, since_boot
+from apressure.concurrency.lifetime import IteratingTask
+from apressure.core.leases.clock import Clock, Term, since_boot
 from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.pressure.delivery import Delivery
 from apressure.pressure.leases.hand import Received
@@ -51,8 +52,8 @@ class Options(NamedTuple):
         return self.shared and self.delete
 
 
-class Turns:
-    """Has the event loop turn where a body waits for nothing.
+class Turns(IteratingTask):
+    """The task that iterates, which has the event loop turn where its body waits for nothing.
 
     Or nobody would renew the lease, send acknowledgements or cancel before the buffer is empty.
 
@@ -154,23 +155,19 @@ class Consumer(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._engine.begin_block("consumer")
         try:
-            lease = Lease(
-                scripted.steps, scripted.dead, options.lease, True, options.max_hold, options.shared, options.clock
-            )
+            term = Term(options.lease, options.clock)
+            lease = Lease(scripted.steps, scripted.dead, term, True, options.max_hold, options.shared)
             bound = await lease.acquire(options.timeout)
-            self._lease = lease
-            self._engine.check()  # a client that was closed meanwhile does not know of this lease
-            self._engine.held["consumer"] = lease
-            self._prefetch = Prefetch(lease.receiving, options.prefetch, bound)
-        except BaseException:
-            taken, self._lease = self._lease, None
             try:
-                if taken is not None:
-                    self._engine.held["consumer"] = None
-                    await self._leave_quietly(taken)
-            finally:
-                self._engine.held.pop("consumer", None)
+                self._engine.check()  # a client that was closed meanwhile does not know of this lease
+            except BaseException:
+                await self._leave_quietly(lease)
+                raise
+        except BaseException:
+            self._engine.held.pop("consumer", None)
             raise
+        self._engine.held["consumer"] = self._lease = lease
+        self._prefetch = Prefetch(lease.receiving, options.prefetch, bound)
         return self
 
     async def __aexit__(
@@ -302,12 +299,6 @@ class Consumer(Generic[T]):
         if self._lease is None:
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
         self._engine.client.check()
-        task = asyncio.current_task()
-        if self._task is None or self._task.done():
-            self._task = task
-        elif self._task is not task:
-            raise RuntimeError(
-                "this consumer is being iterated by another task: an item is acknowledged when its loop goes on, so "
-                "each loop needs one task; use ack='manual' or receive() to hand messages to several"
-            )
+        self._turns.check()
+        self._task = asyncio.current_task()
         return self._lease

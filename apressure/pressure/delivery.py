@@ -111,7 +111,9 @@ class Delivery(Generic[T]):
             TypeError: The error is neither an exception nor a text.
         """
         self._check()
-        self._lease.nack(self._number, error)
+        if error is not None:
+            self.note_error(error)
+        self._lease.settling.give_back(self._number)
         self.settled = True
         await self._lease.flush()
 

@@ -72,9 +72,10 @@ class Snapshot:
             key: KeyState(kind.decode(), size, value)
             for key, (kind, size, value) in zip((*keys.specified, *keys.ours), seen, strict=True)
         }
-        self._leases = {
+        self.leases = {
             role: _lease(lease) if lease else None for role, lease in zip(ROLES, (producer, consumer), strict=True)
         }
+        """The leases on the roles."""
         self.members = [Lease(*member) if member else Lease(b"") for member in members]
         """The clients that share the consumer role."""
         self.foreign: dict[bytes, int] = {keys.apart: apart, keys.redelivered: redelivered}
@@ -108,10 +109,6 @@ class Snapshot:
             return 0
         usable = state.kind == "string" and state.size <= 18 and re.fullmatch(rb"0|-?[1-9][0-9]*", state.value)
         return int(state.value) if usable else None
-
-    def lease(self, role: Role) -> Lease | None:
-        """The lease on a role."""
-        return self._leases[role]
 
     def hidden(self, role: Role) -> bool:
         """Whether the role's token is missing: a client that works step by step has it, or it is lost."""
@@ -218,7 +215,7 @@ class _Judge:
                 yield self._found("broken_statistic", role, key=key, operation="put" if role == "producer" else "get")
 
     def _leases(self, role: Role) -> Iterator[Finding]:
-        snapshot, lease = self._snapshot, self._snapshot.lease(role)
+        snapshot, lease = self._snapshot, self._snapshot.leases[role]
         if lease is None:
             return
         holder = text_of(lease.uid)
@@ -266,7 +263,7 @@ class _Judge:
     def _entries(self) -> Iterator[Finding]:
         """Entries of our own keys that no client of ours can have left there."""
         snapshot = self._snapshot
-        if snapshot.exists and snapshot.in_flight and snapshot.lease("consumer") is None:
+        if snapshot.exists and snapshot.in_flight and snapshot.leases["consumer"] is None:
             yield self._found("orphaned_items", "consumer")
         for key, entries in snapshot.foreign.items():
             if entries:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from apressure import validation
 from apressure.connection.client import Client
@@ -29,11 +29,9 @@ __all__ = ["Action", "Finding", "FindingKind", "Repair", "Report", "examine", "f
 
 PATIENCE = 1.0
 _ROUNDS = 6  # one repair may set free what another waits for
-_NEEDS_NO_HUMAN = frozenset(
-    {
-        "abandoned_claim", "doubled_token", "expired_lease", "expired_member", "extra_permits", "lost_permit",
-        "orphaned_items", "overlong_lease",
-    }
+_NEEDS_NO_HUMAN: Final = (
+    "abandoned_claim", "doubled_token", "expired_lease", "expired_member", "extra_permits", "lost_permit",
+    "orphaned_items", "overlong_lease",
 )  # fmt: skip
 
 
@@ -111,8 +109,7 @@ async def examine(queue: AsyncQueue[Any], patience: float = PATIENCE) -> Report:
     Cancelled, nothing has changed.
     """
     validation.seconds(patience, "patience")
-    _, report = await _look(_steps(queue.client, queue.name), patience)
-    return report
+    return (await _look(_steps(queue.client, queue.name), patience))[1]
 
 
 async def repair(queue: AsyncQueue[Any], holder: str | None = None, patience: float = PATIENCE) -> Repair:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from abc import abstractmethod
 from collections.abc import Awaitable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +15,7 @@ from apressure.concurrency import background
 from apressure.concurrency.settle import note_sent, wait_shielded
 from apressure.connection.client import Client
 from apressure.core.counts import Counts
+from apressure.core.leases.clock import Term, since_boot
 from apressure.core.objects import Block, QueueObject
 from apressure.core.taking import Take, Taken
 from apressure.core.waiting import Wait
@@ -37,7 +37,7 @@ class RoleLease(Protocol):
     def stop(self) -> None:
         """Stop renewing it."""
 
-    async def end(self, error: PressureError) -> None:
+    async def leave(self, closing: PressureError) -> None:
         """Give back the role and the messages in flight; later operations raise the error."""
 
 
@@ -83,21 +83,9 @@ class Engine(QueueObject[Client, Block]):
             lease.stop()
             if self.client.on_its_loop:
                 # Before the connections end: otherwise the role would stay taken until the lease expires.
-                ending = background.start(lease.end(error), "giving back the role of a closed client")
+                ending = background.start(lease.leave(error), "giving back the role of a closed client")
                 self.client.finish_before_close(ending)
         super().client_closed(error)
-
-    @abstractmethod
-    def get(self, max_items: int, timeout: float | None) -> Awaitable[Sequence[bytes]]:
-        """Get one to max_items messages."""
-
-    @abstractmethod
-    async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
-        """Make `messages[first:end]` of what was got the first in line again. Statistics no longer count them."""
-
-    @abstractmethod
-    async def inspect(self) -> list[Any]:
-        """Return everything that statistics show: see `lua/inspect.lua`."""
 
     def check(self, role: Role | None = None) -> None:
         """Raise where the client cannot be used, or would wait for a role that this object holds itself."""
@@ -155,14 +143,9 @@ class Scripted(Engine):
         return self
 
     @property
-    def waiting_putters(self) -> int:
-        """Tasks that are putting."""
-        return sum(lane.waiting for lane in self.put_lanes)
-
-    @property
-    def waiting_receivers(self) -> int:
-        """Tasks that are getting."""
-        return self._gets.waiting
+    def waiting(self) -> tuple[int, int]:
+        """How many tasks are putting, and how many are getting."""
+        return sum(lane.waiting for lane in self.put_lanes), self._gets.waiting
 
     def put_lane(self, token: bytes = b"", force: bool = False) -> PutLane:
         """Return a lane for puts: the queue's own, or, with a token, one under an exclusive producer's lease."""
@@ -177,6 +160,7 @@ class Scripted(Engine):
         return await self.steps.exists()
 
     async def inspect(self) -> list[Any]:
+        """Return everything that statistics show: see `lua/inspect.lua`."""
         return await self.steps.inspect()
 
     async def peek(self, index: int) -> bytes | None:
@@ -189,9 +173,11 @@ class Scripted(Engine):
         return (self._forced if force else self._puts).run(put, timeout, False)
 
     def get(self, max_items: int, timeout: float | None) -> Awaitable[list[bytes]]:
+        """Get one to max_items messages."""
         return self._gets.run(Take(max_items, GET), timeout, False)
 
     async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
+        """Make `messages[first:end]` of what was got the first in line again. Statistics no longer count them."""
         if some := messages[first:end]:
             await asyncio.wait((self._gets.give_back(some, messages.order if isinstance(messages, Taken) else None),))
 
@@ -209,13 +195,14 @@ class Scripted(Engine):
             with contextlib.suppress(PressureError):  # the caller knows the reason already
                 await lease.leave(hurry=True)
         if lease is None or lease.state.error is not None:
-            lease = self._lease = Lease(self.steps, self.dead, seconds, kept=False, max_hold=max_hold)
+            lease = self._lease = Lease(self.steps, self.dead, Term(seconds, since_boot), kept=False, max_hold=max_hold)
         lease.last(seconds)
         lease.renewal.standstill.most = max_hold
         try:
             buffer = await lease.receive(max_items, timeout)
         except asyncio.CancelledError:
-            if lease.return_buffer():
+            lease.settling.return_buffer()
+            if lease.settling.pending:
                 # In a task of its own, since a frozen server must not keep this one for long.
                 returning = background.start(self._flush(lease), "giving back what was received")
                 await wait_shielded(returning, self.client.settings.settle_timeout)
@@ -236,17 +223,13 @@ class Scripted(Engine):
         return await self.steps.pause(pausing)
 
     async def close(self, expected: bool = True, timeout: float | None = None, token: bytes = b"") -> None:  # noqa: ARG002
-        await self.waits.until(lambda: self.steps.close(self.waits.take_claim("producer"), token), timeout, self.name)
+        await self.waits.until(lambda: self.steps.close(token), timeout, self.name)
 
     async def delete(self, timeout: float | None = None) -> None:
         await self.steps.begin_delete()
         note_sent()  # the queue has ended already
         self._end(QueueDoesNotExistError(f"the queue {self.name!r} was deleted", name=self.name))
-        await self.waits.until(
-            lambda: self.steps.finish_delete(self.waits.take_claim("producer"), self.waits.take_claim("consumer")),
-            timeout,
-            self.name,
-        )
+        await self.waits.until(self.steps.finish_delete, timeout, self.name)
 
     async def purge(self) -> int:
         """Delete as many messages as wait now, in steps."""

@@ -97,13 +97,7 @@ class Revival:
         """Move the next ones. A Wait is what the queue waits for that `go_on` looks at; otherwise it looks again."""
         most, chosen = self._next_step()
         queue, source = self._queue, self._source
-        producer, consumer = queue.waits.take_claim("producer"), source.waits.take_claim("consumer")
-        try:
-            answer = await queue.requeue(self._series, source.keys, producer, consumer, most, chosen)
-        except PressureError:
-            if consumer == b"1":
-                source.unclaim("consumer")
-            raise
+        answer = await queue.requeue(self._series, source, most, chosen)
         if isinstance(answer, Wait):
             before, self._waiting = self._waiting, source if answer.reason == "consumer" else queue
             return answer if self._waiting is before else None
@@ -162,13 +156,12 @@ async def revival(queue: Access, source: Access, most: int | None, ids: Iterable
     if ids is None:
         return Revival(queue, source, most)
     wanted = {*ids}
-    missing, chosen = {*wanted}, []
+    chosen: list[DeadLetter[Any]] = []
     unique = all("-" in letter_id for letter_id in wanted)
     if wanted:
         async for letter in letters(source, None, bytes):
             if letter.id in wanted:
                 chosen.append(letter)
-                missing.discard(letter.id)
-                if unique and not missing:
+                if unique and len(chosen) == len(wanted):
                     break
     return Chosen(queue, source, chosen, ids)

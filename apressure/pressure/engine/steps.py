@@ -76,32 +76,38 @@ class Settlement(NamedTuple):
     place: bytes | None = None
 
 
-def _claims(role: Role, claimed: bytes) -> Sequence[Role]:
-    """The role, if its token was claimed for a step: it goes back when that step fails."""
-    return (role,) if claimed == b"1" else ()
-
-
 class Steps(Sender):
     """The steps of one queue."""
+
+    def take_claim(self, role: Role) -> bytes:  # noqa: ARG002
+        """Return `b"1"` if the role's token has been claimed for the step that is about to be sent; see `Access`."""
+        return b"0"
+
+    def _claim(self, role: Role) -> tuple[bytes, Sequence[Role]]:
+        """Return the same, and the roles whose tokens go back if that step fails."""
+        claimed = self.take_claim(role)
+        return claimed, (role,) if claimed == b"1" else ()
 
     # Putting and taking.
 
     def put(
-        self, series: Series, messages: Iterable[bytes], claimed: bytes, token: bytes, force: bool,
-        on_answer: OnAnswer, lost: bool = False,
+        self, series: Series, messages: Iterable[bytes], token: bytes, force: bool, on_answer: OnAnswer,
+        lost: bool = False,
     ) -> Request:  # fmt: skip
         """Put as many messages as there is room for (specification: Put). Answers with how many.
 
         A `Wait` says that there is room, and another client is about to bring the permit. With `lost`, the step does
         not wait for that permit.
         """
+        claimed = self.take_claim("producer")
+        claims: Sequence[Role] = ("producer",) if claimed == b"1" else ()  # as `_claim` does, without its frame
         how = b"1" if force else b"2" if lost else b"0"
         arguments: list[Argument] = [self._uid, series.next(), b"0", claimed, token, how, *messages]
-        return self._send(series.call("put"), arguments, on_answer, True, 2, "producer", _claims("producer", claimed))
+        return self._send(series.call("put"), arguments, on_answer, True, 2, "producer", claims)
 
     async def move(
-        self, series: Series, source: Keys, claimed: bytes, token: bytes, lost: bool, runs: Sequence[int],
-        results: Sequence[bytes], dead: DeadLetters | None = None,
+        self, series: Series, source: Keys, token: bytes, lost: bool, runs: Sequence[int], results: Sequence[bytes],
+        dead: DeadLetters | None = None,
     ) -> int | Wait:  # fmt: skip
         """Put results here, and acknowledge their inputs in the source. Answers with how many units it moved.
 
@@ -109,24 +115,27 @@ class Steps(Sender):
         script says, and `results` has the results of all units, in order. `lost` is as in `put`. `dead` is given where
         redelivered messages are moved: their errors are forgotten.
         """
+        claimed, claims = self._claim("producer")
         how = b"2" if lost else b"0"
         arguments: list[Argument] = [self._uid, series.next(), b"0", claimed, token, how, len(runs), *runs, *results]
         reasons, variant = ((), "") if dead is None else ((dead.keys.reasons,), "move, forgetting")
         call = series.call("move", lambda: (*source.for_script("none"), source.line()[0], *reasons), variant)
-        return await self._ask(call, arguments, 2, "producer", _claims("producer", claimed))  # type: ignore[no-any-return]
+        return await self._ask(call, arguments, 2, "producer", claims)  # type: ignore[no-any-return]
 
     def gets(self) -> Series | None:
         """Return the series for gets, if replicas must know of them; None without `durability=`."""
         return self.series() if self._durable else None
 
-    def get(self, series: Series | None, claimed: bytes, max_items: int, place: bytes, on_answer: OnAnswer) -> Request:
+    def get(self, series: Series | None, max_items: int, place: bytes, on_answer: OnAnswer) -> Request:
         """Get up to max_items messages (specification: Get). Answers with a list of them. It is never sent again.
 
         `place` is this client's place in the line; empty if it does not wait.
         """
+        claimed = self.take_claim("consumer")
+        claims: Sequence[Role] = ("consumer",) if claimed == b"1" else ()
         call = (series or self._unnumbered).call("get", self.keys.line)
         arguments: list[Argument] = [self._uid, claimed, max_items, b"" if series is None else series.next(), place]
-        return self._send(call, arguments, on_answer, False, None, "consumer", _claims("consumer", claimed))
+        return self._send(call, arguments, on_answer, False, None, "consumer", claims)
 
     def give_back(self, gets: Series | None, number: int, messages: Sequence[bytes], on_answer: OnAnswer) -> None:
         """Undo the get with that number in its series. Answers with how many messages, given oldest first, are back."""
@@ -135,14 +144,15 @@ class Steps(Sender):
         arguments: list[Argument] = [series.next(), b"0", b"" if gets is None else number, *messages]
         self._send(call, arguments, on_answer, True, 1, whole=True)
 
-    def receive(
-        self, series: Series, token: bytes, fresh: bool, claimed: bytes, want: Want, on_answer: OnAnswer
-    ) -> Request:
+    def receive(self, series: Series, token: bytes, fresh: bool, want: Want, on_answer: OnAnswer) -> Request:
         """Receive messages and acknowledge others. Answers with [chunks, attempts, number of dead letters].
+
+        `fresh`: the lease begins, and the step takes the role.
 
         With a limit, messages that have reached it are moved to the dead-letter queue. Then an answer without messages
         says that there may be more behind them.
         """
+        claimed, claims = self._claim("consumer") if fresh else (b"0", ())
         dead, acks = want.dead, want.acks
         limit = 0 if dead is None else dead.max_attempts
         call = series.call("receive", tuple if dead is None else dead.for_script)
@@ -151,7 +161,6 @@ class Steps(Sender):
             series.next(), b"0", *itertools.chain.from_iterable(acks),
         ]  # fmt: skip
         changed = acknowledged if acks else None
-        claims = _claims("consumer", claimed)
         return self._send(call, arguments, on_answer, True, 9, "consumer", claims, changed=changed)
 
     def receive_shared(self, series: Series, token: bytes, place: bytes, want: Want, on_answer: OnAnswer) -> Request:
@@ -180,9 +189,7 @@ class Steps(Sender):
 
     # Leases.
 
-    async def acquire(
-        self, role: Role, claimed: bytes, token: bytes, lease: int, place: bytes | None = None
-    ) -> int | Wait:
+    async def acquire(self, role: Role, token: bytes, lease: int, place: bytes | None = None) -> int | Wait:
         """Take a role under a lease. Answers with the queue's bound. Cancelled, the lease is ended again.
 
         With `place`, as in `Settlement`, become a member of the clients that share the consumer role (`join`).
@@ -194,14 +201,14 @@ class Steps(Sender):
             else:
                 self.settle(self.series(), token, Settlement(lease, leave=True, unseen=1, place=place), on_answer)
 
-        series = self.series()
+        series, (claimed, claims) = self.series(), self._claim(role)
         numbered: list[Argument] = [claimed, token, lease, series.next(), b"0"]
         if place is None:
             call, arguments = series.call("acquire"), [self._uid, role, *numbered]
         else:
             call, arguments = series.call("join", self.keys.line), [self._uid, *numbered]
         again = len(arguments) - 1
-        answer = await self._ask(call, arguments, again, role, _claims(role, claimed), undoing(leave))
+        answer = await self._ask(call, arguments, again, role, claims, undoing(leave))
         shares = place is not None and isinstance(answer, Wait)
         return answer._replace(reason="share") if shares else answer  # type: ignore[no-any-return]
 
@@ -258,11 +265,10 @@ class Steps(Sender):
             raise collides(self.name, collisions[answer[1] - 1])
         return bool(answer == 1)
 
-    async def close(self, claimed: bytes, token: bytes) -> int | Wait:
+    async def close(self, token: bytes) -> int | Wait:
         """Close the queue (specification: Close)."""
-        series = self.series()
+        series, (claimed, claims) = self.series(), self._claim("producer")
         arguments: list[Argument] = [self._uid, series.next(), b"0", claimed, token]
-        claims = _claims("producer", claimed)
         return await self._ask(series.call("close"), arguments, 2, "producer", claims)  # type: ignore[no-any-return]
 
     async def begin_delete(self) -> None:
@@ -270,29 +276,30 @@ class Steps(Sender):
         series = self.series()
         await self._ask(series.call("begin_delete", self._resumed), [series.next(), b"0"], again=1)
 
-    async def finish_delete(self, claimed_producer: bytes, claimed_consumer: bytes) -> int | Wait:
+    async def finish_delete(self) -> int | Wait:
         """Remove all keys once both roles are free (specification: Delete, the second half)."""
-        flags = (claimed_producer, claimed_consumer)
-        claims = [role for role, claimed in zip(ROLES, flags, strict=True) if claimed == b"1"]
+        (producer, first), (consumer, second) = map(self._claim, ROLES)
         call = self._unnumbered.call("finish_delete", lambda: (self.keys.reasons, *self.keys.counters))
-        answer = await self._ask(call, [*flags], claims=claims)
+        answer = await self._ask(call, [producer, consumer], claims=(*first, *second))
         return 1 if isinstance(answer, list) else answer  # a new queue of the name: the old one is gone
 
     async def requeue(
-        self, series: Series, source: Keys, claimed_producer: bytes, claimed_consumer: bytes, max_items: int,
-        chosen: Sequence[bytes] = (),
-    ) -> list[int] | Wait:  # fmt: skip
+        self, series: Series, source: Steps, max_items: int, chosen: Sequence[bytes] = ()
+    ) -> list[int] | Wait:
         """Move dead letters from their queue to this one. Answers with [number moved, number left], or a `Wait`.
 
-        The consumer role in a `Wait` is the dead-letter queue's. When this raises, the caller must give back its claim
-        on that role. `chosen` has the message of each dead letter to move, and the time of its reason or nothing; moved
-        are those before the first one that is gone.
+        The consumer role in a `Wait` is the dead-letter queue's. `chosen` has the message of each dead letter to move,
+        and the time of its reason or nothing; moved are those before the first one that is gone.
         """
-        arguments: list[Argument] = [
-            self._uid, series.next(), b"0", claimed_producer, claimed_consumer, max_items, *chosen,
-        ]  # fmt: skip
-        call, claims = series.call("requeue", source.as_dead_letters), _claims("producer", claimed_producer)
-        return await self._ask(call, arguments, 2, "producer", claims)  # type: ignore[no-any-return]
+        (claimed, claims), theirs = self._claim("producer"), source.take_claim("consumer")
+        arguments: list[Argument] = [self._uid, series.next(), b"0", claimed, theirs, max_items, *chosen]
+        call = series.call("requeue", source.keys.as_dead_letters)
+        try:
+            return await self._ask(call, arguments, 2, "producer", claims)  # type: ignore[no-any-return]
+        except PressureError:
+            if theirs == b"1":
+                source.unclaim("consumer")
+            raise
 
     async def purge(self, series: Series, max_items: int) -> list[int] | Wait:
         """Delete waiting messages. Answers with [number deleted, number left], or a `Wait` for the consumer role."""
@@ -366,6 +373,7 @@ class Access(Steps):
         self.client = client
         rounds = client.rounds_on(self.connection, lambda: script("look"))
         self.waits = Waits(self.connection.node, keys, self.unclaim, self.resign, rounds)
+        self.take_claim = self.waits.take_claim  # type: ignore[method-assign]  # without a frame: each put asks
 
     def release(self, error: PressureError) -> None:
         """Release the connections of waits; operations that would wait from now on raise the error."""

@@ -18,8 +18,8 @@ from apressure.connection.wire.request import Request
 from apressure.core.leases.renewal import Renewal
 from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, LeaseLostError, QueueDoesNotExistError
-from apressure.pressure.engine.notices import Notice
 from apressure.pressure.engine.steps import Access, Range, Settlement, Want
+from apressure.pressure.engine.waits import Notice
 from apressure.pressure.leases.hand import LeaseState, Received, Step, merged
 
 
@@ -264,8 +264,7 @@ class Receiving:
             want = want._replace(in_hand=self._settling.unconfirmed())
             place = b"" if ahead else waits.line.take_turn()
             return step, steps.receive_shared(self._series, state.token, place, want, on_answer)
-        claimed = waits.take_claim("consumer") if fresh else b"0"
-        return step, steps.receive(self._series, state.token, fresh, claimed, want, on_answer)
+        return step, steps.receive(self._series, state.token, fresh, want, on_answer)
 
     def _answered(self, step: Step, max_items: int, ahead: bool, confirm: Callable[[], None], reply: Any) -> None:
         state, before = self._state, self._received

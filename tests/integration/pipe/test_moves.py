@@ -28,7 +28,7 @@ class Moves:
         self.series = self.steps.series()
 
     async def __call__(self, runs: list[int], results: list[bytes], token: bytes | None = None) -> Any:
-        return await self.steps.move(self.series, self.source, b"0", token or self.token, False, runs, results)
+        return await self.steps.move(self.series, self.source, token or self.token, False, runs, results)
 
     async def again(self, runs: list[int], results: list[bytes], number: int, repeated: bytes) -> Any:
         """The step with a number, as a late one or as a repeat."""

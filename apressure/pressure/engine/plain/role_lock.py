@@ -27,7 +27,7 @@ from apressure.exceptions import (
     ServerError,
     ServerUnavailableError,
 )
-from apressure.pressure.engine import notices
+from apressure.pressure.engine import waits
 from apressure.pressure.engine.answers import missing
 from apressure.pressure.engine.keys import Keys
 
@@ -258,7 +258,7 @@ class RoleLock:
 
     async def _tell(self, role: Role) -> None:
         """Say in the log that a role is waited for, and again when its holder changes, until this is cancelled."""
-        await asyncio.sleep(notices.PATIENCE)
+        await asyncio.sleep(waits.PATIENCE)
         told: str | None = ""
         while True:
             with contextlib.suppress(PressureError):  # the operation itself will raise it
@@ -266,7 +266,7 @@ class RoleLock:
                 holder = (answer or b"").decode(errors="replace") or None
                 if holder != told:
                     told = holder
-                    notices.tell(self._line.name, role, holder)
+                    waits.tell(self._line.name, role, holder)
             await asyncio.sleep(SLICE)
 
 
